@@ -1,1 +1,14 @@
-//! (being written)
+//! The engine of distlock.
+
+mod clock;
+mod error;
+mod options;
+mod resource;
+pub mod store;
+
+pub use clock::{BootClock, Clock, Moment, VirtualClock};
+pub use error::{Error, ErrorKind, Result};
+pub use options::{MAX_EXPIRY, MIN_EXPIRY, Options};
+pub use resource::{
+    FencingToken, Kind, LockId, LockIds, MAX_NAME_BYTES, MAX_PERMITS, RecordKind, Resource, WRITER_WEIGHT,
+};

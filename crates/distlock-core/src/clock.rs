@@ -1,0 +1,183 @@
+//! Time as the engine sees it: a clock that counts suspended time, injected, so that tests can drive it.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A point in time on a [`Clock`]: nanoseconds since an origin that means nothing outside this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Later than any clock will show.
+    pub const NEVER: Moment = Moment(u64::MAX);
+
+    /// This long after the clock's origin.
+    #[must_use]
+    pub fn from_origin(elapsed: Duration) -> Self {
+        Moment(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// The time from `earlier` to this moment, zero if it lies after it. Never wraps.
+    #[must_use]
+    pub fn since(self, earlier: Moment) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This much later; [`Moment::NEVER`] instead of wrapping.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// This much earlier, or the origin.
+    #[must_use]
+    pub fn before(self, duration: Duration) -> Moment {
+        Moment(self.0.saturating_sub(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
+    /// Nanoseconds since the origin, for atomics.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The inverse of [`as_nanos`](Moment::as_nanos).
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Moment {
+        Moment(nanos)
+    }
+}
+
+/// A monotonic clock. It must go on while the machine is suspended: leases do.
+pub trait Clock: Send + Sync + Debug {
+    /// Now.
+    fn now(&self) -> Moment;
+}
+
+/// The clock of real use: `CLOCK_BOOTTIME` on Linux and Android, the monotonic clock elsewhere (which counts
+/// suspended time on macOS and Windows).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BootClock;
+
+impl Clock for BootClock {
+    #[cfg(unix)]
+    fn now(&self) -> Moment {
+        use rustix::time::{ClockId, clock_gettime};
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let id = ClockId::Boottime;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let id = ClockId::Monotonic;
+        let now = clock_gettime(id);
+        let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+        let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
+        Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+    }
+
+    #[cfg(not(unix))]
+    fn now(&self) -> Moment {
+        use std::sync::OnceLock;
+        use std::time::Instant;
+        static ORIGIN: OnceLock<Instant> = OnceLock::new();
+        Moment::from_origin(ORIGIN.get_or_init(Instant::now).elapsed())
+    }
+}
+
+/// A clock that follows the runtime's time, so that `tokio::time::pause` and `advance` drive it, plus an
+/// offset that a test may move: a suspended machine, or a server whose clock jumps.
+#[derive(Clone, Debug)]
+pub struct VirtualClock {
+    origin: tokio::time::Instant,
+    forward: Arc<AtomicU64>,
+    back: Arc<AtomicU64>,
+}
+
+impl VirtualClock {
+    /// A clock that stands one hour after its origin, so that there is room to move it back.
+    #[must_use]
+    pub fn new() -> Self {
+        let room = Duration::from_secs(3600);
+        VirtualClock {
+            origin: tokio::time::Instant::now(),
+            forward: Arc::new(AtomicU64::new(u64::try_from(room.as_nanos()).unwrap_or(0))),
+            back: Arc::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// Lets the clock jump forward without the runtime's timers noticing: what a suspend does.
+    pub fn jump(&self, by: Duration) {
+        self.forward.fetch_add(u64::try_from(by.as_nanos()).unwrap_or(0), Ordering::SeqCst);
+    }
+
+    /// Lets the clock jump back, as a wall clock may that somebody sets.
+    pub fn jump_back(&self, by: Duration) {
+        self.back.fetch_add(u64::try_from(by.as_nanos()).unwrap_or(0), Ordering::SeqCst);
+    }
+}
+
+impl Default for VirtualClock {
+    fn default() -> Self {
+        VirtualClock::new()
+    }
+}
+
+impl Clock for VirtualClock {
+    fn now(&self) -> Moment {
+        let elapsed = tokio::time::Instant::now().saturating_duration_since(self.origin);
+        Moment::from_origin(elapsed)
+            .after(Duration::from_nanos(self.forward.load(Ordering::SeqCst)))
+            .before(Duration::from_nanos(self.back.load(Ordering::SeqCst)))
+    }
+}
+
+/// Sleeps until the clock shows `moment`. The runtime's timers stand still while the machine is suspended, so
+/// no single sleep is longer than a second.
+///
+/// # Cancel safety
+/// Cancel safe: nothing happens but time.
+pub(crate) async fn sleep_until(clock: &dyn Clock, moment: Moment) {
+    const CHUNK: Duration = Duration::from_secs(1);
+    loop {
+        let left = moment.since(clock.now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(CHUNK)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_saturates_instead_of_wrapping() {
+        let early = Moment::from_nanos(5);
+        assert_eq!(early.since(Moment::from_nanos(9)), Duration::ZERO);
+        assert_eq!(early.before(Duration::from_secs(1)), Moment::from_nanos(0));
+        assert_eq!(early.after(Duration::MAX), Moment::NEVER);
+    }
+
+    #[test]
+    fn the_boot_clock_goes_forward() {
+        let first = BootClock.now();
+        assert!(BootClock.now() >= first);
+        assert!(first.as_nanos() > 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleeper_notices_a_suspend_within_a_second() {
+        let clock = VirtualClock::new();
+        let until = clock.now().after(Duration::from_secs(600));
+        let sleeper = tokio::spawn({
+            let clock = clock.clone();
+            async move { sleep_until(&clock, until).await }
+        });
+        tokio::task::yield_now().await;
+        let before = tokio::time::Instant::now();
+        clock.jump(Duration::from_secs(900));
+        sleeper.await.unwrap();
+        assert!(before.elapsed() <= Duration::from_secs(1));
+    }
+}

@@ -1,0 +1,276 @@
+//! How long a lease lasts, how often it is extended and how a waiter waits.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The shortest expiry: below it, an ordinary pause of a process loses the lock.
+pub const MIN_EXPIRY: Duration = Duration::from_millis(100);
+
+/// The longest expiry: a year. More is a lock that nobody can ever take over.
+pub const MAX_EXPIRY: Duration = Duration::from_secs(365 * 24 * 3600);
+
+const THIRD: u32 = 3;
+
+/// The options of a lock. Every setter checks its value at once and says why it refuses one.
+///
+/// ```
+/// use std::time::Duration;
+/// use distlock_core::Options;
+///
+/// # fn main() -> distlock_core::Result<()> {
+/// let options = Options::new()
+///     .expiry(Duration::from_secs(5))?
+///     .extension_cadence(Duration::from_secs(1))?
+///     .adaptive_backoff(true);
+/// assert!(options.clone().expiry(Duration::from_millis(1)).is_err());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    expiry: Duration,
+    cadence: Option<Duration>,
+    auto_extend: bool,
+    busy_wait: (Duration, Duration),
+    adaptive_backoff: bool,
+    hold_at_least: Duration,
+    request_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            expiry: Duration::from_secs(30),
+            cadence: None,
+            auto_extend: true,
+            busy_wait: (Duration::from_millis(10), Duration::from_millis(800)),
+            adaptive_backoff: false,
+            hold_at_least: Duration::ZERO,
+            request_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+fn refuse(what: String, advice: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidInput, what).advise(advice)
+}
+
+impl Options {
+    /// The defaults: expiry 30 s, extended every third of it, busy-wait sleep 10–800 ms at random.
+    #[must_use]
+    pub fn new() -> Self {
+        Options::default()
+    }
+
+    /// How long the lock outlives a holder that died. Default 30 s. Automatic extension lets a lock be held
+    /// far longer than this.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] below 100 ms, above a year, or not above an extension cadence set before.
+    pub fn expiry(mut self, expiry: Duration) -> Result<Self> {
+        if expiry < MIN_EXPIRY || expiry > MAX_EXPIRY {
+            return Err(refuse(
+                format!("an expiry of {expiry:?} is not between 100 ms and a year"),
+                "take a few times the longest pause a holder may make, such as 30 s",
+            ));
+        }
+        if let Some(cadence) = self.cadence.filter(|cadence| *cadence >= expiry) {
+            return Err(refuse(
+                format!("an expiry of {expiry:?} is not above the extension cadence of {cadence:?}"),
+                "set a shorter cadence first, or leave it out: it is then a third of the expiry",
+            ));
+        }
+        self.expiry = expiry;
+        Ok(self)
+    }
+
+    /// How often a held lock is extended to its full expiry. Default: a third of the expiry.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if it is zero or not below the expiry.
+    pub fn extension_cadence(mut self, cadence: Duration) -> Result<Self> {
+        if cadence.is_zero() || cadence >= self.expiry {
+            return Err(refuse(
+                format!(
+                    "an extension cadence of {cadence:?} is not between zero and the expiry of {:?}",
+                    self.expiry
+                ),
+                "a third of the expiry leaves room for two failed extensions",
+            ));
+        }
+        self.cadence = Some(cadence);
+        Ok(self)
+    }
+
+    /// Switches automatic extension on (the default) or off. Off gives a plain lease: the guard is lost at
+    /// its expiry.
+    #[must_use]
+    pub fn auto_extend(mut self, on: bool) -> Self {
+        self.auto_extend = on;
+        self
+    }
+
+    /// How long a waiter sleeps between two attempts where the store cannot wake it: a random time between
+    /// these. Default 10–800 ms.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if `min` is zero or above `max`, or `max` above a minute.
+    pub fn busy_wait_sleep(mut self, min: Duration, max: Duration) -> Result<Self> {
+        if min.is_zero() || min > max || max > Duration::from_secs(60) {
+            return Err(refuse(
+                format!("a busy-wait sleep of {min:?} to {max:?} is not a range between zero and a minute"),
+                "give min above zero, and max at least min, such as 10 ms and 800 ms",
+            ));
+        }
+        self.busy_wait = (min, max);
+        Ok(self)
+    }
+
+    /// Sleeps min × 1.5ⁿ ± 20 % instead of a random time, never below min nor above max. Default off.
+    #[must_use]
+    pub fn adaptive_backoff(mut self, on: bool) -> Self {
+        self.adaptive_backoff = on;
+        self
+    }
+
+    /// Keeps the lock at least this long after it was granted, also when it is released earlier, so that a
+    /// job which ends early does not run twice. Default zero.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] above a year.
+    pub fn hold_at_least(mut self, duration: Duration) -> Result<Self> {
+        if duration > MAX_EXPIRY {
+            return Err(refuse(
+                format!("a hold of at least {duration:?} is above a year"),
+                "use a shorter time",
+            ));
+        }
+        self.hold_at_least = duration;
+        Ok(self)
+    }
+
+    /// How long one request to the store may take before it counts as failed. Default 5 s.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] below 10 ms or above ten minutes.
+    pub fn request_timeout(mut self, timeout: Duration) -> Result<Self> {
+        if timeout < Duration::from_millis(10) || timeout > Duration::from_secs(600) {
+            return Err(refuse(
+                format!("a request time-out of {timeout:?} is not between 10 ms and ten minutes"),
+                "take a few times the slowest round trip, such as 5 s",
+            ));
+        }
+        self.request_timeout = timeout;
+        Ok(self)
+    }
+
+    /// The expiry.
+    #[must_use]
+    pub fn get_expiry(&self) -> Duration {
+        self.expiry
+    }
+
+    /// The extension cadence in force.
+    #[must_use]
+    pub fn get_extension_cadence(&self) -> Duration {
+        self.cadence.unwrap_or(self.expiry / THIRD)
+    }
+
+    /// Whether held locks are extended.
+    #[must_use]
+    pub fn extends(&self) -> bool {
+        self.auto_extend
+    }
+
+    /// The least time a lock is kept.
+    #[must_use]
+    pub fn get_hold_at_least(&self) -> Duration {
+        self.hold_at_least
+    }
+
+    /// The time-out of one request.
+    #[must_use]
+    pub fn get_request_timeout(&self) -> Duration {
+        self.request_timeout
+    }
+
+    /// The range of the busy-wait sleep.
+    #[must_use]
+    pub fn get_busy_wait_sleep(&self) -> (Duration, Duration) {
+        self.busy_wait
+    }
+
+    /// How long to sleep after the `failures`-th attempt in a row that found the lock busy (from zero).
+    #[must_use]
+    pub(crate) fn sleep_after(&self, failures: u32) -> Duration {
+        let (min, max) = self.busy_wait;
+        if self.adaptive_backoff {
+            let grown = min.as_secs_f64() * 1.5_f64.powi(failures.min(64).cast_signed());
+            let jittered = grown.min(max.as_secs_f64()) * (0.8 + 0.4 * fastrand::f64());
+            Duration::from_secs_f64(jittered.min(max.as_secs_f64())).max(min)
+        } else {
+            min + (max - min).mul_f64(fastrand::f64())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_seeds_defaults() {
+        let options = Options::new();
+        assert_eq!(options.get_expiry(), Duration::from_secs(30));
+        assert_eq!(options.get_extension_cadence(), Duration::from_secs(10));
+        assert_eq!(options.get_busy_wait_sleep(), (10 * MS, 800 * MS));
+        assert!(options.extends() && !options.adaptive_backoff);
+    }
+
+    #[test]
+    fn bad_values_are_refused_when_they_are_set() {
+        let o = Options::new;
+        for bad in [
+            o().expiry(99 * MS),
+            o().expiry(Duration::MAX),
+            o().extension_cadence(Duration::ZERO),
+            o().extension_cadence(Duration::from_secs(30)),
+            o().extension_cadence(20_000 * MS).unwrap().expiry(10_000 * MS),
+            o().busy_wait_sleep(Duration::ZERO, MS),
+            o().busy_wait_sleep(2 * MS, MS),
+            o().busy_wait_sleep(MS, Duration::from_secs(61)),
+            o().hold_at_least(Duration::MAX),
+            o().request_timeout(Duration::ZERO),
+        ] {
+            let error = bad.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.advice().is_some(), "{error}");
+        }
+        assert!(o().expiry(MIN_EXPIRY).is_ok());
+    }
+
+    #[test]
+    fn adaptive_backoff_grows_by_half_and_stays_between_min_and_max() {
+        let options = Options::new().adaptive_backoff(true);
+        for n in 0..200_u32 {
+            let sleep = options.sleep_after(n);
+            assert!(sleep >= 10 * MS && sleep <= 800 * MS, "attempt {n}: {sleep:?}");
+            if n < 10 {
+                let ideal = 10.0 * 1.5_f64.powi(n.cast_signed());
+                let got = sleep.as_secs_f64() * 1000.0;
+                assert!(
+                    got >= (0.79 * ideal).max(9.9) && got <= 1.21 * ideal,
+                    "attempt {n}: {got} for {ideal}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_random_sleep_stays_in_its_range() {
+        let options = Options::new().busy_wait_sleep(5 * MS, 7 * MS).unwrap();
+        assert!((0..200).all(|n| (5 * MS..=7 * MS).contains(&options.sleep_after(n))));
+    }
+}

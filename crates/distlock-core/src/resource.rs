@@ -1,0 +1,298 @@
+//! What a lock is about: its kind, its name, who asks for it and the token of a grant.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// The longest name that every store accepts, in bytes of UTF-8.
+pub const MAX_NAME_BYTES: usize = 4096;
+
+/// The weight of a writer, and so the capacity of the pool that is a reader-writer lock: a reader weighs 1,
+/// a writer weighs everything.
+pub const WRITER_WEIGHT: u32 = 1 << 30;
+
+/// The largest capacity a semaphore may have. Kept below [`WRITER_WEIGHT`] so that every store can keep
+/// weights in a signed 32-bit column.
+pub const MAX_PERMITS: u32 = WRITER_WEIGHT - 1;
+
+/// Which primitive a resource belongs to. Two resources of one name and of different kinds never meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Kind {
+    /// One holder at a time.
+    Mutex,
+    /// Many readers or one writer.
+    RwLock,
+    /// At most *capacity* permits in the whole fleet.
+    Semaphore,
+    /// The queue in front of a fair mutex: a pool of one. The engine holds it beside the mutex itself, so
+    /// that those who ask fairly are served in order and still exclude those who do not.
+    Turn,
+}
+
+/// Which of the two records of a lease store a resource is kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecordKind {
+    /// One holder, and beside it a short list of who waits.
+    Lock,
+    /// Weighted holders and a first-come queue.
+    Pool,
+}
+
+impl Kind {
+    /// The kinds an operator can see, in the order in which they are listed.
+    pub const VISIBLE: [Kind; 3] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore];
+
+    /// The word for this kind in output and in records: `mutex`, `rwlock`, `semaphore`, `turn`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Kind::Mutex => "mutex",
+            Kind::RwLock => "rwlock",
+            Kind::Semaphore => "semaphore",
+            Kind::Turn => "turn",
+        }
+    }
+
+    /// The kind that [`as_str`](Kind::as_str) wrote, if it is one.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Kind> {
+        match word {
+            "mutex" => Some(Kind::Mutex),
+            "rwlock" => Some(Kind::RwLock),
+            "semaphore" => Some(Kind::Semaphore),
+            "turn" => Some(Kind::Turn),
+            _ => None,
+        }
+    }
+
+    /// The record that keeps resources of this kind.
+    #[must_use]
+    pub const fn record(self) -> RecordKind {
+        match self {
+            Kind::Mutex => RecordKind::Lock,
+            Kind::RwLock | Kind::Semaphore | Kind::Turn => RecordKind::Pool,
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A kind and a name: what a claim is about. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Resource {
+    kind: Kind,
+    name: Arc<str>,
+}
+
+impl Resource {
+    /// A resource of this kind and name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the name is empty or longer than [`MAX_NAME_BYTES`].
+    pub fn new(kind: Kind, name: impl Into<Arc<str>>) -> Result<Self> {
+        let name = name.into();
+        if name.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("the name of a {kind} is empty"))
+                .advise("give it a name of at least one character"));
+        }
+        if name.len() > MAX_NAME_BYTES {
+            let length = name.len();
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                format!("the name of a {kind} has {length} bytes, and at most {MAX_NAME_BYTES} are allowed"),
+            )
+            .advise("use a shorter name, for instance a hash of the long one"));
+        }
+        Ok(Resource { kind, name })
+    }
+
+    /// The kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The name, as the user gave it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// `mutex "orders/42"`: quoted, control characters escaped, long names cut, so that it fits into one line.
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 80;
+        let mut cut = self.name.chars();
+        let head: String = cut.by_ref().take(SHOWN).collect();
+        let more = if cut.next().is_some() { "…" } else { "" };
+        write!(f, "{} {head:?}{more}", self.kind)
+    }
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The number of one acquisition: unique in time and space, never used twice, also not by one lock object.
+///
+/// It begins with a label such as `host:pid` so that people see who holds; the rest makes it unique.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockId(Arc<str>);
+
+impl LockId {
+    /// A lock id that was read back from a store.
+    #[must_use]
+    pub fn from_stored(text: impl Into<Arc<str>>) -> Self {
+        LockId(text.into())
+    }
+
+    /// The whole text, as stores keep it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The label in front: who holds, for people. The whole text if it is not one of ours.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        self.0.rsplit_once('#').map_or(&*self.0, |(label, _)| label)
+    }
+}
+
+impl fmt::Display for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for LockId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Makes the lock ids of one process (or of one engine in it).
+#[derive(Debug)]
+pub struct LockIds {
+    prefix: String,
+    next: std::sync::atomic::AtomicU64,
+}
+
+impl LockIds {
+    /// Ids that begin with this label and a random number of 64 bits.
+    #[must_use]
+    pub fn new(label: &str) -> Self {
+        let random = fastrand::Rng::new().u64(..);
+        LockIds { prefix: format!("{label}#{random:016x}"), next: std::sync::atomic::AtomicU64::new(1) }
+    }
+
+    /// `host:pid` of this process.
+    #[must_use]
+    pub fn default_label() -> String {
+        let host = gethostname::gethostname();
+        let host: String = host
+            .to_string_lossy()
+            .chars()
+            .map(|c| if c.is_ascii_graphic() && c != '#' { c } else { '-' })
+            .collect();
+        format!("{host}:{}", std::process::id())
+    }
+
+    /// The next id.
+    #[must_use]
+    pub fn next(&self) -> LockId {
+        let n = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        LockId(format!("{}-{n:x}", self.prefix).into())
+    }
+
+    /// What all ids of this maker share: the address of this process for wake-ups.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+}
+
+/// A number that is higher for each later grant of one resource: across release, expiry, crash of the holder,
+/// forced release and restart of the store.
+///
+/// Give it to whatever the lock protects, and let that refuse a token lower than the highest it has seen
+/// (see [`TokenGate`](crate::TokenGate)): then a holder that was paused beyond its expiry can do no harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FencingToken(u64);
+
+impl FencingToken {
+    /// A token with this number; for stores, and for resources that read one back.
+    #[must_use]
+    pub const fn new(number: u64) -> Self {
+        FencingToken(number)
+    }
+
+    /// The number. It fits into a signed 64-bit integer.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The rule of every lease store, applied inside its atomic step: one more than the last token of the
+    /// resource, or the server's clock in milliseconds if that is higher. The clock term keeps tokens rising
+    /// after the record of an unused name was purged.
+    #[must_use]
+    pub const fn after(previous: Option<FencingToken>, server_clock_ms: u64) -> Self {
+        match previous {
+            Some(FencingToken(last)) if last >= server_clock_ms => FencingToken(last.saturating_add(1)),
+            _ => FencingToken(server_clock_ms),
+        }
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_never_goes_back_when_the_server_clock_does() {
+        let first = FencingToken::after(None, 1_000);
+        let second = FencingToken::after(Some(first), 400);
+        let third = FencingToken::after(Some(second), 5_000);
+        assert_eq!((first.get(), second.get(), third.get()), (1_000, 1_001, 5_000));
+    }
+
+    #[test]
+    fn lock_ids_differ_and_show_who_holds() {
+        let ids = LockIds::new("web-3:812");
+        let (a, b) = (ids.next(), ids.next());
+        assert_ne!(a, b);
+        assert_eq!(a.label(), "web-3:812");
+        assert_ne!(LockIds::new("x").next(), LockIds::new("x").next());
+    }
+
+    #[test]
+    fn a_name_is_shown_on_one_line_however_long_or_strange() {
+        let shown = Resource::new(Kind::Mutex, "a\nb\u{7}").unwrap().to_string();
+        assert_eq!(shown, r#"mutex "a\nb\u{7}""#);
+        assert!(Resource::new(Kind::Mutex, "x".repeat(4096)).unwrap().to_string().len() < 120);
+    }
+
+    #[test]
+    fn empty_and_too_long_names_are_refused_before_anything_is_sent() {
+        for bad in [String::new(), "x".repeat(MAX_NAME_BYTES + 1)] {
+            let error = Resource::new(Kind::Mutex, bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        }
+    }
+}

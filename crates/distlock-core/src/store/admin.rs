@@ -1,0 +1,258 @@
+//! What every store tells about itself and what operators may ask of it.
+
+use std::fmt::Debug;
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::{FencingToken, Kind, LockId, Resource};
+
+/// How a store serves waiters of different processes in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fairness {
+    /// Not at all: `fair()` is refused.
+    None,
+    /// Its pool record has a queue: the engine puts a [`Kind::Turn`] in front of a fair mutex.
+    Queue,
+    /// The server itself queues waiters of a mutex.
+    Native,
+}
+
+/// What a store can do. Asking for anything else is an [`ErrorKind::Unsupported`] error.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// Reader-writer locks.
+    pub rw_lock: bool,
+    /// Semaphores.
+    pub semaphore: bool,
+    /// First come, first served across the fleet.
+    pub fairness: Fairness,
+    /// A waiting writer keeps later readers out.
+    pub writer_not_starved: bool,
+    /// The store can wake a waiter; otherwise waiters poll.
+    pub push: bool,
+    /// `break_lock` works.
+    pub forced_release: bool,
+    /// `inspect` knows who waits.
+    pub shows_waiters: bool,
+    /// A holder that dies frees the lock at once, not at its expiry.
+    pub frees_on_crash: bool,
+    /// What was granted and counted survives a restart of the store.
+    pub durable: bool,
+    /// How many items one request may carry.
+    pub max_batch: usize,
+    /// Why something above is missing, for the error: `("semaphores", "two majorities may …")`.
+    pub reasons: &'static [(&'static str, &'static str)],
+}
+
+impl Capabilities {
+    /// Everything, in batches of a thousand; change what differs.
+    #[must_use]
+    pub const fn all() -> Self {
+        Capabilities {
+            rw_lock: true,
+            semaphore: true,
+            fairness: Fairness::Queue,
+            writer_not_starved: true,
+            push: true,
+            forced_release: true,
+            shows_waiters: true,
+            frees_on_crash: false,
+            durable: true,
+            max_batch: 1000,
+            reasons: &[],
+        }
+    }
+
+    /// Whether the store has this kind at all.
+    #[must_use]
+    pub fn has(&self, kind: Kind) -> bool {
+        match kind {
+            Kind::Mutex => true,
+            Kind::RwLock => self.rw_lock,
+            Kind::Semaphore => self.semaphore,
+            Kind::Turn => self.fairness == Fairness::Queue,
+        }
+    }
+
+    /// The error for something the store does not have, with its reason where one is given.
+    #[must_use]
+    pub fn unsupported(&self, what: &'static str) -> Error {
+        let reason = self.reasons.iter().find(|(name, _)| *name == what).map(|(_, reason)| *reason);
+        let detail = match reason {
+            Some(reason) => format!("{what} are not supported: {reason}"),
+            None => format!("{what} are not supported"),
+        };
+        Error::new(ErrorKind::Unsupported, detail).advise("use another store for them")
+    }
+}
+
+/// Exclusive or shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Alone: a mutex or a writer.
+    Exclusive,
+    /// With others: a reader or a permit.
+    Shared,
+}
+
+impl Mode {
+    /// `exclusive` or `shared`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared => "shared",
+        }
+    }
+
+    /// The mode of a claim of this kind and weight.
+    #[must_use]
+    pub fn of(kind: Kind, weight: u32) -> Self {
+        match kind {
+            Kind::Mutex | Kind::Turn => Mode::Exclusive,
+            Kind::RwLock if weight > 1 => Mode::Exclusive,
+            Kind::RwLock | Kind::Semaphore => Mode::Shared,
+        }
+    }
+}
+
+/// One who holds.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// The lock id; its label says who.
+    pub lock_id: LockId,
+    /// The token of the grant, where the store keeps it.
+    pub token: Option<FencingToken>,
+    /// When it was granted, by the store's clock, where it knows.
+    pub acquired_at: Option<SystemTime>,
+    /// The time left, for stores with leases.
+    pub expires_in: Option<Duration>,
+    /// The weight.
+    pub weight: u32,
+}
+
+/// One who waits.
+#[derive(Clone, Debug)]
+pub struct Waiter {
+    /// The lock id; its label says who.
+    pub lock_id: LockId,
+    /// The weight asked for.
+    pub weight: u32,
+}
+
+/// A resource that is held or waited for.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The kind.
+    pub kind: Kind,
+    /// The name, or `None` where the store keeps only a hash of it; then `key` has the hash.
+    pub name: Option<String>,
+    /// The store's own key where there is no name.
+    pub key: Option<String>,
+    /// The capacity: 1 for a mutex.
+    pub capacity: u32,
+    /// Those who hold.
+    pub holders: Vec<Holder>,
+    /// Those who wait, in their order.
+    pub waiters: Vec<Waiter>,
+}
+
+/// What to list.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// Only this kind.
+    pub kind: Option<Kind>,
+    /// Only names that begin like this.
+    pub prefix: Option<String>,
+    /// Only this name.
+    pub name: Option<String>,
+}
+
+impl Query {
+    /// Everything of one name.
+    #[must_use]
+    pub fn named(name: impl Into<String>) -> Self {
+        Query { name: Some(name.into()), ..Query::default() }
+    }
+
+    /// Everything whose name begins like this.
+    #[must_use]
+    pub fn prefixed(prefix: impl Into<String>) -> Self {
+        Query { prefix: Some(prefix.into()), ..Query::default() }
+    }
+
+    /// Whether a resource is asked for. Stores may filter coarsely and leave the rest to this.
+    #[must_use]
+    pub fn matches(&self, kind: Kind, name: &str) -> bool {
+        self.kind.is_none_or(|wanted| wanted == kind)
+            && self.name.as_deref().is_none_or(|wanted| wanted == name)
+            && self.prefix.as_deref().is_none_or(|prefix| name.starts_with(prefix))
+    }
+}
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// All is well.
+    Good,
+    /// Dangerous or slow; `advice` says how to mend it.
+    Warning,
+}
+
+/// One thing that `doctor` found.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// How bad.
+    pub level: Level,
+    /// What was found, in one line.
+    pub what: String,
+    /// How to mend it.
+    pub advice: Option<String>,
+}
+
+impl Finding {
+    /// Something that is as it should be.
+    #[must_use]
+    pub fn good(what: impl Into<String>) -> Self {
+        Finding { level: Level::Good, what: what.into(), advice: None }
+    }
+
+    /// Something dangerous, and how to mend it.
+    #[must_use]
+    pub fn warning(what: impl Into<String>, advice: impl Into<String>) -> Self {
+        Finding { level: Level::Warning, what: what.into(), advice: Some(advice.into()) }
+    }
+}
+
+/// What every store has, whichever way it keeps its locks.
+#[async_trait]
+pub trait Store: Send + Sync + Debug + 'static {
+    /// What and where, without secrets: `redis 10.0.0.7:6379`.
+    fn describe(&self) -> String;
+
+    /// What it can do. The answer must not change during the life of the store.
+    fn capabilities(&self) -> Capabilities;
+
+    /// What is held or waited for now. Expired holders are left out.
+    ///
+    /// # Errors
+    /// If the store cannot be reached or refuses.
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>>;
+
+    /// Takes the resource from all its holders, whoever they are, and returns them. The next token is still
+    /// higher; the holders' guards turn lost at their next renewal.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`], naming the holder and what to do, where the store has no such thing.
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>>;
+
+    /// Connects, and says what was found and what is dangerous there.
+    ///
+    /// # Errors
+    /// If the store cannot be reached at all.
+    async fn doctor(&self) -> Result<Vec<Finding>>;
+}

@@ -1,0 +1,212 @@
+//! Stores whose records expire.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::{Store, WakeStream};
+use crate::error::Result;
+use crate::resource::{FencingToken, LockId, Resource};
+
+/// One answer for each item of a request, in the order of the request; or one error for all of them.
+/// An item that fails alone gets an error of its own.
+pub type Batch<T> = Result<Vec<Result<T>>>;
+
+/// For how long a store grants to the head of its queue on release: long enough to be told of it, short
+/// enough that a waiter who died does not keep the others waiting.
+pub const GRANT_WINDOW: Duration = Duration::from_secs(2);
+
+/// The address of a process (of an engine in it) for wake-ups. Printable ASCII without spaces, below 200 bytes
+/// in all but contrived cases; a store that needs a narrower alphabet hashes it.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Inbox(Arc<str>);
+
+impl Inbox {
+    /// An inbox of this name.
+    #[must_use]
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Inbox(name.into())
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What is asked for: this much of a resource, under this lock id, for this long.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    /// Kind and name.
+    pub resource: Resource,
+    /// Unique for each acquisition. Asking again with the same id is idempotent: a store that finds the claim
+    /// granted already says so again and starts its expiry anew; one that finds it waiting keeps its place.
+    pub lock_id: LockId,
+    /// How much of the capacity: 1 for a mutex and a reader, everything for a writer.
+    pub weight: u32,
+    /// How much there is. A pool with live holders or waiters of another capacity answers
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch).
+    pub capacity: u32,
+    /// How long the grant lasts, by the store's clock.
+    pub expiry: Duration,
+    /// How to remember that we wait, if it is busy. `None`: one attempt, and no trace of it.
+    pub waiting: Option<Waiting>,
+    /// For a lock record: do not take a free lock past somebody who registered before us. Pools never do,
+    /// whatever this says. A store for which this is not one step may ignore it: it is about order, not safety.
+    pub in_turn: bool,
+}
+
+/// How a claim waits.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// Whom to wake.
+    pub inbox: Inbox,
+    /// After this long without another attempt the waiter counts as gone.
+    pub ttl: Duration,
+}
+
+/// What came of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// It is ours, for the whole expiry from the moment the store decided.
+    Granted {
+        /// Higher than the token of every earlier grant of the resource.
+        token: FencingToken,
+    },
+    /// Somebody else has it, or is before us.
+    Busy {
+        /// When it is worth asking again if no wake-up comes: the time left on whatever blocks us.
+        retry_after: Option<Duration>,
+    },
+}
+
+/// A grant, as the store must recognise it again.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    /// Kind and name.
+    pub resource: Resource,
+    /// The lock id of the claim.
+    pub lock_id: LockId,
+    /// The token of the grant. A renewal carries it, and the store keeps the larger of it and its own, so that
+    /// a quorum can write back the highest token of its nodes.
+    pub token: FencingToken,
+    /// How long a renewal lasts.
+    pub expiry: Duration,
+    /// The weight of the claim.
+    pub weight: u32,
+    /// The capacity of the claim.
+    pub capacity: u32,
+}
+
+impl Lease {
+    /// The lease that a granted claim becomes.
+    #[must_use]
+    pub fn of(claim: &Claim, token: FencingToken) -> Self {
+        Lease {
+            resource: claim.resource.clone(),
+            lock_id: claim.lock_id.clone(),
+            token,
+            expiry: claim.expiry,
+            weight: claim.weight,
+            capacity: claim.capacity,
+        }
+    }
+}
+
+/// What came of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Ours for the whole expiry from now.
+    Extended,
+    /// The record is not ours any more. A renewal never takes a lock, not even a free one.
+    NotYours,
+}
+
+/// What came of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It was ours, holder or waiter, and is not any more.
+    Done {
+        /// Whether a waiter of another inbox was woken or granted.
+        woke: bool,
+    },
+    /// There was nothing of ours under that lock id.
+    NotYours,
+}
+
+/// A message to a process that waits. It is a hint: it may be lost, late, doubled or wrong.
+#[derive(Clone, Debug)]
+pub enum Wake {
+    /// This waiter should ask again.
+    Retry {
+        /// Which waiter.
+        lock_id: LockId,
+    },
+    /// The store granted to this waiter when somebody released.
+    Granted {
+        /// Which waiter.
+        lock_id: LockId,
+        /// What it was granted.
+        grant: PushedGrant,
+    },
+    /// Messages may have been lost (the connection was re-made): every waiter should ask again.
+    Missed,
+}
+
+/// A grant that nobody asked for just now: made on release for the head of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PushedGrant {
+    /// The token.
+    pub token: FencingToken,
+    /// By the store's clock, the time from its last decision on an attempt of this lock id to the grant. With it
+    /// the waiter, who knows when it sent that attempt, has a safe lower bound for the moment of the grant,
+    /// however late the message comes.
+    pub after: Duration,
+    /// How long the grant lasts unless it is renewed: at most [`GRANT_WINDOW`].
+    pub window: Duration,
+}
+
+/// A store of records that expire by the store's own clock.
+///
+/// Every verb is one atomic step for each item, takes many items, and never waits for a lock. The order of the
+/// items says nothing; a store that locks rows does so in one order. The engine calls each verb in a future
+/// that is driven to its end whatever the user drops, and puts its own time limit on it: an implementation needs
+/// neither, but must not stay busy for ever once its connection is gone.
+#[async_trait]
+pub trait LeaseStore: Store {
+    /// Grants each claim that can be granted now.
+    ///
+    /// # Errors
+    /// An error marked [`with_unknown_outcome`](crate::Error::with_unknown_outcome) says that the step may have
+    /// happened; the engine then asks again with the same lock id, or releases it.
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt>;
+
+    /// Starts the expiry of each lease anew if the record is still ours, and never otherwise.
+    ///
+    /// # Errors
+    /// As for [`try_acquire`](LeaseStore::try_acquire). A failed renewal changes nothing.
+    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal>;
+
+    /// Ends each lease if it is ours: as holder, and as waiter too, so that a withdrawn claim leaves nothing.
+    /// Wakes whoever is next. The token of the resource stays remembered.
+    ///
+    /// # Errors
+    /// As for [`try_acquire`](LeaseStore::try_acquire).
+    async fn release(&self, leases: &[Lease]) -> Batch<Released>;
+
+    /// Opens the stream of wake-ups for this inbox. Called only while somebody waits, and only if
+    /// [`Capabilities::push`](super::Capabilities::push) is set. When the stream ends, the engine opens another.
+    ///
+    /// # Errors
+    /// If the stream cannot be opened; waiters then poll, and the engine tries again later.
+    async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream>;
+}

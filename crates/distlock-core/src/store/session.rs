@@ -1,0 +1,149 @@
+//! Stores whose holds live with a connection, a process or a server-side session.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+
+use super::{Claim, Lease, Store};
+use crate::clock::Moment;
+use crate::error::Result;
+use crate::resource::FencingToken;
+
+/// Why a guard is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The lease could not be extended before its local deadline, or automatic extension is off and it ended.
+    Expired {
+        /// The last error of an extension, if there was one.
+        last_error: Option<String>,
+    },
+    /// The store said that the record is not ours any more: it expired there, was broken by an operator, or
+    /// the store lost it.
+    NotYours,
+    /// The session or connection that the hold lived with ended.
+    SessionEnded(Cow<'static, str>),
+    /// `shutdown` was called while the guard was held.
+    ShutDown,
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LossReason::Expired { last_error: None } => f.write_str("its lease ended without an extension"),
+            LossReason::Expired { last_error: Some(error) } => {
+                write!(f, "its lease could not be extended in time: {error}")
+            }
+            LossReason::NotYours => {
+                f.write_str("the store says that it is not ours any more (expired, broken or lost there)")
+            }
+            LossReason::SessionEnded(why) => write!(f, "its session ended: {why}"),
+            LossReason::ShutDown => f.write_str("shutdown was called while it was held"),
+        }
+    }
+}
+
+/// The life of a session, shared by the store that feeds it and by every guard that depends on it.
+///
+/// A session without a deadline lives until the store says that it ended. One with a deadline is dead for us as
+/// soon as the clock passes it: before the server gives its locks away, and without any timer having to run.
+#[derive(Clone, Debug)]
+pub struct Session(Arc<Life>);
+
+#[derive(Debug)]
+struct Life {
+    deadline: AtomicU64,
+    ended: OnceLock<LossReason>,
+    signal: CancellationToken,
+}
+
+impl Session {
+    /// A session that lives until it is ended.
+    #[must_use]
+    pub fn new() -> Self {
+        Session::until(Moment::NEVER)
+    }
+
+    /// A session that is dead after this moment unless it is kept longer. The moment is on the engine's clock:
+    /// the sending of the last heartbeat that was answered, plus the server's time-out, less a margin.
+    #[must_use]
+    pub fn until(deadline: Moment) -> Self {
+        Session(Arc::new(Life {
+            deadline: AtomicU64::new(deadline.as_nanos()),
+            ended: OnceLock::new(),
+            signal: CancellationToken::new(),
+        }))
+    }
+
+    /// Moves the deadline: a heartbeat was answered. Does nothing for a session that ended.
+    pub fn keep_until(&self, deadline: Moment) {
+        self.0.deadline.fetch_max(deadline.as_nanos(), Ordering::SeqCst);
+    }
+
+    /// Ends the session: every guard that depends on it is lost now. The first reason stays.
+    pub fn end(&self, reason: LossReason) {
+        let _ = self.0.ended.set(reason);
+        self.0.signal.cancel();
+    }
+
+    /// Why it ended, if the store said so.
+    #[must_use]
+    pub fn ended(&self) -> Option<&LossReason> {
+        self.0.ended.get()
+    }
+
+    /// After this moment it is dead without further word.
+    #[must_use]
+    pub fn deadline(&self) -> Moment {
+        Moment::from_nanos(self.0.deadline.load(Ordering::SeqCst))
+    }
+
+    /// Resolves when the store ends the session; not when its deadline passes.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn wait_for_end(&self) {
+        self.0.signal.cancelled().await;
+    }
+}
+
+impl Default for Session {
+    fn default() -> Self {
+        Session::new()
+    }
+}
+
+/// What a session store grants.
+#[derive(Clone, Debug)]
+pub struct SessionHold {
+    /// Higher than the token of every earlier grant of the resource.
+    pub token: FencingToken,
+    /// What the hold lives with. Many holds may share one.
+    pub session: Session,
+}
+
+/// A store whose server does the waiting: a blocking lock, a watch on the predecessor, a kernel lock.
+#[async_trait]
+pub trait SessionStore: Store {
+    /// Takes what the claim asks for, waiting in the server's own way until it is granted or `withdraw` is
+    /// cancelled. At least one attempt is made: with `withdraw` cancelled from the start it is exactly one.
+    /// `Ok(None)`: not granted, and nothing of the claim is left.
+    ///
+    /// The engine drives this future to its end in a place of its own, also when the user drops theirs: it then
+    /// cancels `withdraw` and releases what may come of it. If the runtime itself goes away, the future is
+    /// dropped and must leave no more than the death of the process would.
+    ///
+    /// # Errors
+    /// If the store cannot be reached or refuses; nothing of the claim may be left then.
+    async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>>;
+
+    /// Gives back what was granted under this lock id. Giving back what is not held is no error.
+    ///
+    /// # Errors
+    /// If the store could not be told; it must then end the session instead, so that nothing stays held.
+    async fn release(&self, lease: &Lease) -> Result<()>;
+}
