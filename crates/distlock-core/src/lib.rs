@@ -2,6 +2,7 @@
 
 mod clock;
 mod error;
+pub mod memory;
 mod options;
 mod resource;
 pub mod store;

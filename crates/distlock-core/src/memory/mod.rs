@@ -1,0 +1,204 @@
+//! The memory store: the reference that says what the two records mean, and the store for tests and for
+//! programs of one process.
+
+mod mailbox;
+mod records;
+mod stats;
+mod table;
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+pub use stats::{Calls, Stats};
+
+use self::mailbox::Mailbox;
+use self::records::Wakes;
+use self::stats::Counters;
+use self::table::Table;
+use crate::clock::{BootClock, Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::Resource;
+use crate::store::{
+    Attempt, Backend, Batch, Capabilities, Claim, Driver, Finding, Holder, Inbox, Lease, LeaseStore, Query,
+    Record, Released, Renewal, Store, StoreUrl, WakeStream,
+};
+
+/// For how long the token of an unused name is remembered, unless set otherwise.
+pub const DEFAULT_RETENTION: Duration = Duration::from_secs(3600);
+
+/// `memory:`, one store for the whole process: everybody who connects to it shares its locks.
+pub static DRIVER: Driver = Driver {
+    schemes: &["memory"],
+    example: "memory:",
+    connect: |url| Box::pin(async move { connect(&url) }),
+    schema: None,
+};
+
+fn connect(url: &StoreUrl) -> Result<Backend> {
+    static SHARED: LazyLock<MemoryStore> = LazyLock::new(MemoryStore::new);
+    url.refuse_unknown(&[])?;
+    if url.driver_part() != "memory:" {
+        let detail = "a memory store has neither place nor parameters";
+        return Err(Error::new(ErrorKind::InvalidInput, detail)
+            .doing("read the store URL")
+            .on(url.to_string())
+            .advise("write memory: and nothing behind it"));
+    }
+    Ok(Backend::lease(SHARED.clone()))
+}
+
+/// Locks in the memory of this process, gone with it. Clones share their locks: engines that each have a clone
+/// are to one another what processes with one server are.
+///
+/// Expiry and the clock term of tokens come from one clock, the store's own, whatever clocks the engines have.
+/// The token of a name that was released or that expired is remembered for the retention time, and longer if it
+/// ran ahead of the clock; a token that is granted after that is higher as long as the clock did not go back.
+///
+/// ```
+/// use distlock_core::memory::MemoryStore;
+/// use distlock_core::store::Store;
+///
+/// let store = MemoryStore::new();
+/// assert_eq!(store.describe(), "memory");
+/// ```
+#[derive(Clone)]
+pub struct MemoryStore(Arc<Shared>);
+
+struct Shared {
+    clock: Arc<dyn Clock>,
+    table: Mutex<Table>,
+    mailbox: Mailbox,
+    counters: Counters,
+}
+
+impl MemoryStore {
+    /// An empty store on the [`BootClock`].
+    #[must_use]
+    pub fn new() -> Self {
+        MemoryStore::with_clock(Arc::new(BootClock))
+    }
+
+    /// An empty store whose server clock is this one.
+    #[must_use]
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        MemoryStore(Arc::new(Shared {
+            clock,
+            table: Mutex::new(Table::new(DEFAULT_RETENTION)),
+            mailbox: Mailbox::default(),
+            counters: Counters::default(),
+        }))
+    }
+
+    /// Changes for how long the token of an unused name is remembered. Default an hour.
+    #[must_use]
+    pub fn retention(self, retention: Duration) -> Self {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner).retention = retention;
+        self
+    }
+
+    /// What the store was asked so far.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.0.counters.read()
+    }
+
+    /// How many names the store remembers, those included of which only the token is left.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// How many streams of wake-ups are open.
+    #[must_use]
+    pub fn listeners(&self) -> usize {
+        self.0.mailbox.len()
+    }
+
+    /// For tests: loses the next wake-ups, `u64::MAX` for all, zero to stop losing.
+    pub fn lose_wakes(&self, messages: u64) {
+        self.0.mailbox.lose(messages);
+    }
+
+    /// For tests: ends every open stream of wake-ups, as a broken connection does.
+    pub fn hang_up(&self) {
+        self.0.mailbox.hang_up();
+    }
+
+    fn step<T>(&self, step: impl FnOnce(&mut Table, Moment, &mut Wakes) -> T) -> T {
+        let mut wakes = Wakes::new();
+        let mut table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = step(&mut table, self.0.clock.now(), &mut wakes);
+        self.0.counters.wakes.fetch_add(wakes.len() as u64, Ordering::Relaxed);
+        // Sent before the table is free again, so that messages keep the order of the steps.
+        self.0.mailbox.send(wakes);
+        answer
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        MemoryStore::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").field("remembered", &self.remembered()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    fn describe(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { durable: false, ..Capabilities::all() }
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        Ok(self.step(|table, now, _| table.inspect(query, now)))
+    }
+
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
+        Ok(self.step(|table, now, wakes| table.break_lock(resource, now, wakes)))
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        Ok(vec![Finding::good("a memory store: its locks hold inside this one process only and end with it")])
+    }
+}
+
+#[async_trait]
+impl LeaseStore for MemoryStore {
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
+        self.0.counters.acquire.count(claims.len());
+        Ok(self.step(|table, now, wakes| {
+            claims.iter().map(|claim| table.try_acquire(claim, now, wakes)).collect()
+        }))
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        self.0.counters.renew.count(leases.len());
+        Ok(self.step(|table, now, wakes| {
+            leases.iter().map(|lease| Ok(table.renew(lease, now, wakes))).collect()
+        }))
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Batch<Released> {
+        self.0.counters.release.count(leases.len());
+        Ok(self.step(|table, now, wakes| {
+            leases.iter().map(|lease| Ok(table.release(lease, now, wakes))).collect()
+        }))
+    }
+
+    async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
+        self.0.counters.subscriptions.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::pin(self.0.mailbox.open(inbox)))
+    }
+}

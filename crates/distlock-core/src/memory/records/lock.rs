@@ -1,0 +1,170 @@
+//! The lock record: one holder, and beside it the short list of who waits.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{Held, Memory, Wakes};
+use crate::clock::Moment;
+use crate::resource::LockId;
+use crate::store::{Attempt, Claim, Inbox, Lease, Released, Renewal, Waiting, Wake};
+
+/// One who waits for a lock record.
+#[derive(Clone, Debug)]
+pub(in crate::memory) struct Waiter {
+    pub(in crate::memory) lock_id: LockId,
+    inbox: Inbox,
+    expires_at: Moment,
+    /// Was told to ask again and has not done so yet.
+    woken: bool,
+}
+
+/// The record of a mutex.
+#[derive(Clone, Debug)]
+pub(in crate::memory) struct LockRecord {
+    holder: Option<Held>,
+    waiters: VecDeque<Waiter>,
+    memory: Memory,
+}
+
+impl LockRecord {
+    pub(in crate::memory) fn new(now: Moment) -> Self {
+        LockRecord { holder: None, waiters: VecDeque::new(), memory: Memory::new(now) }
+    }
+
+    pub(in crate::memory) fn try_acquire(&mut self, claim: &Claim, now: Moment) -> Attempt {
+        self.purge(now);
+        if let Some(held) = self.holder.as_mut().filter(|held| held.lock_id == claim.lock_id) {
+            held.expires_at = now.after(claim.expiry);
+            self.memory.touch(held.expires_at);
+            return Attempt::Granted { token: held.token };
+        }
+        if let Some(held) = &self.holder {
+            let retry_after = Some(held.left(now));
+            self.register(&claim.lock_id, claim.waiting.as_ref(), now);
+            return Attempt::Busy { retry_after };
+        }
+        if let Some(left) = self.ahead(&claim.lock_id, now).filter(|_| claim.in_turn) {
+            self.register(&claim.lock_id, claim.waiting.as_ref(), now);
+            return Attempt::Busy { retry_after: Some(left) };
+        }
+        self.waiters.retain(|waiter| waiter.lock_id != claim.lock_id);
+        let token = self.memory.next_token(now);
+        let expires_at = now.after(claim.expiry);
+        self.memory.touch(expires_at);
+        self.holder = Some(Held {
+            lock_id: claim.lock_id.clone(),
+            weight: 1,
+            token,
+            acquired_at: now,
+            expires_at,
+            inbox: claim.waiting.as_ref().map(|waiting| waiting.inbox.clone()),
+        });
+        Attempt::Granted { token }
+    }
+
+    pub(in crate::memory) fn renew(&mut self, lease: &Lease, now: Moment) -> Renewal {
+        self.purge(now);
+        let Some(held) = self.holder.as_mut().filter(|held| held.lock_id == lease.lock_id) else {
+            return Renewal::NotYours;
+        };
+        held.expires_at = now.after(lease.expiry);
+        held.token = held.token.max(lease.token);
+        self.memory.raise(held.token);
+        self.memory.touch(held.expires_at);
+        Renewal::Extended
+    }
+
+    pub(in crate::memory) fn release(
+        &mut self,
+        lock_id: &LockId,
+        now: Moment,
+        wakes: &mut Wakes,
+    ) -> Released {
+        self.purge(now);
+        let held = self.holder.take_if(|held| held.lock_id == *lock_id);
+        let waited = self.remove_waiter(lock_id);
+        if held.is_some() || waited.is_some() {
+            self.memory.touch(now);
+        }
+        let passed_on = held.is_some() || waited.as_ref().is_some_and(|waiter| waiter.woken);
+        let own = held.as_ref().and_then(|held| held.inbox.clone());
+        let woken = self.wake_next(passed_on, wakes);
+        if held.is_none() && waited.is_none() {
+            return Released::NotYours;
+        }
+        Released::Done { woke: woken.is_some_and(|inbox| own != Some(inbox)) }
+    }
+
+    /// Takes the lock from its holder and wakes who is next.
+    pub(in crate::memory) fn break_lock(&mut self, now: Moment, wakes: &mut Wakes) -> Option<Held> {
+        self.purge(now);
+        let held = self.holder.take();
+        self.memory.touch(now);
+        self.wake_next(held.is_some(), wakes);
+        held
+    }
+
+    pub(in crate::memory) fn live(&self, now: Moment) -> (Option<&Held>, impl Iterator<Item = &Waiter>) {
+        (
+            self.holder.as_ref().filter(|held| held.is_live(now)),
+            self.waiters.iter().filter(move |waiter| waiter.expires_at > now),
+        )
+    }
+
+    pub(in crate::memory) fn is_spent(&mut self, now: Moment, retention: Duration) -> bool {
+        self.purge(now);
+        self.holder.is_none() && self.waiters.is_empty() && self.memory.is_spent(now, retention)
+    }
+
+    /// Expiry is final: a holder that comes back a moment too late finds nothing to renew, whether or not
+    /// somebody else took the lock.
+    fn purge(&mut self, now: Moment) {
+        self.holder.take_if(|held| !held.is_live(now));
+        self.waiters.retain(|waiter| waiter.expires_at > now);
+    }
+
+    /// If somebody else registered before this lock id: the time until the first of them counts as gone.
+    fn ahead(&self, lock_id: &LockId, now: Moment) -> Option<Duration> {
+        let before = self.waiters.iter().take_while(|waiter| waiter.lock_id != *lock_id);
+        before.map(|waiter| waiter.expires_at.since(now)).min()
+    }
+
+    fn register(&mut self, lock_id: &LockId, waiting: Option<&Waiting>, now: Moment) {
+        let Some(waiting) = waiting else {
+            self.remove_waiter(lock_id);
+            return;
+        };
+        let fresh = Waiter {
+            lock_id: lock_id.clone(),
+            inbox: waiting.inbox.clone(),
+            expires_at: now.after(waiting.ttl),
+            woken: false,
+        };
+        self.memory.touch(fresh.expires_at);
+        match self.waiters.iter_mut().find(|waiter| waiter.lock_id == *lock_id) {
+            Some(waiter) => *waiter = fresh,
+            None => self.waiters.push_back(fresh),
+        }
+    }
+
+    fn remove_waiter(&mut self, lock_id: &LockId) -> Option<Waiter> {
+        let at = self.waiters.iter().position(|waiter| waiter.lock_id == *lock_id)?;
+        self.waiters.remove(at)
+    }
+
+    /// Wakes the first waiter of a free lock, and says which inbox was told. A waiter keeps its entry until it
+    /// acquires, withdraws or is gone; but when the lock is passed on once more (`passed_on`) those that were
+    /// woken and never came are dropped, or a dead one would be woken for ever while others sleep.
+    fn wake_next(&mut self, passed_on: bool, wakes: &mut Wakes) -> Option<Inbox> {
+        if self.holder.is_some() {
+            return None;
+        }
+        while passed_on && self.waiters.front().is_some_and(|waiter| waiter.woken) {
+            self.waiters.pop_front();
+        }
+        let next = self.waiters.front_mut().filter(|waiter| !waiter.woken)?;
+        next.woken = true;
+        wakes.push((next.inbox.clone(), Wake::Retry { lock_id: next.lock_id.clone() }));
+        Some(next.inbox.clone())
+    }
+}

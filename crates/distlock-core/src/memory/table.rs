@@ -1,0 +1,139 @@
+//! All records of a memory store, and the purge of those that nobody used for long.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, SystemTime};
+
+use super::records::{Held, LockRecord, PoolRecord, Wakes};
+use crate::clock::Moment;
+use crate::error::Result;
+use crate::resource::{RecordKind, Resource};
+use crate::store::{Attempt, Claim, Holder, Lease, Query, Record, Released, Renewal, Waiter};
+
+/// How many records one request looks at for the purge: the work of a request stays bounded, and since each
+/// request makes at most one record for each of its items, more is purged than is made.
+const PURGE_AT_ONCE: usize = 4;
+
+#[derive(Debug)]
+enum Entry {
+    Lock(LockRecord),
+    Pool(PoolRecord),
+}
+
+/// The records by resource. Each has exactly one entry in `due`, which says when to look whether it is spent.
+#[derive(Debug)]
+pub(super) struct Table {
+    records: HashMap<Resource, Entry>,
+    due: VecDeque<(Moment, Resource)>,
+    pub(super) retention: Duration,
+}
+
+impl Table {
+    pub(super) fn new(retention: Duration) -> Self {
+        Table { records: HashMap::new(), due: VecDeque::new(), retention }
+    }
+
+    pub(super) fn try_acquire(&mut self, claim: &Claim, now: Moment, wakes: &mut Wakes) -> Result<Attempt> {
+        let kind = claim.resource.kind().record();
+        if kind == RecordKind::Pool {
+            PoolRecord::check(claim)?;
+        }
+        self.purge(now, wakes);
+        if !self.records.contains_key(&claim.resource) {
+            self.due.push_back((now.after(self.retention), claim.resource.clone()));
+        }
+        let entry = self.records.entry(claim.resource.clone()).or_insert_with(|| match kind {
+            RecordKind::Lock => Entry::Lock(LockRecord::new(now)),
+            RecordKind::Pool => Entry::Pool(PoolRecord::new(now)),
+        });
+        match entry {
+            Entry::Lock(lock) => Ok(lock.try_acquire(claim, now)),
+            Entry::Pool(pool) => pool.try_acquire(claim, now, wakes),
+        }
+    }
+
+    pub(super) fn renew(&mut self, lease: &Lease, now: Moment, wakes: &mut Wakes) -> Renewal {
+        match self.records.get_mut(&lease.resource) {
+            Some(Entry::Lock(lock)) => lock.renew(lease, now),
+            Some(Entry::Pool(pool)) => pool.renew(lease, now, wakes),
+            None => Renewal::NotYours,
+        }
+    }
+
+    pub(super) fn release(&mut self, lease: &Lease, now: Moment, wakes: &mut Wakes) -> Released {
+        let released = match self.records.get_mut(&lease.resource) {
+            Some(Entry::Lock(lock)) => lock.release(&lease.lock_id, now, wakes),
+            Some(Entry::Pool(pool)) => pool.release(&lease.lock_id, now, wakes),
+            None => Released::NotYours,
+        };
+        self.purge(now, wakes);
+        released
+    }
+
+    pub(super) fn break_lock(&mut self, resource: &Resource, now: Moment, wakes: &mut Wakes) -> Vec<Holder> {
+        let held = match self.records.get_mut(resource) {
+            Some(Entry::Lock(lock)) => lock.break_lock(now, wakes).into_iter().collect(),
+            Some(Entry::Pool(pool)) => pool.break_lock(now, wakes),
+            None => Vec::new(),
+        };
+        held.iter().map(|held| show(held, now)).collect()
+    }
+
+    /// How many records there are, those included that only remember a token.
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(super) fn inspect(&self, query: &Query, now: Moment) -> Vec<Record> {
+        let wanted = self.records.iter().filter(|(r, _)| query.matches(r.kind(), r.name()));
+        let mut found: Vec<Record> = wanted
+            .map(|(resource, entry)| {
+                let (capacity, holders, waiters) = match entry {
+                    Entry::Lock(lock) => {
+                        let (holder, waiters) = lock.live(now);
+                        let waiters = waiters.map(|w| Waiter { lock_id: w.lock_id.clone(), weight: 1 });
+                        (1, holder.map(|held| show(held, now)).into_iter().collect(), waiters.collect())
+                    }
+                    Entry::Pool(pool) => {
+                        let (holders, queue) = pool.live(now);
+                        let waiters = queue.map(|q| Waiter { lock_id: q.lock_id.clone(), weight: q.weight });
+                        (pool.capacity(), holders.map(|held| show(held, now)).collect(), waiters.collect())
+                    }
+                };
+                let name = Some(resource.name().to_owned());
+                Record { kind: resource.kind(), name, key: None, capacity, holders, waiters }
+            })
+            .filter(|record: &Record| !(record.holders.is_empty() && record.waiters.is_empty()))
+            .collect();
+        found.sort_by(|a, b| (&a.name, a.kind).cmp(&(&b.name, b.kind)));
+        found
+    }
+
+    fn purge(&mut self, now: Moment, wakes: &mut Wakes) {
+        for _ in 0..PURGE_AT_ONCE {
+            if self.due.front().is_none_or(|(due, _)| *due > now) {
+                return;
+            }
+            let Some((_, resource)) = self.due.pop_front() else { return };
+            let spent = match self.records.get_mut(&resource) {
+                Some(Entry::Lock(lock)) => lock.is_spent(now, self.retention),
+                Some(Entry::Pool(pool)) => pool.is_spent(now, self.retention, wakes),
+                None => continue,
+            };
+            if spent {
+                self.records.remove(&resource);
+            } else {
+                self.due.push_back((now.after(self.retention), resource));
+            }
+        }
+    }
+}
+
+fn show(held: &Held, now: Moment) -> Holder {
+    Holder {
+        lock_id: held.lock_id.clone(),
+        token: Some(held.token),
+        acquired_at: SystemTime::now().checked_sub(now.since(held.acquired_at)),
+        expires_in: Some(held.expires_at.since(now)),
+        weight: held.weight,
+    }
+}
