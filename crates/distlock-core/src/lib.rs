@@ -2,6 +2,7 @@
 
 mod clock;
 mod error;
+pub mod faults;
 pub mod memory;
 mod options;
 mod resource;

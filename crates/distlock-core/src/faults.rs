@@ -1,0 +1,354 @@
+//! A store that fails on command: for tests of the engine, of the quorum and of your own code.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use distlock_core::faults::{Fault, FaultyStore, Verb};
+//! use distlock_core::memory::MemoryStore;
+//! use distlock_core::store::LeaseStore;
+//!
+//! # async fn example() {
+//! let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
+//! faults.next(Verb::Release, 1, Fault::lost_reply());
+//! assert!(store.release(&[]).await.unwrap_err().is_outcome_unknown());
+//! assert!(store.release(&[]).await.is_ok());
+//! # }
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::Resource;
+use crate::store::{
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
+    Renewal, Store, WakeStream,
+};
+
+/// What a store is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// `try_acquire`.
+    Acquire,
+    /// `renew`.
+    Renew,
+    /// `release`.
+    Release,
+    /// `subscribe`.
+    Subscribe,
+    /// `inspect`, `break_lock` and `doctor`.
+    Admin,
+}
+
+impl Verb {
+    /// All of them.
+    pub const ALL: [Verb; 5] = [Verb::Acquire, Verb::Renew, Verb::Release, Verb::Subscribe, Verb::Admin];
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Pause {
+    #[default]
+    None,
+    For(Duration),
+    Ever,
+}
+
+impl Pause {
+    async fn pass(self) {
+        match self {
+            Pause::None => {}
+            Pause::For(duration) => tokio::time::sleep(duration).await,
+            Pause::Ever => std::future::pending().await,
+        }
+    }
+}
+
+/// What happens to one call: a pause on the way there, a failure, a pause on the way back, a lost reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fault {
+    there: Pause,
+    refused: bool,
+    back: Pause,
+    lost: bool,
+}
+
+impl Fault {
+    /// Nothing happens: the call goes through.
+    #[must_use]
+    pub fn none() -> Self {
+        Fault::default()
+    }
+
+    /// The call fails and nothing is carried out.
+    #[must_use]
+    pub fn fail() -> Self {
+        Fault { refused: true, ..Fault::default() }
+    }
+
+    /// The call is carried out, and fails with an unknown outcome.
+    #[must_use]
+    pub fn lost_reply() -> Self {
+        Fault { lost: true, ..Fault::default() }
+    }
+
+    /// The call never arrives and never returns.
+    #[must_use]
+    pub fn hang_before() -> Self {
+        Fault { there: Pause::Ever, ..Fault::default() }
+    }
+
+    /// The call is carried out and never returns.
+    #[must_use]
+    pub fn hang_after() -> Self {
+        Fault { back: Pause::Ever, ..Fault::default() }
+    }
+
+    /// In addition, takes this long to arrive.
+    #[must_use]
+    pub fn delay_before(mut self, delay: Duration) -> Self {
+        self.there = Pause::For(delay);
+        self
+    }
+
+    /// In addition, takes this long to return.
+    #[must_use]
+    pub fn delay_after(mut self, delay: Duration) -> Self {
+        self.back = Pause::For(delay);
+        self
+    }
+}
+
+#[derive(Debug)]
+struct Script {
+    inner: Arc<dyn LeaseStore>,
+    down: bool,
+    next: HashMap<Verb, VecDeque<Fault>>,
+    always: HashMap<Verb, Fault>,
+    /// Ends the open streams of wake-ups when the store goes down or is replaced.
+    streams: CancellationToken,
+}
+
+/// The strings of a [`FaultyStore`]. Clones pull the same ones.
+#[derive(Clone, Debug)]
+pub struct Faults(Arc<Mutex<Script>>);
+
+impl Faults {
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Plans a fault for the next `calls` calls of a verb, after those planned before.
+    pub fn next(&self, verb: Verb, calls: usize, fault: Fault) {
+        self.script().next.entry(verb).or_default().extend(std::iter::repeat_n(fault, calls));
+    }
+
+    /// Lets every call of a verb go this way, until changed, unless [`next`](Faults::next) plans another.
+    pub fn always(&self, verb: Verb, fault: Fault) {
+        self.script().always.insert(verb, fault);
+    }
+
+    /// The same for all verbs.
+    pub fn always_all(&self, fault: Fault) {
+        self.script().always = Verb::ALL.map(|verb| (verb, fault)).into();
+    }
+
+    /// Takes the store down, or up again with what it had. While it is down every call fails, those included
+    /// that are on their way; streams of wake-ups end.
+    pub fn set_down(&self, down: bool) {
+        let mut script = self.script();
+        script.down = down;
+        if down {
+            std::mem::take(&mut script.streams).cancel();
+        }
+    }
+
+    /// Puts another store in the place of the wrapped one: a server that came back with empty hands. Calls on
+    /// their way arrive at the new one; streams of wake-ups end.
+    pub fn replace(&self, store: Arc<dyn LeaseStore>) {
+        let mut script = self.script();
+        script.inner = store;
+        std::mem::take(&mut script.streams).cancel();
+    }
+
+    /// Ends all faults that are planned or lasting.
+    pub fn heal(&self) {
+        let mut script = self.script();
+        script.down = false;
+        script.next.clear();
+        script.always.clear();
+    }
+
+    fn take(&self, verb: Verb) -> Fault {
+        let mut script = self.script();
+        let planned = script.next.get_mut(&verb).and_then(VecDeque::pop_front);
+        planned.or_else(|| script.always.get(&verb).copied()).unwrap_or_default()
+    }
+
+    fn inner(&self) -> Arc<dyn LeaseStore> {
+        self.script().inner.clone()
+    }
+
+    fn is_down(&self) -> bool {
+        self.script().down
+    }
+}
+
+/// Any lease store, with faults put between it and its caller.
+#[derive(Clone, Debug)]
+pub struct FaultyStore {
+    faults: Faults,
+}
+
+impl FaultyStore {
+    /// Wraps a store, and returns the strings to pull beside it.
+    #[must_use]
+    pub fn new(inner: Arc<dyn LeaseStore>) -> (FaultyStore, Faults) {
+        let faults = Faults(Arc::new(Mutex::new(Script {
+            inner,
+            down: false,
+            next: HashMap::new(),
+            always: HashMap::new(),
+            streams: CancellationToken::new(),
+        })));
+        (FaultyStore { faults: faults.clone() }, faults)
+    }
+
+    fn failed(&self, what: &'static str) -> Error {
+        Error::new(ErrorKind::Unavailable, what)
+            .on(self.describe())
+            .advise("end the fault that a test put there")
+    }
+
+    async fn call<T, F>(&self, verb: Verb, call: impl FnOnce(Arc<dyn LeaseStore>) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let fault = self.faults.take(verb);
+        if self.faults.is_down() {
+            return Err(self.failed("the store is down"));
+        }
+        fault.there.pass().await;
+        if fault.refused || self.faults.is_down() {
+            return Err(self.failed("the request failed on its way"));
+        }
+        let reply = call(self.faults.inner()).await;
+        fault.back.pass().await;
+        if fault.lost || self.faults.is_down() {
+            return Err(self.failed("the reply was lost").with_unknown_outcome());
+        }
+        reply
+    }
+}
+
+#[async_trait]
+impl Store for FaultyStore {
+    fn describe(&self) -> String {
+        self.faults.inner().describe()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.faults.inner().capabilities()
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        self.call(Verb::Admin, async |inner| inner.inspect(query).await).await
+    }
+
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
+        self.call(Verb::Admin, async |inner| inner.break_lock(resource).await).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.call(Verb::Admin, async |inner| inner.doctor().await).await
+    }
+}
+
+#[async_trait]
+impl LeaseStore for FaultyStore {
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
+        self.call(Verb::Acquire, |inner| async move { inner.try_acquire(claims).await }).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        self.call(Verb::Renew, |inner| async move { inner.renew(leases).await }).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Batch<Released> {
+        self.call(Verb::Release, |inner| async move { inner.release(leases).await }).await
+    }
+
+    async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
+        let ends = self.faults.script().streams.clone();
+        let stream = self.call(Verb::Subscribe, |inner| async move { inner.subscribe(inbox).await }).await?;
+        Ok(Box::pin(stream.take_until(ends.cancelled_owned())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+    use crate::memory::MemoryStore;
+    use crate::resource::{FencingToken, Kind, LockId};
+
+    fn claim() -> Claim {
+        Claim {
+            resource: Resource::new(Kind::Mutex, "m").unwrap(),
+            lock_id: LockId::from_stored("id"),
+            weight: 1,
+            capacity: 1,
+            expiry: Duration::from_secs(1),
+            waiting: None,
+            in_turn: false,
+        }
+    }
+
+    async fn held(store: &FaultyStore) -> bool {
+        !store.inspect(&Query::default()).await.unwrap().is_empty()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_before_changes_nothing_and_a_lost_reply_does() {
+        let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
+        faults.next(Verb::Acquire, 1, Fault::fail());
+        faults.next(Verb::Acquire, 1, Fault::lost_reply());
+        let error = store.try_acquire(&[claim()]).await.unwrap_err();
+        assert!(!error.is_outcome_unknown() && !held(&store).await);
+        let error = store.try_acquire(&[claim()]).await.unwrap_err();
+        assert!(error.is_outcome_unknown() && held(&store).await);
+        assert!(store.try_acquire(&[claim()]).await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hanging_call_returns_never_and_a_late_one_late() {
+        let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
+        faults.next(Verb::Acquire, 1, Fault::hang_after());
+        let hour = Duration::from_secs(3600);
+        assert!(tokio::time::timeout(hour, store.try_acquire(&[claim()])).await.is_err());
+        faults.next(Verb::Release, 1, Fault::none().delay_before(hour).delay_after(hour));
+        let start = tokio::time::Instant::now();
+        store.release(&[Lease::of(&claim(), FencingToken::new(1))]).await.unwrap();
+        assert_eq!(start.elapsed(), 2 * hour);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_store_that_goes_down_ends_its_streams_and_one_that_is_replaced_has_forgotten() {
+        let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
+        store.try_acquire(&[claim()]).await.unwrap();
+        let mut stream = store.subscribe(&Inbox::new("x")).await.unwrap();
+        assert!(stream.next().now_or_never().is_none());
+        faults.set_down(true);
+        assert!(matches!(stream.next().now_or_never(), Some(None)));
+        assert!(store.doctor().await.is_err());
+        faults.set_down(false);
+        assert!(held(&store).await);
+        faults.replace(Arc::new(MemoryStore::new()));
+        assert!(!held(&store).await);
+    }
+}
