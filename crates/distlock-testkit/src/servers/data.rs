@@ -1,0 +1,105 @@
+//! Temporary folders for servers' data, removed after the test, or by a later one if the test was killed.
+
+use std::fs::{self, File, TryLockError};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::spawn;
+
+const PREFIX: &str = "distlock-kit-";
+const OWNER: &str = "owner";
+
+/// A folder of a server's own, that belongs to the user the server runs as.
+#[derive(Debug)]
+pub struct DataFolder {
+    folder: TempDir,
+    /// Locked while we live: tells [`sweep`] of other processes that the folder is in use.
+    _owner: File,
+}
+
+impl DataFolder {
+    /// Creates an empty folder.
+    ///
+    /// # Panics
+    /// If it cannot be created.
+    #[must_use]
+    pub fn create() -> Self {
+        static SWEEP: Once = Once::new();
+        let base = base();
+        SWEEP.call_once(|| sweep(&base));
+        let folder = tempfile::Builder::new()
+            .prefix(PREFIX)
+            .tempdir_in(&base)
+            .unwrap_or_else(|e| panic!("cannot create a data folder in {}: {e}", base.display()));
+        let owner = File::create(folder.path().join(OWNER)).expect("cannot mark the data folder as ours");
+        owner.lock().expect("cannot lock the data folder's mark");
+        if let Some(user) = spawn::server_user() {
+            chown(folder.path(), Some(user), Some(user))
+                .expect("cannot give the data folder to the server's user");
+        }
+        Self { folder, _owner: owner }
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes a file that the server can read, in one step: a reader sees the old content or the new.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.path().join(name);
+        let new = self.path().join(format!("{name}.new"));
+        fs::write(&new, content).unwrap_or_else(|e| panic!("cannot write {}: {e}", new.display()));
+        if let Some(user) = spawn::server_user() {
+            chown(&new, Some(user), Some(user)).expect("cannot give a file to the server's user");
+        }
+        fs::rename(&new, &path).unwrap_or_else(|e| panic!("cannot write {}: {e}", path.display()));
+        path
+    }
+}
+
+/// The temporary folder, unless the servers' user cannot get there.
+fn base() -> PathBuf {
+    let usual = std::env::temp_dir();
+    if spawn::server_user().is_none() || everyone_can_reach(&usual) { usual } else { PathBuf::from("/tmp") }
+}
+
+/// Whether any user may pass through every folder down to `path`, and enter or execute it.
+pub(super) fn everyone_can_reach(path: &Path) -> bool {
+    let Ok(real) = path.canonicalize() else { return false };
+    real.ancestors().all(|p| fs::metadata(p).is_ok_and(|m| m.permissions().mode() & 0o001 != 0))
+}
+
+/// Removes folders whose test process is gone: it was killed, or kept its server in a `static`.
+fn sweep(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
+        if !ours {
+            continue;
+        }
+        let mark = path.join(OWNER);
+        // A folder made this moment may not be locked yet.
+        let old = fs::metadata(&mark)
+            .and_then(|m| m.modified())
+            .is_ok_and(|made| made.elapsed().is_ok_and(|age| age > Duration::from_secs(60)));
+        let mine = fs::metadata(&mark).is_ok_and(|m| m.uid() == rustix::process::geteuid().as_raw());
+        if !(old && mine) {
+            continue;
+        }
+        if let Ok(file) = File::open(&mark)
+            && !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+        {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! One command to a MongoDB server and its answer (`OP_MSG`), without a driver.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::bson::{Document, Value};
+
+const OP_MSG: u32 = 2013;
+/// Length, request id, id of the request answered, operation.
+const HEADER: usize = 16;
+
+/// Runs one command on a connection of its own; every wait ends after `limit`.
+///
+/// # Errors
+/// If the server does not answer, or answers that the command failed: the message then has its words.
+pub fn run(port: u16, database: &str, command: &Document, limit: Duration) -> io::Result<Document> {
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), limit)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
+
+    let mut command = command.clone();
+    command.0.push(("$db".to_owned(), Value::from(database)));
+    // Flags 0, then one section of kind 0: the document.
+    let body = [&[0, 0, 0, 0, 0], command.to_bytes().as_slice()].concat();
+    let length = u32::try_from(HEADER + body.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let header = [length, 1, 0, OP_MSG].map(u32::to_le_bytes).concat();
+    stream.write_all(&[header, body].concat())?;
+
+    let mut header = [0; HEADER];
+    stream.read_exact(&mut header)?;
+    let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    let mut body = vec![0; length.saturating_sub(HEADER)];
+    stream.read_exact(&mut body)?;
+    let reply = Document::from_bytes(body.get(5..).unwrap_or_default())?;
+    if reply.is_true("ok") {
+        Ok(reply)
+    } else {
+        Err(io::Error::other(format!("{} ({})", reply.text("errmsg"), reply.text("codeName"))))
+    }
+}

@@ -1,0 +1,151 @@
+//! PostgreSQL: one server, and a primary with a replica.
+
+mod pair;
+pub mod wire;
+
+use std::ffi::OsString;
+use std::io;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use pair::PostgresPair;
+
+use super::data::DataFolder;
+use super::port::Port;
+use super::process::{Launch, ServerProcess};
+use super::program::POSTGRES_BIN;
+use super::spawn;
+use rustix::process::Signal;
+use wire::{Connection, Rows};
+
+/// A PostgreSQL server with the superuser `postgres`, who needs no password, and the database `postgres`.
+///
+/// It does not sync to disk, which a test does not need: what the kernel has is not lost when the server is killed.
+#[derive(Debug)]
+pub struct PostgresServer {
+    process: ServerProcess,
+}
+
+impl PostgresServer {
+    /// Creates a database cluster and starts its server.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::configure().start()
+    }
+
+    /// A server that is to be started with more than the defaults.
+    pub fn configure() -> PostgresBuilder {
+        PostgresBuilder::default()
+    }
+
+    /// The server's URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port())
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// If the server does not give one within two seconds.
+    pub fn connect(&self) -> io::Result<Connection> {
+        Connection::open(self.port(), Duration::from_secs(2))
+    }
+
+    /// Runs SQL in a session of its own.
+    ///
+    /// # Panics
+    /// If it fails, or does not end within two seconds.
+    pub fn sql(&self, sql: &str) -> Rows {
+        self.try_sql(sql).unwrap_or_else(|e| panic!("{sql} on {}: {e}\n{}", self.name(), self.log_tail()))
+    }
+
+    /// [`sql`](Self::sql) for servers that may be down or frozen.
+    ///
+    /// # Errors
+    /// If it fails, or does not end within two seconds.
+    pub fn try_sql(&self, sql: &str) -> io::Result<Rows> {
+        self.connect()?.query(sql)
+    }
+
+    /// The first value that SQL gives, empty if there is none.
+    ///
+    /// # Panics
+    /// If it fails, or does not end within two seconds.
+    #[must_use]
+    pub fn value(&self, sql: &str) -> String {
+        self.sql(sql).into_iter().flatten().flatten().next().unwrap_or_default()
+    }
+}
+
+impl Deref for PostgresServer {
+    type Target = ServerProcess;
+
+    fn deref(&self) -> &ServerProcess {
+        &self.process
+    }
+}
+
+/// How to start a [`PostgresServer`].
+#[derive(Debug, Default, Clone)]
+#[must_use]
+pub struct PostgresBuilder {
+    settings: Vec<(String, String)>,
+    movable_clock: bool,
+}
+
+impl PostgresBuilder {
+    /// Gives a setting of `postgresql.conf` a value: `setting("max_connections", "10")`.
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Lets the test move the server's wall clock.
+    pub fn movable_clock(mut self) -> Self {
+        self.movable_clock = true;
+        self
+    }
+
+    /// Creates a database cluster, starts its server and waits until it gives sessions.
+    #[must_use]
+    pub fn start(self) -> PostgresServer {
+        let folder = DataFolder::create();
+        let data = data_of(&folder);
+        // Checksums, so that pg_rewind may be used on it.
+        let args =
+            ["-A", "trust", "-U", "postgres", "--no-sync", "--locale=C", "--encoding=UTF8", "-k", "-D"];
+        spawn::run(&bin("initdb"), args.map(OsString::from).into_iter().chain([data.into()]));
+        self.start_in(folder)
+    }
+
+    /// Starts a server on the database cluster that is in `folder`.
+    fn start_in(self, folder: DataFolder) -> PostgresServer {
+        let port = Port::reserve();
+        let mut args: Vec<OsString> = vec!["-D".into(), data_of(&folder).into()];
+        args.extend(["-p".into(), port.number().to_string().into()]);
+        let sockets = folder.path().display().to_string();
+        let defaults =
+            [("listen_addresses", "127.0.0.1"), ("unix_socket_directories", &sockets), ("fsync", "off")];
+        let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in defaults.into_iter().chain(own) {
+            args.extend(["-c".into(), format!("{name}={value}").into()]);
+        }
+        // SIGTERM would wait until the last client has left.
+        let launch = Launch::new(bin("postgres"), folder, port, ready).args(args).stop_signal(Signal::INT);
+        PostgresServer { process: launch.movable_clock(self.movable_clock).start() }
+    }
+}
+
+fn bin(name: &str) -> PathBuf {
+    POSTGRES_BIN.find().join(name)
+}
+
+fn data_of(folder: &DataFolder) -> PathBuf {
+    Path::join(folder.path(), "data")
+}
+
+fn ready(port: u16) -> Result<(), String> {
+    Connection::open(port, Duration::from_secs(1)).map(drop).map_err(|e| e.to_string())
+}

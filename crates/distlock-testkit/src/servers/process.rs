@@ -1,0 +1,345 @@
+//! One server process: started, ready, broken in every way a test wants, and gone at the end.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::data::DataFolder;
+use super::port::Port;
+use super::{clock, spawn, tree};
+
+const READY_LIMIT: Duration = Duration::from_secs(60);
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// Answers whether the server is ready, or says why not yet.
+type Probe = Box<dyn Fn(u16) -> Result<(), String> + Send + Sync>;
+
+/// How to start a server.
+pub struct Launch {
+    name: String,
+    program: PathBuf,
+    args: Vec<OsString>,
+    environment: Vec<(String, String)>,
+    folder: DataFolder,
+    ports: Vec<Port>,
+    stop_signal: Signal,
+    movable_clock: bool,
+    ready: Probe,
+}
+
+impl Launch {
+    /// A server with an empty data folder that will listen on `port`.
+    ///
+    /// `ready` is asked again and again after the start, with the port: it must really talk to the server, and take
+    /// no longer than a second or so.
+    pub fn new(
+        program: PathBuf,
+        folder: DataFolder,
+        port: Port,
+        ready: impl Fn(u16) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        let file = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        Self {
+            name: format!("{file} on port {}", port.number()),
+            program,
+            args: Vec::new(),
+            environment: Vec::new(),
+            folder,
+            ports: vec![port],
+            stop_signal: Signal::TERM,
+            movable_clock: false,
+            ready: Box::new(ready),
+        }
+    }
+
+    /// Adds arguments.
+    #[must_use]
+    pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
+        self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds an environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Keeps another port reserved for this server.
+    #[must_use]
+    pub fn also_port(mut self, port: Port) -> Self {
+        self.ports.push(port);
+        self
+    }
+
+    /// The signal that asks the server to end in good order, if it is not SIGTERM.
+    #[must_use]
+    pub fn stop_signal(mut self, signal: Signal) -> Self {
+        self.stop_signal = signal;
+        self
+    }
+
+    /// Lets the test move the server's wall clock: see [`ServerProcess::set_clock_offset`].
+    #[must_use]
+    pub fn movable_clock(mut self, wanted: bool) -> Self {
+        if wanted {
+            self.environment.extend(clock::prepare(&self.folder));
+            self.movable_clock = true;
+        }
+        self
+    }
+
+    /// Starts the server and does not wait: to start many at once. [`ServerProcess::wait_ready`] must follow.
+    #[must_use]
+    pub fn spawn(self) -> ServerProcess {
+        let server = ServerProcess { launch: self, state: Mutex::default() };
+        server.spawn();
+        server
+    }
+
+    /// Starts the server and waits until it is ready.
+    #[must_use]
+    pub fn start(self) -> ServerProcess {
+        let server = self.spawn();
+        server.wait_ready();
+        server
+    }
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Launch").field("name", &self.name).field("args", &self.args).finish_non_exhaustive()
+    }
+}
+
+/// A server that was started for a test. Dropping it kills the server and removes its data.
+///
+/// All methods take `&self`, so that a server can be shared between threads and tests.
+#[derive(Debug)]
+pub struct ServerProcess {
+    launch: Launch,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    // Before `child`, so that a frozen server is thawed and killed in the right order.
+    frozen: Option<tree::Frozen>,
+    child: Option<Child>,
+}
+
+impl ServerProcess {
+    /// What the server is called in messages.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.launch.name
+    }
+
+    /// The port that the server listens on; it stays the same across restarts.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.launch.ports[0].number()
+    }
+
+    /// The server's address on the loopback interface.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.launch.ports[0].addr()
+    }
+
+    /// The server's data folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.launch.folder.path()
+    }
+
+    /// The process id of the running server.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.state().child.as_ref().map(Child::id)
+    }
+
+    /// Whether the server runs; a frozen one does.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        matches!(self.state().child.as_mut().map(Child::try_wait), Some(Ok(None)))
+    }
+
+    /// Whether the server is frozen, by the state of the process itself.
+    #[must_use]
+    pub fn is_frozen(&self) -> bool {
+        self.pid().is_some_and(tree::is_stopped)
+    }
+
+    /// Starts a server that was stopped or killed, with the same data, on the same port, and waits until it is ready.
+    ///
+    /// # Panics
+    /// If it runs already, or does not become ready.
+    pub fn start_again(&self) {
+        self.spawn();
+        self.wait_ready();
+    }
+
+    /// Stops the server in good order if it runs, and starts it again with the same data on the same port.
+    ///
+    /// # Panics
+    /// If it does not stop, or does not become ready.
+    pub fn restart(&self) {
+        if self.pid().is_some() {
+            self.stop();
+        }
+        self.start_again();
+    }
+
+    /// Asks the server to end, and waits for it. A frozen server is thawed first.
+    ///
+    /// # Panics
+    /// If it does not run, or has not ended after half a minute.
+    pub fn stop(&self) {
+        let mut state = self.state();
+        state.frozen = None;
+        let child = state.child.as_mut().unwrap_or_else(|| panic!("{} does not run", self.launch.name));
+        tree::signal(child.id(), self.launch.stop_signal);
+        let begin = Instant::now();
+        while !matches!(child.try_wait(), Ok(Some(_))) {
+            assert!(begin.elapsed() < STOP_LIMIT, "{} does not stop\n{}", self.launch.name, self.log_tail());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.forget(&mut state);
+    }
+
+    /// Kills the server with all its processes at one moment (SIGKILL), and waits until they are gone. Does nothing
+    /// if it does not run. What the server had not written to its files is lost; what it gave to the kernel is not.
+    pub fn kill(&self) {
+        let mut state = self.state();
+        let Some(child) = state.child.as_mut() else { return };
+        if let Ok(None) = child.try_wait() {
+            let all = tree::kill(child.id());
+            let _ = child.wait();
+            let begin = Instant::now();
+            while all.iter().skip(1).any(|pid| tree::is_alive(*pid)) && begin.elapsed() < STOP_LIMIT {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.forget(&mut state);
+    }
+
+    /// Stops all of the server's processes where they are (SIGSTOP). Connections stay open, and the kernel still
+    /// accepts new ones for it; nothing is answered.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn freeze(&self) {
+        let mut state = self.state();
+        let pid = state.child.as_ref().map(Child::id);
+        let pid = pid.unwrap_or_else(|| panic!("{} does not run", self.launch.name));
+        if state.frozen.is_none() {
+            state.frozen = Some(tree::Frozen::new(pid).expect("cannot freeze the server"));
+        }
+    }
+
+    /// Lets a frozen server go on (SIGCONT). Does nothing if it is not frozen.
+    pub fn thaw(&self) {
+        self.state().frozen = None;
+    }
+
+    /// Moves the server's wall clock by `offset` from the true time: `+1d`, `-3600` (seconds), `+90s`, `+0`.
+    ///
+    /// The server sees it when it next reads its clock. Valkey answers one more command, or a tenth of a second, with
+    /// a time it has read before.
+    ///
+    /// # Panics
+    /// If the server was not started with a movable clock.
+    pub fn set_clock_offset(&self, offset: &str) {
+        assert!(self.launch.movable_clock, "{} was not started with movable_clock()", self.launch.name);
+        clock::set(&self.launch.folder, offset);
+    }
+
+    /// Waits until a server that was spawned is ready.
+    ///
+    /// # Panics
+    /// If it ends, or is not ready after a minute; the message has the end of its log.
+    pub fn wait_ready(&self) {
+        let begin = Instant::now();
+        let mut pause = Duration::from_millis(2);
+        loop {
+            let Err(why) = (self.launch.ready)(self.port()) else { return };
+            let ended = match self.state().child.as_mut().map(Child::try_wait) {
+                Some(Ok(Some(status))) => Some(status.to_string()),
+                Some(_) => None,
+                None => Some("it was never started".to_owned()),
+            };
+            if let Some(status) = ended {
+                panic!("{} ended before it was ready ({status})\n{}", self.launch.name, self.log_tail());
+            }
+            assert!(
+                begin.elapsed() < READY_LIMIT,
+                "{} not ready: {why}\n{}",
+                self.launch.name,
+                self.log_tail()
+            );
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    /// The last lines of what the server wrote.
+    #[must_use]
+    pub fn log_tail(&self) -> String {
+        let text = fs::read(self.log()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(40)..];
+        format!("--- end of the log of {} ---\n{}\n---", self.launch.name, tail.join("\n"))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder().join("server.log")
+    }
+
+    fn spawn(&self) {
+        let mut state = self.state();
+        assert!(state.child.is_none(), "{} runs already", self.launch.name);
+        let log = OpenOptions::new().create(true).append(true).open(self.log()).expect("cannot open the log");
+        let log_too = log.try_clone().expect("cannot open the log twice");
+        let mut command = spawn::command(&self.launch.program, &self.launch.environment);
+        // A group of its own: Ctrl-C is for the tests, and the servers go with them.
+        command
+            .args(&self.launch.args)
+            .current_dir(self.folder())
+            .process_group(0)
+            .stdout(log)
+            .stderr(log_too);
+        let child =
+            spawn::spawn(command).unwrap_or_else(|e| panic!("cannot start {}: {e}", self.launch.name));
+        state.child = Some(child);
+    }
+
+    fn forget(&self, state: &mut State) {
+        state.frozen = None;
+        if let Some(child) = state.child.take()
+            && self.launch.movable_clock
+        {
+            clock::clean_up(child.id());
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,140 @@
+//! Redis Sentinel: one master, two replicas, three sentinels.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::{RedisServer, Reply};
+use crate::servers::{Port, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const SENTINELS: usize = 3;
+
+/// A master with two replicas, watched by three sentinels that take it for dead after one second.
+#[derive(Debug)]
+pub struct RedisSentinel {
+    data: Vec<RedisServer>,
+    sentinels: Vec<RedisServer>,
+}
+
+impl RedisSentinel {
+    /// The name that the sentinels know the master by.
+    pub const MASTER_NAME: &'static str = "mymaster";
+
+    /// Starts all six, and waits until the replicas have the master's data and the sentinels know of everyone, so
+    /// that a failover can begin at once.
+    #[must_use]
+    pub fn start() -> Self {
+        let master = RedisServer::start();
+        let port = master.port().to_string();
+        let mut data = vec![master];
+        data.extend(
+            (0..2).map(|_| RedisServer::configure().args(["--replicaof", "127.0.0.1", &port]).spawn()),
+        );
+        let ports: Vec<Port> = (0..SENTINELS).map(|_| Port::reserve()).collect();
+        let numbers: Vec<u16> = ports.iter().map(Port::number).collect();
+        let sentinels: Vec<RedisServer> = ports
+            .into_iter()
+            .enumerate()
+            .map(|(i, port)| {
+                RedisServer::configure().sentinel(configuration(&data, &numbers, i)).spawn_on(port)
+            })
+            .collect();
+        let all = Self { data, sentinels };
+        all.data.iter().chain(&all.sentinels).for_each(|server| server.wait_ready());
+        all.wait_healthy();
+        all
+    }
+
+    /// Master and replicas, whatever their role now.
+    #[must_use]
+    pub fn data_servers(&self) -> &[RedisServer] {
+        &self.data
+    }
+
+    /// The sentinels.
+    #[must_use]
+    pub fn sentinels(&self) -> &[RedisServer] {
+        &self.sentinels
+    }
+
+    /// The URLs of the sentinels.
+    #[must_use]
+    pub fn sentinel_urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(RedisServer::url).collect()
+    }
+
+    /// The master that all running sentinels agree on and that says so itself; waits until there is one.
+    ///
+    /// # Panics
+    /// If there is none after half a minute.
+    #[must_use]
+    pub fn master(&self) -> &RedisServer {
+        wait_for("a master that the sentinels agree on", LIMIT, || {
+            let mut named = up(&self.sentinels).map(|sentinel| {
+                let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::MASTER_NAME];
+                let reply = sentinel.try_command(&words).ok()?;
+                reply.list().get(1).and_then(|port| port.text().parse::<u16>().ok())
+            });
+            let first = named.next()??;
+            let agreed = named.all(|port| port == Some(first));
+            up(&self.data).find(|server| agreed && server.port() == first && server.info("role") == "master")
+        })
+    }
+
+    /// Waits until the running replicas follow the master and the running sentinels could replace it.
+    ///
+    /// # Panics
+    /// If that is not so after half a minute.
+    pub fn wait_healthy(&self) {
+        let master = self.master().port();
+        wait_for("the replicas follow the master", LIMIT, || {
+            let follows = |server: &RedisServer| {
+                server.info("master_port") == master.to_string() && server.info("master_link_status") == "up"
+            };
+            up(&self.data).all(|server| server.port() == master || follows(server)).then_some(())
+        });
+        wait_for("the sentinels have a quorum and know the replicas", LIMIT, || {
+            up(&self.sentinels).all(|sentinel| self.could_fail_over(sentinel)).then_some(())
+        });
+    }
+
+    fn could_fail_over(&self, sentinel: &RedisServer) -> bool {
+        let quorum = sentinel.try_command(&["SENTINEL", "CKQUORUM", Self::MASTER_NAME]);
+        if !matches!(quorum, Ok(Reply::Status(ok)) if ok.starts_with("OK")) {
+            return false;
+        }
+        let Ok(replicas) = sentinel.try_command(&["SENTINEL", "REPLICAS", Self::MASTER_NAME]) else {
+            return false;
+        };
+        // A replica can be promoted when the sentinel has read its INFO: it then knows the link to the master.
+        let good = |replica: &&Reply| {
+            let fields: Vec<String> = replica.list().iter().map(Reply::text).collect();
+            let has = |name: &str, value: &str| fields.windows(2).any(|w| w[0] == name && w[1] == value);
+            has("flags", "slave") && has("master-link-status", "ok")
+        };
+        replicas.list().iter().filter(good).count() == up(&self.data).count() - 1
+    }
+}
+
+fn up(servers: &[RedisServer]) -> impl Iterator<Item = &RedisServer> {
+    servers.iter().filter(|server| server.is_running() && !server.is_frozen())
+}
+
+/// Says at once what sentinels otherwise find out about each other in two seconds and more.
+fn configuration(data: &[RedisServer], sentinels: &[u16], me: usize) -> String {
+    let name = RedisSentinel::MASTER_NAME;
+    let id = |i: usize| format!("{:040x}", i + 1);
+    let mut text = format!(
+        "sentinel myid {}\nsentinel monitor {name} 127.0.0.1 {} 2\n\
+         sentinel down-after-milliseconds {name} 1000\nsentinel failover-timeout {name} 5000\n",
+        id(me),
+        data[0].port()
+    );
+    for replica in &data[1..] {
+        let _ = writeln!(text, "sentinel known-replica {name} 127.0.0.1 {}", replica.port());
+    }
+    for (i, port) in sentinels.iter().enumerate().filter(|(i, _)| *i != me) {
+        let _ = writeln!(text, "sentinel known-sentinel {name} 127.0.0.1 {port} {}", id(i));
+    }
+    text
+}

@@ -1,0 +1,52 @@
+//! No server outlives the test process, however that ends.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use distlock_testkit::servers::{PostgresServer, RedisServer, wait_for};
+
+const ROLE: &str = "DISTLOCK_TESTKIT_VICTIM";
+
+/// The test process that will be killed: starts servers, freezes one, says their process ids, and waits for its end.
+fn victim() {
+    let redis = RedisServer::start();
+    let postgres = PostgresServer::start();
+    let mut session = postgres.connect().unwrap();
+    let backend = session.query("SELECT pg_backend_pid()").unwrap().remove(0).remove(0).unwrap();
+    postgres.freeze();
+    println!("\nservers {} {} {backend}", redis.pid().unwrap(), postgres.pid().unwrap());
+    std::io::stdout().flush().unwrap();
+    std::thread::park();
+}
+
+#[test]
+fn servers_die_with_a_killed_test_process_even_frozen_ones() {
+    if std::env::var_os(ROLE).is_some() {
+        return victim();
+    }
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "servers_die_with_a_killed_test_process_even_frozen_ones", "--nocapture"])
+        .env(ROLE, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let line = lines.find(|line| line.starts_with("servers ")).expect("the victim says what it has started");
+    let pids: Vec<&str> = line.split(' ').skip(1).collect();
+    assert_eq!(pids.len(), 3, "{line}");
+    assert!(pids.iter().all(|pid| alive(pid)), "all run: {line}");
+
+    process.kill().unwrap();
+    process.wait().unwrap();
+    wait_for("all servers are gone", Duration::from_secs(10), || {
+        (!pids.iter().any(|pid| alive(pid))).then_some(())
+    });
+}
+
+/// A zombie that nobody has waited for yet does not count.
+fn alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
