@@ -138,6 +138,9 @@ impl Clock for VirtualClock {
 /// Cancel safe: nothing happens but time.
 pub(crate) async fn sleep_until(clock: &dyn Clock, moment: Moment) {
     const CHUNK: Duration = Duration::from_secs(1);
+    if moment == Moment::NEVER {
+        return std::future::pending().await;
+    }
     loop {
         let left = moment.since(clock.now());
         if left.is_zero() {

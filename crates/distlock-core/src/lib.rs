@@ -1,16 +1,29 @@
-//! The engine of distlock.
+//! The engine of distlock: the API, the two store traits, and everything that is the same on every store.
+//!
+//! Applications use the `distlock` crate, which adds the stores; people who write a store use
+//! [`store`] and test it with `distlock-testkit`.
 
+mod api;
 mod clock;
+mod engine;
 mod error;
 pub mod faults;
+mod fencing;
 pub mod memory;
 mod options;
 mod resource;
 pub mod store;
 
+pub use api::{
+    Acquire, AcquireAll, Guard, GuardSet, Locks, LocksBuilder, Mutex, ReleaseError, Request, RwLock,
+    Semaphore, TryAcquire,
+};
 pub use clock::{BootClock, Clock, Moment, VirtualClock};
 pub use error::{Error, ErrorKind, Result};
+pub use fencing::{StaleToken, TokenGate};
 pub use options::{MAX_EXPIRY, MIN_EXPIRY, Options};
 pub use resource::{
     FencingToken, Kind, LockId, LockIds, MAX_NAME_BYTES, MAX_PERMITS, RecordKind, Resource, WRITER_WEIGHT,
 };
+pub use store::LossReason;
+pub use tokio_util::sync::CancellationToken;

@@ -1,0 +1,95 @@
+//! Where work for the engine's task is left. Posting needs no runtime, spawns nothing and never blocks.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures_core::future::BoxFuture;
+use tokio::sync::{Notify, oneshot};
+
+use super::held::Held;
+use crate::error::Result;
+use crate::store::Lease;
+use std::sync::Arc;
+
+/// A piece of work for the engine's task.
+pub(crate) enum Mail {
+    /// To be driven to its end; the engine does not stop before.
+    Work(BoxFuture<'static, ()>),
+    /// To be driven as long as the engine lives.
+    Background(BoxFuture<'static, ()>),
+    /// A guard was dropped, or its release was given up half-way: release it.
+    Release(Arc<Held>),
+    /// Whatever the store has under this lock id must go: nobody waits for it any more.
+    Forget(Lease),
+    /// Release everything, and tell when it is done.
+    ShutDown(oneshot::Sender<Result<()>>),
+}
+
+#[derive(Default)]
+pub(crate) struct Desk {
+    mail: Mutex<VecDeque<Mail>>,
+    posted: Notify,
+    /// Nobody is left who could post anything but what is under way.
+    closed: AtomicBool,
+    /// The task that read the mail is gone, and its runtime with it.
+    dead: AtomicBool,
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Mail>> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn post(&self, mail: Mail) {
+        if self.is_dead() {
+            // Only leases that expire are left behind; the futures in the mail go with their runtime.
+            return;
+        }
+        self.lock().push_back(mail);
+        self.posted.notify_one();
+    }
+
+    /// Wakes the task without mail: the schedule changed.
+    pub(crate) fn nudge(&self) {
+        self.posted.notify_one();
+    }
+
+    pub(crate) fn take(&self) -> VecDeque<Mail> {
+        std::mem::take(&mut *self.lock())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Resolves when something was posted since the last time.
+    pub(crate) async fn changed(&self) {
+        self.posted.notified().await;
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.posted.notify_one();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn die(&self) {
+        self.dead.store(true, Ordering::SeqCst);
+        let left = self.take();
+        drop(left);
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::SeqCst)
+    }
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk").field("closed", &self.is_closed()).finish_non_exhaustive()
+    }
+}

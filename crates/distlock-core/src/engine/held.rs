@@ -1,0 +1,169 @@
+//! What is held: the state that a guard, the schedule and the store's answers share.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::lines::Place;
+use super::telemetry;
+use crate::clock::{Clock, Moment};
+use crate::store::{Lease, LossReason, Session};
+
+const HELD: u8 = 0;
+const LOST: u8 = 1;
+const RELEASING: u8 = 2;
+const RELEASED: u8 = 3;
+
+/// The time before the store's expiry at which a guard counts as lost on our side: one per cent for clocks
+/// that run at different speeds, and two milliseconds for clocks that count in milliseconds.
+fn margin(expiry: Duration) -> Duration {
+    expiry / 100 + Duration::from_millis(2)
+}
+
+/// Until when a lease is surely ours, if the request that the store granted was sent at `sent`.
+pub(crate) fn local_deadline(sent: Moment, expiry: Duration) -> Moment {
+    sent.after(expiry.saturating_sub(margin(expiry)))
+}
+
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) lease: Lease,
+    pub(crate) granted_at: Moment,
+    pub(crate) cadence: Option<Duration>,
+    pub(crate) hold_at_least: Duration,
+    pub(crate) request_timeout: Duration,
+    /// The session that a hold of a session store lives with.
+    pub(crate) session: Option<Session>,
+    /// Ends whatever watches the session for this hold.
+    _watch: Option<DropGuard>,
+    state: AtomicU8,
+    deadline: AtomicU64,
+    reason: OnceLock<LossReason>,
+    signal: OnceLock<CancellationToken>,
+    /// The first place in this process's line.
+    place: Mutex<Option<Place>>,
+    /// Where the schedule has it; zero while it is not there.
+    pub(crate) slot: Mutex<Option<(Moment, u64)>>,
+    last_error: Mutex<Option<String>>,
+}
+
+/// Everything that a hold begins with.
+pub(crate) struct Grant {
+    pub(crate) lease: Lease,
+    pub(crate) deadline: Moment,
+    pub(crate) granted_at: Moment,
+    pub(crate) cadence: Option<Duration>,
+    pub(crate) hold_at_least: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) session: Option<Session>,
+    pub(crate) watch: Option<DropGuard>,
+    pub(crate) place: Option<Place>,
+}
+
+impl Held {
+    pub(crate) fn new(grant: Grant) -> Self {
+        Held {
+            lease: grant.lease,
+            granted_at: grant.granted_at,
+            cadence: grant.cadence,
+            hold_at_least: grant.hold_at_least,
+            request_timeout: grant.request_timeout,
+            session: grant.session,
+            _watch: grant.watch,
+            state: AtomicU8::new(HELD),
+            deadline: AtomicU64::new(grant.deadline.as_nanos()),
+            reason: OnceLock::new(),
+            signal: OnceLock::new(),
+            place: Mutex::new(grant.place),
+            slot: Mutex::new(None),
+            last_error: Mutex::new(None),
+        }
+    }
+
+    /// Until when it is surely ours.
+    pub(crate) fn deadline(&self) -> Moment {
+        match &self.session {
+            Some(session) => session.deadline(),
+            None => Moment::from_nanos(self.deadline.load(Ordering::SeqCst)),
+        }
+    }
+
+    /// Why it is lost, if it is. Compares the clock, so it is right in the first moment after a pause, and what
+    /// it said once it says for ever.
+    pub(crate) fn loss(&self, clock: &dyn Clock) -> Option<&LossReason> {
+        if self.state.load(Ordering::SeqCst) == HELD {
+            if let Some(reason) = self.session.as_ref().and_then(Session::ended) {
+                self.lose(reason.clone());
+            } else if clock.now() >= self.deadline() {
+                let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                self.lose(match &self.session {
+                    Some(_) => LossReason::SessionEnded("its heartbeat was not answered in time".into()),
+                    None => LossReason::Expired { last_error },
+                });
+            }
+        }
+        (self.state.load(Ordering::SeqCst) == LOST).then(|| self.reason.get()).flatten()
+    }
+
+    /// Turns it lost, unless it was lost or given back before. The next one of this process may go on.
+    pub(crate) fn lose(&self, reason: LossReason) {
+        // The reason is there before the state says so: whoever sees the state finds the reason.
+        let reason = self.reason.get_or_init(|| reason);
+        if self.state.compare_exchange(HELD, LOST, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return;
+        }
+        telemetry::lost(&self.lease, reason);
+        if let Some(signal) = self.signal.get() {
+            signal.cancel();
+        }
+        drop(self.take_place());
+    }
+
+    /// Cancelled when the guard is lost.
+    pub(crate) fn signal(&self) -> &CancellationToken {
+        let signal = self.signal.get_or_init(CancellationToken::new);
+        if self.state.load(Ordering::SeqCst) == LOST {
+            signal.cancel();
+        }
+        signal
+    }
+
+    /// The store extended it by an answer to a request sent at `sent`. Too late is too late: what may have been
+    /// called lost already is never called held again.
+    pub(crate) fn extended(&self, sent: Moment, expiry: Duration, clock: &dyn Clock) {
+        if self.loss(clock).is_none() {
+            self.deadline.fetch_max(local_deadline(sent, expiry).as_nanos(), Ordering::SeqCst);
+        }
+    }
+
+    pub(crate) fn note_error(&self, error: &crate::Error) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == HELD
+    }
+
+    /// Ends renewing. False if it was lost or is being released by somebody else.
+    pub(crate) fn begin_release(&self) -> bool {
+        self.state.compare_exchange(HELD, RELEASING, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    pub(crate) fn is_releasing(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == RELEASING
+    }
+
+    /// The store was told, or need not be. The next one of this process may go on.
+    pub(crate) fn finish_release(&self, woke: bool) {
+        self.state.store(RELEASED, Ordering::SeqCst);
+        if let Some(place) = self.take_place() {
+            place.hand_on(woke);
+        }
+    }
+
+    fn take_place(&self) -> Option<Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}

@@ -1,0 +1,91 @@
+//! The engine's one task: renews what is due, releases what was dropped, finishes what users gave up on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::oneshot;
+
+use super::desk::{Desk, Mail};
+use super::{Shared, release, renewal};
+use crate::clock::{Moment, sleep_until};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::LossReason;
+
+/// How long `shutdown` waits for the store to take the last releases.
+const DRAIN: Duration = Duration::from_secs(10);
+
+type Tasks = FuturesUnordered<BoxFuture<'static, ()>>;
+
+pub(super) async fn keep(shared: Arc<Shared>) {
+    let _gone = Gone(Arc::clone(&shared.desk));
+    let mut work = Tasks::new();
+    let mut background = Tasks::new();
+    let mut draining: Vec<(Moment, oneshot::Sender<Result<()>>)> = Vec::new();
+    loop {
+        for mail in shared.desk.take() {
+            match mail {
+                Mail::Work(future) => work.push(future),
+                Mail::Background(future) => background.push(future),
+                Mail::Release(held) => work.push(Box::pin(release::dropped(Arc::clone(&shared), held))),
+                Mail::Forget(lease) => work.push(Box::pin(release::forget(Arc::clone(&shared), lease))),
+                Mail::ShutDown(done) => draining.push((shared.clock.now().after(DRAIN), done)),
+            }
+        }
+        if !draining.is_empty() {
+            for held in shared.schedule.take_all() {
+                held.lose(LossReason::ShutDown);
+                work.push(Box::pin(release::forget_held(Arc::clone(&shared), held)));
+            }
+            finish_draining(&shared, &mut draining, work.is_empty() && shared.desk.is_empty());
+        }
+        let now = shared.clock.now();
+        renewal::begin_due(&shared, now, &mut work);
+        if shared.desk.is_closed() && shared.desk.is_empty() && work.is_empty() {
+            return;
+        }
+        let next = shared.schedule.next_due().unwrap_or(Moment::NEVER);
+        let next = draining.iter().map(|(until, _)| *until).fold(next, Moment::min);
+        tokio::select! {
+            biased;
+            () = shared.desk.changed() => {}
+            Some(()) = work.next() => {}
+            Some(()) = background.next() => {}
+            () = sleep_until(&*shared.clock, next) => {}
+        }
+    }
+}
+
+fn finish_draining(
+    shared: &Shared,
+    draining: &mut Vec<(Moment, oneshot::Sender<Result<()>>)>,
+    drained: bool,
+) {
+    let late =
+        shared.clock.now() >= draining.iter().map(|(until, _)| *until).fold(Moment::NEVER, Moment::min);
+    if !drained && !late {
+        return;
+    }
+    for (_, done) in draining.drain(..) {
+        let _ = done.send(if drained {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Unavailable, format!("not everything was released within {DRAIN:?}"))
+                .doing("shut down")
+                .on(Arc::clone(&shared.store_name))
+                .with_unknown_outcome()
+                .advise("what is left ends at its expiry"))
+        });
+    }
+}
+
+/// Tells everybody that nobody reads the mail any more, also when the runtime drops the task.
+struct Gone(Arc<Desk>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.die();
+    }
+}

@@ -1,0 +1,264 @@
+//! Coalescing. While a request of one verb is on its way, what arrives meanwhile goes out together as the next
+//! one; a lone request is sent at once, by the task that makes it, without a hop over the engine's task.
+//!
+//! A store's future is never dropped half-way, whatever the user drops: it is handed to the engine's task, which
+//! drives it to its end and undoes what nobody waits for any more.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use tokio::sync::oneshot;
+
+use super::desk::{Desk, Mail};
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::FencingToken;
+use crate::store::{Attempt, Batch, Claim, Lease, LeaseStore, Released};
+
+/// A verb of the lease store that is sent in batches.
+pub(crate) trait Verb: Sized + Send + Sync + 'static {
+    type Item: Clone + Send + Sync + 'static;
+    type Answer: Send + 'static;
+    const DOING: &'static str;
+
+    fn call(store: Arc<dyn LeaseStore>, items: Vec<Self::Item>) -> BoxFuture<'static, Batch<Self::Answer>>;
+
+    /// An answer came that nobody waits for.
+    fn orphaned(desk: &Desk, item: Self::Item, answer: Result<Self::Answer>);
+}
+
+#[derive(Debug)]
+pub(crate) struct AcquireVerb;
+
+impl Verb for AcquireVerb {
+    type Item = Claim;
+    type Answer = Attempt;
+    const DOING: &'static str = "acquire";
+
+    fn call(store: Arc<dyn LeaseStore>, items: Vec<Claim>) -> BoxFuture<'static, Batch<Attempt>> {
+        Box::pin(async move { store.try_acquire(&items).await })
+    }
+
+    fn orphaned(desk: &Desk, claim: Claim, answer: Result<Attempt>) {
+        let leaves_something = match answer {
+            Ok(Attempt::Granted { .. }) => true,
+            Ok(Attempt::Busy { .. }) => claim.waiting.is_some(),
+            Err(error) => error.is_outcome_unknown(),
+        };
+        if leaves_something {
+            desk.post(Mail::Forget(Lease::of(&claim, FencingToken::new(0))));
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ReleaseVerb;
+
+impl Verb for ReleaseVerb {
+    type Item = Lease;
+    type Answer = Released;
+    const DOING: &'static str = "release";
+
+    fn call(store: Arc<dyn LeaseStore>, items: Vec<Lease>) -> BoxFuture<'static, Batch<Released>> {
+        Box::pin(async move { store.release(&items).await })
+    }
+
+    /// Whoever gives up a release posts the lease to the engine's task, which sees it through.
+    fn orphaned(_: &Desk, _: Lease, _: Result<Released>) {}
+}
+
+type Reply<V> = oneshot::Sender<Result<<V as Verb>::Answer>>;
+
+pub(crate) struct Lane<V: Verb> {
+    store: Arc<dyn LeaseStore>,
+    desk: Arc<Desk>,
+    max_batch: usize,
+    /// How long a batch may keep the others waiting.
+    patience: Duration,
+    state: Mutex<State<V>>,
+}
+
+struct State<V: Verb> {
+    busy: bool,
+    pending: Vec<(V::Item, Reply<V>)>,
+}
+
+impl<V: Verb> Lane<V> {
+    pub(crate) fn new(
+        store: Arc<dyn LeaseStore>,
+        desk: Arc<Desk>,
+        max_batch: usize,
+        patience: Duration,
+    ) -> Arc<Self> {
+        let state = Mutex::new(State { busy: false, pending: Vec::new() });
+        Arc::new(Lane { store, desk, max_batch: max_batch.max(1), patience, state })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<V>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends an item now, or with the next batch if a request is under way.
+    pub(crate) fn submit(self: &Arc<Self>, item: V::Item) -> Submission<V> {
+        let mut state = self.lock();
+        if state.busy {
+            let (reply, answer) = oneshot::channel();
+            state.pending.push((item, reply));
+            return Submission(Way::Queued(answer));
+        }
+        state.busy = true;
+        drop(state);
+        let turn = Turn(Arc::clone(self));
+        let call = V::call(Arc::clone(&self.store), vec![item.clone()]);
+        Submission(Way::Alone { call: Some(call), item: Some(item), turn: Some(turn) })
+    }
+
+    /// The request before is over: sends what came meanwhile.
+    fn advance(self: &Arc<Self>) {
+        let mut state = self.lock();
+        if state.pending.is_empty() {
+            state.busy = false;
+            return;
+        }
+        let size = state.pending.len().min(self.max_batch);
+        let batch: Vec<_> = state.pending.drain(..size).collect();
+        drop(state);
+        let turn = Turn(Arc::clone(self));
+        self.desk.post(Mail::Work(Box::pin(run_batch(turn, batch))));
+    }
+}
+
+/// The right to have a request under way. Dropping it starts the next batch.
+struct Turn<V: Verb>(Arc<Lane<V>>);
+
+impl<V: Verb> Drop for Turn<V> {
+    fn drop(&mut self) {
+        self.0.advance();
+    }
+}
+
+async fn run_batch<V: Verb>(turn: Turn<V>, batch: Vec<(V::Item, Reply<V>)>) {
+    let lane = Arc::clone(&turn.0);
+    let (items, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+    let mut call = V::call(Arc::clone(&lane.store), items.clone());
+    let answers = tokio::time::timeout(lane.patience, &mut call).await;
+    // The next batch goes out now, also when this one is stuck; its answers are worked on meanwhile.
+    drop(turn);
+    match answers {
+        Ok(answers) => {
+            for ((item, reply), answer) in items.into_iter().zip(replies).zip(spread(answers)) {
+                if let Err(answer) = reply.send(answer) {
+                    V::orphaned(&lane.desk, item, answer);
+                }
+            }
+        }
+        Err(_) => {
+            let error = silent::<V>(lane.patience);
+            for reply in replies {
+                let _ = reply.send(Err(error.clone()));
+            }
+            adopt::<V>(&lane.desk, lane.patience, call, items);
+        }
+    }
+}
+
+/// Drives a call to its end though nobody waits for it. The engine does not stop before the usual time for an
+/// answer is over; a call that is stuck for longer does not keep it.
+fn adopt<V: Verb>(
+    desk: &Arc<Desk>,
+    patience: Duration,
+    mut call: BoxFuture<'static, Batch<V::Answer>>,
+    items: Vec<V::Item>,
+) {
+    let posted = Arc::clone(desk);
+    let undo = |desk: Arc<Desk>, items: Vec<V::Item>| {
+        move |answers| {
+            for (item, answer) in items.into_iter().zip(spread(answers)) {
+                V::orphaned(&desk, item, answer);
+            }
+        }
+    };
+    desk.post(Mail::Work(Box::pin(async move {
+        let undo = undo(Arc::clone(&posted), items);
+        match tokio::time::timeout(patience, &mut call).await {
+            Ok(answers) => undo(answers),
+            Err(_) => posted.post(Mail::Background(Box::pin(async move { undo(call.await) }))),
+        }
+    })));
+}
+
+pub(crate) fn silent<V: Verb>(after: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("no answer within {after:?}"))
+        .doing(V::DOING)
+        .with_unknown_outcome()
+        .advise("check that the store runs and can be reached from here")
+}
+
+/// One answer for each item: the error of a whole batch is everybody's, and a store that answers too little is
+/// told apart from one that is down.
+fn spread<T>(answers: Batch<T>) -> Box<dyn Iterator<Item = Result<T>> + Send>
+where
+    T: Send + 'static,
+{
+    let short = || Err(Error::new(ErrorKind::Internal, "the store answered fewer items than it was asked"));
+    match answers {
+        Ok(answers) => Box::new(answers.into_iter().chain(std::iter::repeat_with(short))),
+        Err(error) => Box::new(std::iter::repeat_with(move || Err(error.clone()))),
+    }
+}
+
+/// An item on its way. A future of its answer.
+///
+/// # Cancel safety
+/// Dropping it leaves the request under way; its answer, when it comes, is undone.
+pub(crate) struct Submission<V: Verb>(Way<V>);
+
+enum Way<V: Verb> {
+    Alone { call: Option<BoxFuture<'static, Batch<V::Answer>>>, item: Option<V::Item>, turn: Option<Turn<V>> },
+    Queued(oneshot::Receiver<Result<V::Answer>>),
+}
+
+impl<V: Verb> Unpin for Submission<V> {}
+
+impl<V: Verb> Future for Submission<V> {
+    type Output = Result<V::Answer>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Way::Alone { call, turn, .. } => {
+                let Some(running) = call else {
+                    return Poll::Ready(Err(Error::new(ErrorKind::Internal, "polled after its answer")));
+                };
+                let answers = std::task::ready!(running.as_mut().poll(context));
+                *call = None;
+                *turn = None;
+                let one = match answers {
+                    Ok(mut answers) if answers.len() == 1 => answers.pop(),
+                    answers => spread(answers).next(),
+                };
+                Poll::Ready(one.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "no answer"))))
+            }
+            Way::Queued(answer) => Pin::new(answer).poll(context).map(|answer| {
+                answer.unwrap_or_else(|_| {
+                    Err(Error::new(ErrorKind::ShutDown, "the engine stopped before the store answered")
+                        .with_unknown_outcome())
+                })
+            }),
+        }
+    }
+}
+
+impl<V: Verb> Drop for Submission<V> {
+    fn drop(&mut self) {
+        if let Way::Alone { call, item, turn } = &mut self.0
+            && let (Some(call), Some(item), Some(turn)) = (call.take(), item.take(), turn.take())
+        {
+            let lane = Arc::clone(&turn.0);
+            drop(turn);
+            adopt::<V>(&lane.desk, lane.patience, call, vec![item]);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! Acquiring on a lease store: attempt, wait for a wake-up or for the blocker's end, attempt again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::desk::Mail;
+use super::held::{Grant, Held, local_deadline};
+use super::lane::{AcquireVerb, silent};
+use super::lines::{Entry, Place};
+use super::schedule::renewal_due;
+use super::wakeups::Enlisted;
+use super::{Ask, LeaseSide, Shared, Wait, telemetry};
+use crate::clock::{Moment, sleep_until};
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::{FencingToken, RecordKind};
+use crate::store::{Attempt, Claim, Lease, PushedGrant, Waiting};
+
+/// How often a waiter whom the store can wake asks all the same: a lost wake-up costs this, not liveness.
+const REFRESH: Duration = Duration::from_secs(1);
+/// After this long without word a waiter counts as gone.
+const WAITER_TTL: Duration = Duration::from_secs(3);
+/// A blocker's end is told in whole milliseconds.
+const TICK: Duration = Duration::from_millis(1);
+/// The pause between two attempts while the store cannot be reached.
+const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
+/// How long somebody who stands in line already bears a store that cannot be reached.
+const OUTAGE_PATIENCE: Duration = Duration::from_secs(30);
+/// However short the time limit, a store gets this long for its first answer: without one, nobody can tell
+/// contention from a store that is down.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
+/// How many grants may be over before they arrive.
+const STALE_GRANTS: u32 = 2;
+
+pub(super) async fn acquire(
+    shared: &Arc<Shared>,
+    side: &LeaseSide,
+    ask: &Ask,
+    wait: Wait,
+) -> Result<Option<Arc<Held>>> {
+    let place = match ask.resource.kind().record() {
+        RecordKind::Pool => None,
+        RecordKind::Lock => match stand_in_line(shared, ask, wait).await? {
+            Some(place) => Some(place),
+            None => return Ok(None),
+        },
+    };
+    Acquisition::new(shared, side, ask, wait, place).run().await
+}
+
+/// Waits for the first place in this process's line. `None`: the wait is over.
+pub(super) async fn stand_in_line(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Result<Option<Place>> {
+    let receiver = match shared.lines.enter(&ask.resource) {
+        Entry::First(place) => return Ok(Some(place)),
+        Entry::Behind(_) if wait == Wait::Once => return Ok(None),
+        Entry::Behind(receiver) => receiver,
+    };
+    telemetry::waiting(&ask.resource, None);
+    tokio::select! {
+        biased;
+        place = receiver => Ok(Some(place.map_err(|_| shared.stopped())?)),
+        () = shared.closing.cancelled() => Err(shared.stopped()),
+        () = sleep_until(&*shared.clock, wait.limit()) => Ok(None),
+    }
+}
+
+/// One acquisition under way. Dropping it at any point leaves nothing in the store.
+struct Acquisition<'a> {
+    shared: &'a Arc<Shared>,
+    side: &'a LeaseSide,
+    ask: &'a Ask,
+    wait: Wait,
+    claim: Claim,
+    place: Option<Place>,
+    enlisted: Option<Enlisted>,
+    /// When the last attempt that was answered had been sent.
+    answered: Option<Moment>,
+    /// Since when the store cannot be reached.
+    outage: Option<Moment>,
+    busy_in_a_row: u32,
+    stale_grants: u32,
+    /// The store may have something under our lock id.
+    leaves_traces: bool,
+}
+
+enum Step {
+    Got(Arc<Held>),
+    Busy { retry_after: Option<Duration> },
+    GaveUp,
+    Pause(Duration),
+}
+
+impl<'a> Acquisition<'a> {
+    fn new(
+        shared: &'a Arc<Shared>,
+        side: &'a LeaseSide,
+        ask: &'a Ask,
+        wait: Wait,
+        place: Option<Place>,
+    ) -> Self {
+        let claim = Claim {
+            resource: ask.resource.clone(),
+            lock_id: shared.ids.next(),
+            weight: ask.weight,
+            capacity: ask.capacity,
+            expiry: ask.options.get_expiry(),
+            waiting: None,
+            in_turn: ask.in_turn || place.as_ref().is_some_and(|place| place.in_turn),
+        };
+        Acquisition {
+            shared,
+            side,
+            ask,
+            wait,
+            claim,
+            place,
+            enlisted: None,
+            answered: None,
+            outage: None,
+            busy_in_a_row: 0,
+            stale_grants: 0,
+            leaves_traces: false,
+        }
+    }
+
+    async fn run(mut self) -> Result<Option<Arc<Held>>> {
+        loop {
+            self.register();
+            let pause = match self.attempt().await? {
+                Step::Got(held) => return Ok(Some(held)),
+                Step::GaveUp => return Ok(None),
+                Step::Busy { .. } if self.wait == Wait::Once => return Ok(None),
+                Step::Busy { retry_after } => self.pause_while_busy(retry_after),
+                Step::Pause(pause) => pause,
+            };
+            if let Some(held) = self.wait_for(pause).await? {
+                return Ok(Some(held));
+            }
+            if self.wait.over(self.shared.clock.now()) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Decides whether the next attempt leaves our name with the store. A pool's queue needs it from the first
+    /// attempt on. A lock's waiter needs it only to be woken, so not before wake-ups can arrive; that spares an
+    /// uncontended lock the subscription.
+    fn register(&mut self) {
+        if self.wait == Wait::Once || self.claim.waiting.is_some() {
+            return;
+        }
+        let pool = self.claim.resource.kind().record() == RecordKind::Pool;
+        if pool || !self.shared.capabilities.push || self.side.wakeups.is_live() {
+            let (_, longest_sleep) = self.ask.options.get_busy_wait_sleep();
+            let inbox = self.side.wakeups.inbox().clone();
+            self.claim.waiting = Some(Waiting { inbox, ttl: WAITER_TTL.max(longest_sleep * 3) });
+            if self.shared.capabilities.push && self.enlisted.is_none() {
+                self.enlisted = Some(self.side.wakeups.enlist(&self.claim.lock_id));
+            }
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<Step> {
+        let shared = self.shared;
+        let sent = shared.clock.now();
+        let request = self.ask.options.get_request_timeout();
+        let limit = match (self.wait, self.answered) {
+            (Wait::Until(limit), Some(_)) => limit.since(sent).min(request),
+            (Wait::Until(limit), None) => limit.since(sent).max(FIRST_ANSWER).min(request),
+            _ => request,
+        };
+        self.leaves_traces = true;
+        let submission = self.side.acquire.submit(self.claim.clone());
+        let answer = tokio::select! {
+            biased;
+            answer = tokio::time::timeout(limit, submission) => answer,
+            () = shared.closing.cancelled() => return Err(shared.stopped()),
+        };
+        match answer {
+            Ok(Ok(Attempt::Granted { token })) => {
+                let deadline = local_deadline(sent, self.claim.expiry);
+                self.accept(token, deadline)
+            }
+            Ok(Ok(Attempt::Busy { retry_after })) => {
+                telemetry::busy(&self.claim.resource);
+                self.leaves_traces = self.claim.waiting.is_some();
+                self.answered = Some(sent);
+                self.outage = None;
+                Ok(Step::Busy { retry_after })
+            }
+            Ok(Err(error)) => self.outage(error),
+            Err(_)
+                if self.answered.is_some() && self.outage.is_none() && self.wait.over(shared.clock.now()) =>
+            {
+                Ok(Step::GaveUp)
+            }
+            Err(_) => self.outage(silent::<AcquireVerb>(limit)),
+        }
+    }
+
+    /// The store failed us. Whoever stands in line bears it for a while; whoever just came is told, after one
+    /// more try for the connection that had gone stale.
+    fn outage(&mut self, error: Error) -> Result<Step> {
+        let now = self.shared.clock.now();
+        let first = self.outage.is_none();
+        let since = *self.outage.get_or_insert(now);
+        let patience = if self.answered.is_some() { OUTAGE_PATIENCE } else { Duration::ZERO };
+        let may_try_again = first || now.since(since) < patience;
+        if !error.can_retry() || !may_try_again || self.wait.over(now) {
+            return Err(error);
+        }
+        telemetry::failed("acquire", &error);
+        Ok(Step::Pause(if first { TICK } else { OUTAGE_PAUSE }))
+    }
+
+    fn pause_while_busy(&mut self, retry_after: Option<Duration>) -> Duration {
+        let wakeups = &self.side.wakeups;
+        let first = self.busy_in_a_row == 0;
+        let polled = self.ask.options.sleep_after(self.busy_in_a_row);
+        self.busy_in_a_row = self.busy_in_a_row.saturating_add(1);
+        if first {
+            telemetry::waiting(&self.claim.resource, retry_after);
+        }
+        let mut pause = polled;
+        if self.shared.capabilities.push {
+            if self.enlisted.is_none() {
+                self.enlisted = Some(wakeups.enlist(&self.claim.lock_id));
+            }
+            // Rings every bell once it is live, so that who asked before can register.
+            wakeups.open(&self.side.store, &self.shared.desk);
+            if wakeups.is_live() {
+                let registered = self.claim.waiting.is_some();
+                // It became live since our attempt: register at once.
+                pause =
+                    if registered { REFRESH.mul_f64(0.9 + 0.2 * fastrand::f64()) } else { Duration::ZERO };
+            }
+        }
+        match retry_after {
+            Some(left) => pause.min(left.saturating_add(TICK)),
+            None => pause,
+        }
+    }
+
+    /// Waits for a wake-up or the time to ask again. A grant that came with the wake-up is taken.
+    async fn wait_for(&mut self, pause: Duration) -> Result<Option<Arc<Held>>> {
+        let shared = self.shared;
+        let until = shared.clock.now().after(pause).min(self.wait.limit());
+        let rung = async {
+            match &self.enlisted {
+                Some(enlisted) => enlisted.bell().rung().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shared.closing.cancelled() => return Err(shared.stopped()),
+            () = rung => {}
+            () = sleep_until(&*shared.clock, until) => {}
+        }
+        match self.enlisted.as_ref().and_then(|enlisted| enlisted.bell().take_grant()) {
+            Some(grant) => self.accept_pushed(grant),
+            None => Ok(None),
+        }
+    }
+
+    /// A grant made on release, told by a message that may have been long on its way. The store decided on our
+    /// last attempt at some moment after we sent it, and granted `after` later: that bounds the grant from below.
+    fn accept_pushed(&mut self, grant: PushedGrant) -> Result<Option<Arc<Held>>> {
+        let Some(sent) = self.answered else { return Ok(None) };
+        let now = self.shared.clock.now();
+        let deadline = local_deadline(sent.after(grant.after).min(now), grant.window);
+        // With little left, asking again is safer: the store recognises the lock id.
+        if deadline.since(now) < grant.window / 2 {
+            return Ok(None);
+        }
+        match self.accept(grant.token, deadline)? {
+            Step::Got(held) => Ok(Some(held)),
+            _ => Ok(None),
+        }
+    }
+
+    fn accept(&mut self, token: FencingToken, deadline: Moment) -> Result<Step> {
+        let shared = self.shared;
+        let now = shared.clock.now();
+        if now >= deadline {
+            // The answer took longer than the lease lasts. Asking again with the same lock id is safe.
+            self.stale_grants += 1;
+            if self.stale_grants > STALE_GRANTS {
+                let expiry = self.claim.expiry;
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("answers take longer than the expiry of {expiry:?}"),
+                )
+                .advise("set a longer expiry, or find out why the store is slow"));
+            }
+            return Ok(Step::Pause(TICK));
+        }
+        let options = &self.ask.options;
+        let cadence = options.extends().then(|| options.get_extension_cadence());
+        let held = Arc::new(Held::new(Grant {
+            lease: Lease::of(&self.claim, token),
+            deadline,
+            granted_at: now,
+            cadence,
+            hold_at_least: options.get_hold_at_least(),
+            request_timeout: options.get_request_timeout(),
+            session: None,
+            watch: None,
+            place: self.place.take(),
+        }));
+        self.leaves_traces = false;
+        // A grant for a short window is extended before a third of it is over.
+        let due = match cadence {
+            Some(cadence) => renewal_due(now, cadence.min(deadline.since(now) / 3)),
+            None => deadline,
+        };
+        shared.watch(due, &held);
+        Ok(Step::Got(held))
+    }
+}
+
+impl Drop for Acquisition<'_> {
+    fn drop(&mut self) {
+        if self.leaves_traces {
+            let lease = Lease::of(&self.claim, FencingToken::new(0));
+            self.shared.desk.post(Mail::Forget(lease));
+        }
+    }
+}

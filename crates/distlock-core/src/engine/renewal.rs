@@ -1,0 +1,132 @@
+//! Renewing what is held: in batches, retried until the local deadline, and never releasing anything.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+
+use super::held::Held;
+use super::schedule::renewal_due;
+use super::{LeaseSide, Shared, release, telemetry};
+use crate::clock::{Moment, sleep_until};
+use crate::error::{Error, ErrorKind};
+use crate::store::{Batch, Lease, LossReason, Renewal};
+
+/// Takes what is due from the schedule: what is past its deadline is lost, the rest is renewed.
+pub(super) fn begin_due(
+    shared: &Arc<Shared>,
+    now: Moment,
+    work: &mut FuturesUnordered<BoxFuture<'static, ()>>,
+) {
+    let mut renew = Vec::new();
+    for held in shared.schedule.take_due(now) {
+        if !held.is_held() || held.loss(&*shared.clock).is_some() {
+            continue;
+        }
+        match (&shared.lease, held.cadence) {
+            (Some(_), Some(_)) => renew.push(held),
+            // A plain lease, or a session whose heartbeat is the store's: only its deadline matters.
+            _ => {
+                shared.watch(held.deadline(), &held);
+            }
+        }
+    }
+    let Some(side) = &shared.lease else { return };
+    while !renew.is_empty() {
+        let rest = renew.split_off(renew.len().min(shared.capabilities.max_batch.max(1)));
+        let chunk = std::mem::replace(&mut renew, rest);
+        work.push(Box::pin(renew_chunk(Arc::clone(shared), begin_call(side, &chunk), chunk)));
+    }
+}
+
+fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch<Renewal>> {
+    let store = Arc::clone(&side.store);
+    let leases: Vec<Lease> = chunk.iter().map(|held| held.lease.clone()).collect();
+    Box::pin(async move { store.renew(&leases).await })
+}
+
+/// How soon a failed renewal is tried again: often enough for several tries before the deadline.
+fn retry_after(held: &Held) -> Duration {
+    (held.lease.expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1))
+}
+
+async fn renew_chunk(
+    shared: Arc<Shared>,
+    mut call: BoxFuture<'static, Batch<Renewal>>,
+    chunk: Vec<Arc<Held>>,
+) {
+    let sent = shared.clock.now();
+    // While the request is out these holds are not on the schedule, so it may not take longer than the first
+    // of their deadlines.
+    let deadline = chunk.iter().map(|held| held.deadline()).fold(Moment::NEVER, Moment::min);
+    let patience = chunk.iter().map(|held| held.request_timeout).fold(Duration::MAX, Duration::min);
+    let limit = sent.after(patience).min(deadline);
+    tokio::select! {
+        biased;
+        answers = &mut call => apply(&shared, sent, chunk, answers),
+        () = sleep_until(&*shared.clock, limit) => {
+            let error = Error::new(ErrorKind::Unavailable, format!("no answer within {:?}", limit.since(sent)))
+                .doing("extend")
+                .on(Arc::clone(&shared.store_name))
+                .with_unknown_outcome();
+            apply(&shared, sent, chunk.clone(), Err(error));
+            // A late answer still counts for what is not lost by then.
+            let late = Arc::clone(&shared);
+            shared.desk.post(super::Mail::Background(Box::pin(async move {
+                if let Ok(answers) = call.await {
+                    for (held, answer) in chunk.iter().zip(answers) {
+                        if matches!(answer, Ok(Renewal::Extended)) {
+                            held.extended(sent, held.lease.expiry, &*late.clock);
+                        }
+                    }
+                }
+            })));
+        }
+    }
+}
+
+fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Batch<Renewal>) {
+    let now = shared.clock.now();
+    let mut answers = match answers {
+        Ok(answers) => {
+            telemetry::extended(chunk.len(), now.since(sent));
+            answers.into_iter()
+        }
+        Err(error) => {
+            telemetry::failed("extend", &error);
+            vec![Err(error); chunk.len()].into_iter()
+        }
+    };
+    for held in chunk {
+        let answer = answers.next().unwrap_or_else(|| {
+            Err(Error::new(ErrorKind::Internal, "the store answered fewer renewals than it was asked"))
+        });
+        if !held.is_held() {
+            continue;
+        }
+        if shared.closing.is_cancelled() {
+            held.lose(LossReason::ShutDown);
+            let forget = release::forget_held(Arc::clone(shared), held);
+            shared.desk.post(super::Mail::Work(Box::pin(forget)));
+            continue;
+        }
+        let due = match answer {
+            Ok(Renewal::Extended) => {
+                held.extended(sent, held.lease.expiry, &*shared.clock);
+                held.cadence.map_or(Moment::NEVER, |cadence| renewal_due(now, cadence))
+            }
+            Ok(Renewal::NotYours) => {
+                held.lose(LossReason::NotYours);
+                continue;
+            }
+            Err(error) => {
+                held.note_error(&error);
+                now.after(retry_after(&held))
+            }
+        };
+        if held.loss(&*shared.clock).is_none() && held.is_held() {
+            shared.watch(due.min(held.deadline()), &held);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Acquiring on a session store: the server does the waiting.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::desk::Mail;
+use super::held::{Grant, Held};
+use super::{Ask, Shared, Wait, lease};
+use crate::clock::sleep_until;
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::{FencingToken, RecordKind};
+use crate::store::{Backend, Claim, Lease, Session, SessionHold};
+
+type Answer = Result<Option<SessionHold>>;
+
+pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Result<Option<Arc<Held>>> {
+    let Backend::Session(store) = &shared.backend else {
+        return Err(Error::new(ErrorKind::Internal, "a session store was expected"));
+    };
+    let place = match ask.resource.kind().record() {
+        RecordKind::Pool => None,
+        RecordKind::Lock => match lease::stand_in_line(shared, ask, wait).await? {
+            Some(place) => Some(place),
+            None => return Ok(None),
+        },
+    };
+    let claim = Claim {
+        resource: ask.resource.clone(),
+        lock_id: shared.ids.next(),
+        weight: ask.weight,
+        capacity: ask.capacity,
+        expiry: ask.options.get_expiry(),
+        waiting: None,
+        in_turn: ask.in_turn,
+    };
+    let withdraw = CancellationToken::new();
+    if wait == Wait::Once {
+        withdraw.cancel();
+    }
+    // Dropped with this future: then the store withdraws, and what comes of it all the same is released below.
+    let _withdraw_on_drop = withdraw.clone().drop_guard();
+    let (reply, answer) = oneshot::channel::<Answer>();
+    let call = {
+        let (store, claim, desk) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.desk));
+        let withdraw = withdraw.clone();
+        async move {
+            let answer = store.acquire(&claim, &withdraw).await;
+            if let Err(Ok(Some(hold))) = reply.send(answer) {
+                desk.post(Mail::Forget(Lease::of(&claim, hold.token)));
+            }
+        }
+    };
+    shared.desk.post(Mail::Work(Box::pin(call)));
+    let received = Received { shared, claim, answer: Some(answer) };
+    let hold = received.wait(wait, &withdraw).await?;
+    let Some((claim, hold)) = hold else { return Ok(None) };
+    let watched = CancellationToken::new();
+    let held = Arc::new(Held::new(Grant {
+        lease: Lease::of(&claim, hold.token),
+        deadline: hold.session.deadline(),
+        granted_at: shared.clock.now(),
+        cadence: None,
+        hold_at_least: ask.options.get_hold_at_least(),
+        request_timeout: ask.options.get_request_timeout(),
+        session: Some(hold.session.clone()),
+        watch: Some(watched.clone().drop_guard()),
+        place,
+    }));
+    shared.watch(hold.session.deadline(), &held);
+    watch_session(shared, &held, hold.session, watched);
+    Ok(Some(held))
+}
+
+/// Turns the hold lost when its session ends.
+fn watch_session(shared: &Arc<Shared>, held: &Arc<Held>, session: Session, over: CancellationToken) {
+    let (watched, clock) = (Arc::downgrade(held), Arc::clone(&shared.clock));
+    shared.desk.post(Mail::Background(Box::pin(async move {
+        tokio::select! {
+            () = session.wait_for_end() => {}
+            () = over.cancelled() => return,
+        }
+        if let Some(held) = watched.upgrade() {
+            held.loss(&*clock);
+        }
+    })));
+}
+
+/// An answer that may be there although nobody has looked yet: then dropping must give it back.
+struct Received<'a> {
+    shared: &'a Arc<Shared>,
+    claim: Claim,
+    answer: Option<oneshot::Receiver<Answer>>,
+}
+
+impl Received<'_> {
+    async fn wait(
+        mut self,
+        wait: Wait,
+        withdraw: &CancellationToken,
+    ) -> Result<Option<(Claim, SessionHold)>> {
+        let shared = self.shared;
+        let Some(answer) = &mut self.answer else { return Ok(None) };
+        let hold = tokio::select! {
+            biased;
+            hold = &mut *answer => hold,
+            () = shared.closing.cancelled() => return Err(shared.stopped()),
+            () = sleep_until(&*shared.clock, wait.limit()) => {
+                // At the limit the store is told to stop; what it answers then still counts.
+                withdraw.cancel();
+                answer.await
+            }
+        };
+        self.answer = None;
+        match hold {
+            Ok(Ok(Some(hold))) => Ok(Some((self.claim.clone(), hold))),
+            Ok(Ok(None)) => Ok(None),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(shared.stopped()),
+        }
+    }
+}
+
+impl Drop for Received<'_> {
+    fn drop(&mut self) {
+        if let Some(mut answer) = self.answer.take() {
+            answer.close();
+            if let Ok(Ok(Some(_))) = answer.try_recv() {
+                self.shared.desk.post(Mail::Forget(Lease::of(&self.claim, FencingToken::new(0))));
+            }
+        }
+    }
+}

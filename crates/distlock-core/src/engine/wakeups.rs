@@ -1,0 +1,218 @@
+//! Wake-ups: one subscription for the process, open only while somebody waits, and never trusted alone.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::sync::Notify;
+
+use super::desk::{Desk, Mail};
+use super::telemetry;
+use crate::resource::LockId;
+use crate::store::{Inbox, LeaseStore, PushedGrant, Wake};
+
+/// How long the subscription stays open after the last waiter left.
+const LINGER: Duration = Duration::from_secs(10);
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LAST_RETRY: Duration = Duration::from_secs(2);
+
+/// One waiter's letter box.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: Notify,
+    grant: Mutex<Option<PushedGrant>>,
+}
+
+impl Bell {
+    fn ring(&self, grant: Option<PushedGrant>) {
+        if grant.is_some() {
+            *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = grant;
+        }
+        self.rung.notify_one();
+    }
+
+    /// Resolves when a wake-up came since the last time.
+    pub(crate) async fn rung(&self) {
+        self.rung.notified().await;
+    }
+
+    pub(crate) fn take_grant(&self) -> Option<PushedGrant> {
+        self.grant.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Wakeups {
+    inbox: Inbox,
+    live: AtomicBool,
+    state: Mutex<State>,
+    emptied: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bells: HashMap<LockId, Arc<Bell>>,
+    open: bool,
+}
+
+impl Wakeups {
+    pub(crate) fn new(inbox: Inbox) -> Arc<Self> {
+        Arc::new(Wakeups {
+            inbox,
+            live: AtomicBool::new(false),
+            state: Mutex::default(),
+            emptied: Notify::new(),
+        })
+    }
+
+    pub(crate) fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    /// Whether wake-ups arrive right now, as far as we know.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::SeqCst)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hangs up a bell for a waiter; it is taken down when the result is dropped.
+    pub(crate) fn enlist(self: &Arc<Self>, lock_id: &LockId) -> Enlisted {
+        let bell = Arc::new(Bell::default());
+        self.lock().bells.insert(lock_id.clone(), Arc::clone(&bell));
+        Enlisted { wakeups: Arc::clone(self), lock_id: lock_id.clone(), bell }
+    }
+
+    /// Opens the subscription unless it is open. When it is live, every bell rings: those who asked before must
+    /// ask again, since their wake-up may have come too early.
+    pub(crate) fn open(self: &Arc<Self>, store: &Arc<dyn LeaseStore>, desk: &Desk) {
+        {
+            let mut state = self.lock();
+            if state.open {
+                return;
+            }
+            state.open = true;
+        }
+        desk.post(Mail::Background(Box::pin(Arc::clone(self).listen(Arc::clone(store)))));
+    }
+
+    fn dispatch(&self, wake: Wake) {
+        match wake {
+            Wake::Retry { lock_id } => {
+                if let Some(bell) = self.lock().bells.get(&lock_id) {
+                    bell.ring(None);
+                }
+            }
+            Wake::Granted { lock_id, grant } => {
+                // Nobody there: the waiter withdrew, and its release, on its way, takes the grant back.
+                if let Some(bell) = self.lock().bells.get(&lock_id) {
+                    bell.ring(Some(grant));
+                }
+            }
+            Wake::Missed => self.ring_all(),
+        }
+    }
+
+    fn ring_all(&self) {
+        for bell in self.lock().bells.values() {
+            bell.ring(None);
+        }
+    }
+
+    /// Closes for good if nobody has waited for a while.
+    fn close_if_idle(&self) -> bool {
+        let mut state = self.lock();
+        if state.bells.is_empty() {
+            state.open = false;
+            self.live.store(false, Ordering::SeqCst);
+            return true;
+        }
+        false
+    }
+
+    async fn idle(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            if self.lock().bells.is_empty() {
+                return tokio::time::sleep(LINGER).await;
+            }
+            emptied.await;
+        }
+    }
+
+    async fn listen(self: Arc<Self>, store: Arc<dyn LeaseStore>) {
+        let mut mark = LiveMark(Some(Arc::clone(&self)));
+        let mut retry = FIRST_RETRY;
+        loop {
+            match store.subscribe(&self.inbox).await {
+                Ok(mut stream) => {
+                    retry = FIRST_RETRY;
+                    self.live.store(true, Ordering::SeqCst);
+                    self.ring_all();
+                    loop {
+                        tokio::select! {
+                            wake = stream.next() => match wake {
+                                Some(wake) => self.dispatch(wake),
+                                None => break,
+                            },
+                            () = self.idle() => if self.close_if_idle() {
+                                mark.0 = None;
+                                return;
+                            },
+                        }
+                    }
+                    // Between two subscriptions waiters poll; this rings them so that they notice.
+                    self.live.store(false, Ordering::SeqCst);
+                    self.ring_all();
+                }
+                Err(error) => telemetry::failed("subscribe", &error),
+            }
+            tokio::time::sleep(retry).await;
+            retry = (retry * 2).min(LAST_RETRY);
+            if self.close_if_idle() {
+                mark.0 = None;
+                return;
+            }
+        }
+    }
+}
+
+/// If the listener is dropped with its runtime, nobody may believe that wake-ups arrive. Emptied where the
+/// listener closed by itself: another one may have been opened since.
+struct LiveMark(Option<Arc<Wakeups>>);
+
+impl Drop for LiveMark {
+    fn drop(&mut self) {
+        if let Some(wakeups) = self.0.take() {
+            wakeups.live.store(false, Ordering::SeqCst);
+            wakeups.lock().open = false;
+        }
+    }
+}
+
+/// A bell that hangs as long as this lives.
+pub(crate) struct Enlisted {
+    wakeups: Arc<Wakeups>,
+    lock_id: LockId,
+    bell: Arc<Bell>,
+}
+
+impl Enlisted {
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+}
+
+impl Drop for Enlisted {
+    fn drop(&mut self) {
+        let mut state = self.wakeups.lock();
+        state.bells.remove(&self.lock_id);
+        if state.bells.is_empty() {
+            self.wakeups.emptied.notify_one();
+        }
+    }
+}
