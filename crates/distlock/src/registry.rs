@@ -1,0 +1,65 @@
+//! The stores there are: one line each.
+
+use distlock_core::store::{Backend, Driver, StoreUrl};
+use distlock_core::{Error, ErrorKind, Locks, Result};
+
+static DRIVERS: &[&Driver] = &[
+    &distlock_core::memory::DRIVER,
+];
+
+/// The stores that this build knows, for help texts.
+#[must_use]
+pub fn drivers() -> &'static [&'static Driver] {
+    DRIVERS
+}
+
+fn driver_for(url: &StoreUrl) -> Result<&'static Driver> {
+    let found = DRIVERS.iter().find(|driver| driver.schemes.contains(&url.scheme()));
+    found.copied().ok_or_else(|| {
+        let known: Vec<&str> = DRIVERS.iter().flat_map(|driver| driver.schemes).copied().collect();
+        Error::new(ErrorKind::InvalidInput, format!("no store answers to the scheme {:?}", url.scheme()))
+            .doing("connect")
+            .advise(format!("this build knows: {}", known.join(", ")))
+    })
+}
+
+/// Connects to any registered store by URL.
+///
+/// # Errors
+/// [`ErrorKind::InvalidInput`] for a bad URL, before anything is sent; [`ErrorKind::Unavailable`] or
+/// [`ErrorKind::Denied`] if the store cannot be reached or refuses us.
+///
+/// # Cancel safety
+/// Dropping the future leaves nothing behind.
+pub async fn connect(url: &str) -> Result<Locks> {
+    Locks::new(open(url).await?)
+}
+
+/// Connects, and leaves clock, label and options to [`Locks::builder`].
+///
+/// # Errors
+/// As for [`connect`].
+///
+/// # Cancel safety
+/// Dropping the future leaves nothing behind.
+pub async fn open(url: &str) -> Result<Backend> {
+    let url = StoreUrl::parse(url)?;
+    let driver = driver_for(&url)?;
+    let shown = url.to_string();
+    (driver.connect)(url).await.map_err(|error| error.doing("connect").on(shown))
+}
+
+/// The DDL or index commands of the store behind a URL, without connecting.
+///
+/// # Errors
+/// [`ErrorKind::InvalidInput`] for a bad URL, [`ErrorKind::Unsupported`] where there is nothing to create.
+pub fn schema(url: &str) -> Result<String> {
+    let url = StoreUrl::parse(url)?;
+    match driver_for(&url)?.schema {
+        Some(schema) => schema(&url),
+        None => Err(Error::new(ErrorKind::Unsupported, "this store needs no tables or indexes")
+            .doing("print the schema")
+            .on(url.to_string())
+            .advise("nothing is to be created: just use it")),
+    }
+}
