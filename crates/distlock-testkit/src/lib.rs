@@ -1,3 +1,4 @@
 //! (being written)
 
+pub mod proxy;
 pub mod servers;

@@ -1,4 +1,5 @@
 //! MongoDB servers and replica sets start, break and come back as the tests of stores rely on.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
 //! No server outlives the test process, however that ends.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! PostgreSQL servers start, break and come back as the tests of stores rely on.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::{Duration, Instant};
 

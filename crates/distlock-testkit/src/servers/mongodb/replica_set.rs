@@ -28,8 +28,8 @@ impl MongoReplicaSet {
     #[must_use]
     pub fn start_with(count: usize, configure: impl Fn() -> MongoBuilder) -> Self {
         let args = ["--replSet", NAME, "--oplogSize", "50"];
-        // How much longer than its server a member waits for news when it copies from a frozen one: with the default
-        // of 5 s, the first majority write after a freeze takes 21 s instead of 6.
+        // How much longer than agreed a member waits for one that it copies from and that is frozen: 5 s by default,
+        // in which no majority can be had.
         let patience = ["--setParameter", "oplogNetworkTimeoutBufferSeconds=1"];
         let members: Vec<MongoServer> =
             (0..count).map(|_| configure().args(args).args(patience).spawn()).collect();
@@ -70,22 +70,22 @@ impl MongoReplicaSet {
         wait_for("a primary of the replica set", LIMIT, || self.find_primary())
     }
 
-    /// Waits until the set has a primary and every running member is it or follows it.
+    /// Waits until the set has a primary and every running member is it or really copies from it.
     ///
     /// # Panics
     /// If that is not so after a minute.
     pub fn wait_healthy(&self) {
         wait_for("a primary that all members follow", LIMIT, || {
-            let primary = host(self.find_primary()?);
-            let mut running = self.members.iter().filter(|member| member.is_running() && !member.is_frozen());
-            running
-                .all(|member| {
-                    hello(member).is_some_and(|hello| {
-                        let ready = hello.is_true("secondary") || hello.is_true("isWritablePrimary");
-                        ready && hello.text("primary") == primary
-                    })
-                })
-                .then_some(())
+            let primary = self.find_primary()?;
+            let running = self.members.iter().filter(|member| member.is_running() && !member.is_frozen());
+            let mut count = 0;
+            for member in running {
+                let hello = hello(member)?;
+                let ready = hello.is_true("secondary") || hello.is_true("isWritablePrimary");
+                (ready && hello.text("primary") == host(primary)).then_some(())?;
+                count += 1;
+            }
+            reaches(primary, count).then_some(())
         });
     }
 
@@ -111,6 +111,15 @@ fn host(member: &MongoServer) -> String {
 
 fn hello(member: &MongoServer) -> Option<Document> {
     wire::run(member.port(), "admin", &Document::new("hello", 1), PATIENCE).ok()
+}
+
+/// Whether something written now is copied by `count` members within a second. A member that calls itself a secondary
+/// may still be looking for one to copy from; if that one is frozen then, it goes on asking it for twenty seconds.
+fn reaches(primary: &MongoServer, count: i32) -> bool {
+    let concern = Document::new("w", count).with("wtimeout", 1000);
+    let note = Document::new("appendOplogNote", 1).with("data", Document::new("all", "here?"));
+    let reply = primary.command("admin", &note.with("writeConcern", concern));
+    reply.is_ok_and(|reply| reply.get("writeConcernError").is_none())
 }
 
 /// Grows with every election.
