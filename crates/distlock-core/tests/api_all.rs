@@ -1,0 +1,101 @@
+//! Several locks at once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{MS, SECOND, World};
+use distlock_core::faults::{Fault, Verb};
+use distlock_core::{ErrorKind, Kind, Request};
+
+#[tokio::test(start_paused = true)]
+async fn opposite_orders_do_not_deadlock() {
+    let world = World::new();
+    let tasks: Vec<_> = (0..8)
+        .map(|n| {
+            let locks = world.locks();
+            tokio::spawn(async move {
+                for _ in 0..50 {
+                    let names = if n % 2 == 0 { ["a", "b", "c"] } else { ["c", "b", "a"] };
+                    let all = locks.acquire_all(names).await.unwrap();
+                    assert_eq!(all.guards().len(), 3);
+                    tokio::time::sleep(MS).await;
+                    all.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(600 * SECOND, task).await.expect("a deadlock").unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_time_limit_for_all_and_everything_is_undone_if_one_fails() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    let held = theirs.semaphore("z", 2).acquire_many(2).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let requests = [Request::mutex("a"), Request::write("b"), Request::permits("z", 2, 1)];
+    let error = ours.acquire_all(requests.clone()).timeout(SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(error.resource().unwrap().name(), "z");
+    assert!(begun.elapsed() < SECOND + 10 * MS);
+    for name in ["a", "b"] {
+        world.until_clean(name).await;
+    }
+    held.release().await.unwrap();
+    let all = ours.acquire_all(requests).await.unwrap();
+    assert!(all.token(Kind::RwLock, "b").is_some() && all.token(Kind::Mutex, "b").is_none());
+    assert!(!all.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_named_twice_is_refused_before_anything_is_sent() {
+    let world = World::new();
+    let locks = world.locks();
+    for twice in [
+        vec![Request::mutex("a"), Request::fair_mutex("a")],
+        vec![Request::read("a"), Request::write("a")],
+        vec![Request::permits("a", 3, 1), Request::permits("a", 3, 1)],
+    ] {
+        assert_eq!(locks.acquire_all(twice).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+    assert_eq!(world.store.stats().requests(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn losing_one_cancels_the_work_on_all() {
+    let world = World::new();
+    let (ours, _clock, _faults) = world.process();
+    let theirs = world.locks();
+    let all = ours.acquire_all(["a", "b"]).await.unwrap();
+    theirs.break_lock(Kind::Mutex, "b").await.unwrap();
+    let error = all.run(std::future::pending::<()>()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(all.is_lost());
+    drop(all);
+    world.until_clean("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_acquire_all_leaves_nothing() {
+    for after in 0..10 {
+        let world = World::new();
+        let (locks, _clock, faults) = world.process();
+        faults.always(Verb::Acquire, Fault::none().delay_before(MS).delay_after(MS));
+        let asking = std::future::IntoFuture::into_future(locks.acquire_all(["a", "b", "c"]));
+        let _ = tokio::time::timeout(MS * after, asking).await;
+        for name in ["a", "b", "c"] {
+            world.until_clean(name).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_asked_for_is_nothing_held() {
+    let world = World::new();
+    let none: [&str; 0] = [];
+    let all = world.locks().acquire_all(none).await.unwrap();
+    assert!(all.guards().is_empty() && !all.is_lost());
+    assert_eq!(all.run(async { 1 }).await.unwrap(), 1);
+}

@@ -1,0 +1,71 @@
+//! What the engine's tests share: a memory store under virtual time, with faults, and engines on it.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::faults::{Faults, FaultyStore};
+use distlock_core::memory::MemoryStore;
+use distlock_core::store::{Backend, Query, Record};
+use distlock_core::{Locks, Options, VirtualClock};
+
+pub const MS: Duration = Duration::from_millis(1);
+pub const SECOND: Duration = Duration::from_secs(1);
+
+/// One memory store with its own clock; engines stand for processes.
+pub struct World {
+    pub store: MemoryStore,
+    pub server_clock: VirtualClock,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let server_clock = VirtualClock::new();
+        World { store: MemoryStore::with_clock(Arc::new(server_clock.clone())), server_clock }
+    }
+
+    /// An engine, the clock that it measures with, and the faults of its connection.
+    pub fn process(&self) -> (Locks, VirtualClock, Faults) {
+        let clock = VirtualClock::new();
+        let (store, faults) = FaultyStore::new(Arc::new(self.store.clone()));
+        let locks = Locks::builder(Backend::lease(store))
+            .clock(Arc::new(clock.clone()))
+            .options(options())
+            .build()
+            .unwrap();
+        (locks, clock, faults)
+    }
+
+    pub fn locks(&self) -> Locks {
+        self.process().0
+    }
+
+    pub async fn records(&self, name: &str) -> Vec<Record> {
+        use distlock_core::store::Store;
+        self.store.inspect(&Query::named(name)).await.unwrap()
+    }
+
+    /// Waits until the store holds nothing under a name, neither holder nor waiter.
+    pub async fn until_clean(&self, name: &str) {
+        until(|| async {
+            self.records(name).await.iter().all(|r| r.holders.is_empty() && r.waiters.is_empty())
+        })
+        .await;
+    }
+}
+
+pub fn options() -> Options {
+    Options::new().expiry(3 * SECOND).unwrap().request_timeout(500 * MS).unwrap()
+}
+
+/// Lets virtual time pass until a condition holds; ten virtual minutes at most.
+pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
+    for _ in 0..60_000 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(10 * MS).await;
+    }
+    panic!("the condition never came true");
+}
