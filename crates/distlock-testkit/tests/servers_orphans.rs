@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use distlock_testkit::servers::{PostgresServer, RedisServer, wait_for};
+use distlock_testkit::servers::{DataFolder, PostgresServer, RedisServer, wait_for};
 
 const ROLE: &str = "DISTLOCK_TESTKIT_VICTIM";
 
@@ -18,6 +18,7 @@ fn victim() {
     let backend = session.query("SELECT pg_backend_pid()").unwrap().remove(0).remove(0).unwrap();
     postgres.freeze();
     println!("\nservers {} {} {backend}", redis.pid().unwrap(), postgres.pid().unwrap());
+    println!("folders {} {}", redis.folder().display(), postgres.folder().display());
     std::io::stdout().flush().unwrap();
     std::thread::park();
 }
@@ -38,12 +39,19 @@ fn servers_die_with_a_killed_test_process_even_frozen_ones() {
     let pids: Vec<&str> = line.split(' ').skip(1).collect();
     assert_eq!(pids.len(), 3, "{line}");
     assert!(pids.iter().all(|pid| alive(pid)), "all run: {line}");
+    let folders =
+        lines.find(|line| line.starts_with("folders ")).expect("the victim says where their data are");
 
     process.kill().unwrap();
     process.wait().unwrap();
     wait_for("all servers are gone", Duration::from_secs(10), || {
         (!pids.iter().any(|pid| alive(pid))).then_some(())
     });
+
+    // The next test program that starts a server removes what they left.
+    assert!(folders.split(' ').skip(1).all(|folder| Path::new(folder).exists()), "{folders}");
+    drop(DataFolder::create());
+    assert!(!folders.split(' ').skip(1).any(|folder| Path::new(folder).exists()), "{folders}");
 }
 
 /// A zombie that nobody has waited for yet does not count.

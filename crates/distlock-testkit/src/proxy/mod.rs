@@ -141,8 +141,7 @@ impl ProxyHandle {
 
     /// Closes all connections, and says how many there were. New ones are welcome.
     pub fn cut(&self) -> usize {
-        let old = self.shared.next_epoch();
-        let count = Arc::strong_count(&old) - 1;
+        let (old, count) = self.shared.next_epoch();
         wait_for("the proxy closes its connections", LIMIT, || (Arc::strong_count(&old) == 1).then_some(()));
         count
     }

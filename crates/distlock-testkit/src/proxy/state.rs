@@ -133,12 +133,14 @@ impl Shared {
         Arc::clone(&lock(&self.epoch))
     }
 
-    /// Ends an epoch, and gives it: it is held by nobody else when its connections are closed.
-    pub(super) fn next_epoch(&self) -> Epoch {
+    /// Ends an epoch, and gives it with the number of its connections: nobody else holds it when they are closed.
+    pub(super) fn next_epoch(&self) -> (Epoch, usize) {
         let mut epoch = lock(&self.epoch);
         let next = Arc::new(**epoch + 1);
+        let old = std::mem::replace(&mut *epoch, Arc::clone(&next));
+        let connections = Arc::strong_count(&old) - 1;
         self.change(|faults| faults.epoch = *next);
-        std::mem::replace(&mut *epoch, next)
+        (old, connections)
     }
 
     pub(super) fn lose(&self, loss: Option<Loss>) {

@@ -1,13 +1,13 @@
 //! Temporary folders for servers' data, removed after the test, or by a later one if the test was killed.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
+use super::postgres::shared_memory;
 use super::spawn;
 
 const PREFIX: &str = "distlock-kit-";
@@ -31,6 +31,8 @@ impl DataFolder {
         static SWEEP: Once = Once::new();
         let base = base();
         SWEEP.call_once(|| sweep(&base));
+        let turn = turn(&base);
+        turn.lock_shared().expect("cannot lock against the removal of old data folders");
         let folder = tempfile::Builder::new()
             .prefix(PREFIX)
             .tempdir_in(&base)
@@ -66,6 +68,12 @@ impl DataFolder {
     }
 }
 
+impl Drop for DataFolder {
+    fn drop(&mut self) {
+        shared_memory::release(self.path());
+    }
+}
+
 /// The temporary folder, unless the servers' user cannot get there.
 fn base() -> PathBuf {
     let usual = std::env::temp_dir();
@@ -78,28 +86,29 @@ pub(super) fn everyone_can_reach(path: &Path) -> bool {
     real.ancestors().all(|p| fs::metadata(p).is_ok_and(|m| m.permissions().mode() & 0o001 != 0))
 }
 
+/// The file that folders are created and removed under the lock of, so that none is removed between its creation and
+/// its being marked as in use.
+fn turn(base: &Path) -> File {
+    let path = base.join(format!("distlock-testkit-{}.lock", me()));
+    let file = File::options().create(true).append(true).open(&path);
+    file.unwrap_or_else(|e| panic!("cannot open {}: {e}", path.display()))
+}
+
 /// Removes folders whose test process is gone: it was killed, or kept its server in a `static`.
 fn sweep(base: &Path) {
+    let turn = turn(base);
     let Ok(entries) = fs::read_dir(base) else { return };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
-        if !ours {
-            continue;
-        }
-        let mark = path.join(OWNER);
-        // A folder made this moment may not be locked yet.
-        let old = fs::metadata(&mark)
-            .and_then(|m| m.modified())
-            .is_ok_and(|made| made.elapsed().is_ok_and(|age| age > Duration::from_secs(60)));
-        let mine = fs::metadata(&mark).is_ok_and(|m| m.uid() == rustix::process::geteuid().as_raw());
-        if !(old && mine) {
-            continue;
-        }
-        if let Ok(file) = File::open(&mark)
-            && !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
-        {
-            let _ = fs::remove_dir_all(&path);
+    turn.lock().expect("cannot lock against the creation of data folders");
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
+        let mark = entry.path().join(OWNER);
+        let mine = fs::metadata(&mark).is_ok_and(|file| file.uid() == me());
+        if mine && File::open(&mark).is_ok_and(|file| file.try_lock().is_ok()) {
+            shared_memory::release(&entry.path());
+            let _ = fs::remove_dir_all(entry.path());
         }
     }
+}
+
+fn me() -> u32 {
+    rustix::process::geteuid().as_raw()
 }

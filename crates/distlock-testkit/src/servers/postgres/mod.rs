@@ -1,6 +1,7 @@
 //! PostgreSQL: one server, and a primary with a replica.
 
 mod pair;
+pub(super) mod shared_memory;
 pub mod wire;
 
 use std::ffi::OsString;
@@ -126,8 +127,13 @@ impl PostgresBuilder {
         let mut args: Vec<OsString> = vec!["-D".into(), data_of(&folder).into()];
         args.extend(["-p".into(), port.number().to_string().into()]);
         let sockets = folder.path().display().to_string();
-        let defaults =
-            [("listen_addresses", "127.0.0.1"), ("unix_socket_directories", &sockets), ("fsync", "off")];
+        let defaults = [
+            ("listen_addresses", "127.0.0.1"),
+            ("unix_socket_directories", &sockets),
+            ("fsync", "off"),
+            // Files in the data folder: a killed server leaves none behind in /dev/shm.
+            ("dynamic_shared_memory_type", "mmap"),
+        ];
         let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in defaults.into_iter().chain(own) {
             args.extend(["-c".into(), format!("{name}={value}").into()]);
