@@ -4,6 +4,7 @@
 //! [`store`] and test it with `distlock-testkit`.
 
 mod api;
+pub mod blocking;
 mod clock;
 mod engine;
 mod error;

@@ -3,9 +3,7 @@
 use distlock_core::store::{Backend, Driver, StoreUrl};
 use distlock_core::{Error, ErrorKind, Locks, Result};
 
-static DRIVERS: &[&Driver] = &[
-    &distlock_core::memory::DRIVER,
-];
+static DRIVERS: &[&Driver] = &[&distlock_core::memory::DRIVER];
 
 /// The stores that this build knows, for help texts.
 #[must_use]

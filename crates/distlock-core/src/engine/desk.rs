@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_core::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::held::Held;
 use crate::error::Result;
 use crate::store::Lease;
-use std::sync::Arc;
 
 /// A piece of work for the engine's task.
 pub(crate) enum Mail {
@@ -33,7 +33,7 @@ pub(crate) struct Desk {
     /// Nobody is left who could post anything but what is under way.
     closed: AtomicBool,
     /// The task that read the mail is gone, and its runtime with it.
-    dead: AtomicBool,
+    dead: CancellationToken,
 }
 
 impl Desk {
@@ -78,13 +78,18 @@ impl Desk {
     }
 
     pub(crate) fn die(&self) {
-        self.dead.store(true, Ordering::SeqCst);
+        self.dead.cancel();
         let left = self.take();
         drop(left);
     }
 
+    /// Resolves when the task is gone.
+    pub(crate) async fn ended(&self) {
+        self.dead.cancelled().await;
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::SeqCst)
+        self.dead.is_cancelled()
     }
 }
 

@@ -107,6 +107,11 @@ impl Shared {
         .with_retry(false)
     }
 
+    /// Resolves when the engine's task has finished everything and ended.
+    pub(crate) async fn ended(&self) {
+        self.desk.ended().await;
+    }
+
     /// Puts a hold on the schedule, and wakes the task if it would otherwise sleep too long.
     fn watch(&self, due: Moment, held: &Arc<Held>) {
         if self.schedule.insert(due, held) {

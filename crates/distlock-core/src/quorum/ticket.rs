@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::Inner;
 use crate::clock::Moment;
-use crate::resource::{FencingToken, LockId, Resource};
+use crate::resource::{FencingToken, LockId};
 use crate::store::{Claim, Lease};
 
 /// For how long after an unanswered release the lock id is not used again on the nodes.
@@ -51,7 +51,12 @@ struct State {
     strays: Vec<usize>,
     /// Nodes that are being asked to take the lease again.
     repairing: Vec<usize>,
+    /// A lease of a later generation may be renewed or released until then, and must be found.
     keep_until: Moment,
+    /// A release of ours may still be carried out until then.
+    stale_until: Moment,
+    /// Earlier generations that have calls under way: while there are any, the count must go on.
+    older: Vec<Arc<Ticket>>,
 }
 
 impl Ticket {
@@ -96,7 +101,7 @@ impl Ticket {
     /// A release may have got lost on its way, or be carried out later.
     pub(super) fn may_be_released_late(&self, now: Moment) {
         let mut state = self.state();
-        state.keep_until = state.keep_until.max(now.after(STALE));
+        state.stale_until = state.stale_until.max(now.after(STALE));
     }
 
     /// A renewal was confirmed.
@@ -119,12 +124,13 @@ impl Ticket {
         self.state().repairing.retain(|other| *other != node);
     }
 
-    /// Whether nothing is lost if the ticket is: the plain lock id, no call under way, nothing that may arrive
-    /// late.
+    /// Whether the ticket can be forgotten: no call under way, nothing that may arrive late, and no lease of a
+    /// generation that only the ticket knows.
     fn is_idle(&self, now: Moment) -> bool {
-        let state = self.state();
-        let plain = self.generation == 0 && matches!(state.fate, Fate::Kept(_));
-        state.users == 0 && (plain || state.keep_until <= now)
+        let mut state = self.state();
+        state.older.retain(|older| !older.is_idle(now));
+        let known_without = self.generation == 0 || state.fate == Fate::Ended || state.keep_until <= now;
+        state.users == 0 && state.stale_until <= now && state.older.is_empty() && known_without
     }
 }
 
@@ -150,8 +156,8 @@ impl Ledger {
     /// The ticket for an attempt.
     pub(super) fn begin(inner: &Arc<Inner>, claim: &Claim) -> Use {
         let mut tickets = inner.ledger.tickets();
-        let generation = match tickets.by_id.get(&claim.lock_id) {
-            None => 0,
+        let (generation, older) = match tickets.by_id.get(&claim.lock_id) {
+            None => (0, Vec::new()),
             Some(ticket) => {
                 let mut state = ticket.state();
                 match state.fate {
@@ -165,13 +171,15 @@ impl Ledger {
                     // The older of two attempts at once is superseded, and undoes what it gets.
                     Fate::Open | Fate::Ended => {
                         state.fate = Fate::Ended;
-                        ticket.generation + 1
+                        let mut older = std::mem::take(&mut state.older);
+                        older.push(Arc::clone(ticket));
+                        (ticket.generation + 1, older)
                     }
                 }
             }
         };
         let lease = Lease::of(claim, FencingToken::new(0));
-        tickets.issue(inner, lease, generation, Fate::Open)
+        tickets.issue(inner, lease, generation, older, Fate::Open)
     }
 
     /// The ticket for a lease that was granted, or for what may be left of a claim.
@@ -181,7 +189,7 @@ impl Ledger {
             ticket.state().users += 1;
             return Use { inner: Arc::clone(inner), ticket: Arc::clone(ticket) };
         }
-        tickets.issue(inner, lease.clone(), 0, Fate::Kept(lease.token))
+        tickets.issue(inner, lease.clone(), 0, Vec::new(), Fate::Kept(lease.token))
     }
 
     #[cfg(test)]
@@ -191,7 +199,14 @@ impl Ledger {
 }
 
 impl Tickets {
-    fn issue(&mut self, inner: &Arc<Inner>, mut lease: Lease, generation: u32, fate: Fate) -> Use {
+    fn issue(
+        &mut self,
+        inner: &Arc<Inner>,
+        mut lease: Lease,
+        generation: u32,
+        older: Vec<Arc<Ticket>>,
+        fate: Fate,
+    ) -> Use {
         let now = inner.options.clock.now();
         if self.by_id.len() >= self.sweep_at {
             self.by_id.retain(|_, ticket| !ticket.is_idle(now));
@@ -206,6 +221,8 @@ impl Tickets {
             strays: Vec::new(),
             repairing: Vec::new(),
             keep_until: Moment::from_nanos(0),
+            stale_until: Moment::from_nanos(0),
+            older,
         };
         let ticket =
             Arc::new(Ticket { lock_id: lock_id.clone(), generation, lease, state: Mutex::new(state) });
@@ -241,16 +258,16 @@ impl Drop for Use {
         let now = self.inner.options.clock.now();
         let mut tickets = self.inner.ledger.tickets();
         self.ticket.state().users -= 1;
-        let current = tickets.by_id.get(&self.ticket.lock_id);
-        if current.is_some_and(|current| Arc::ptr_eq(current, &self.ticket)) && self.ticket.is_idle(now) {
+        // Ours, or the one of a later generation that waited for us.
+        if tickets.by_id.get(&self.ticket.lock_id).is_some_and(|current| current.is_idle(now)) {
             tickets.by_id.remove(&self.ticket.lock_id);
         }
     }
 }
 
 impl Use {
-    pub(super) fn resource(&self) -> &Resource {
-        &self.ticket.lease.resource
+    pub(super) fn is(&self, other: &Use) -> bool {
+        Arc::ptr_eq(&self.ticket, &other.ticket)
     }
 }
 

@@ -1,0 +1,150 @@
+//! The same API for programs without an async runtime. Every call blocks the calling thread; extension, wake-ups
+//! and loss detection run on a thread of their own.
+//!
+//! ```
+//! # use distlock_core::{blocking, memory::MemoryStore, store::Backend};
+//! # fn main() -> distlock_core::Result<()> {
+//! let locks = blocking::Locks::open(async { Ok(Backend::lease(MemoryStore::new())) })?;
+//! let guard = locks.mutex("nightly").acquire()?;
+//! assert!(locks.mutex("nightly").try_acquire()?.is_none());
+//! guard.release()?;
+//! # Ok(()) }
+//! ```
+
+mod guard;
+mod primitives;
+mod runtime;
+
+use std::future::{Future, IntoFuture};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::guard::{Guard, GuardSet};
+pub use self::primitives::{Mutex, RwLock, Semaphore};
+use self::runtime::Blocking;
+use crate::api::Request;
+use crate::error::Result;
+use crate::options::Options;
+use crate::resource::Kind;
+use crate::store::{Backend, Capabilities, Finding, Holder, Query, Record};
+
+/// Locks on one store, for threads. The blocking twin of [`crate::Locks`].
+#[derive(Clone, Debug)]
+pub struct Locks {
+    blocking: Arc<Blocking>,
+    options: Arc<Options>,
+}
+
+impl Locks {
+    /// Starts the background thread and connects on it.
+    ///
+    /// # Errors
+    /// Those of the connection; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) inside an async
+    /// runtime, where nothing may block; [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if no thread can
+    /// be started.
+    pub fn open<F>(connecting: F) -> Result<Self>
+    where
+        F: Future<Output = Result<Backend>>,
+    {
+        Locks::open_with(connecting, Options::default())
+    }
+
+    /// The same with other options than the defaults.
+    ///
+    /// # Errors
+    /// As for [`open`](Locks::open).
+    pub fn open_with<F>(connecting: F, options: Options) -> Result<Self>
+    where
+        F: Future<Output = Result<Backend>>,
+    {
+        let options = Arc::new(options);
+        let blocking = Blocking::start(async {
+            let backend = connecting.await?;
+            crate::Locks::builder(backend).options((*options).clone()).build()
+        })?;
+        Ok(Locks { blocking: Arc::new(blocking), options })
+    }
+
+    /// The same store and engine with other default options.
+    #[must_use]
+    pub fn with_options(&self, options: Options) -> Self {
+        Locks { blocking: Arc::clone(&self.blocking), options: Arc::new(options) }
+    }
+
+    fn locks(&self) -> crate::Locks {
+        crate::Locks { engine: Arc::clone(&self.blocking.locks().engine), options: Arc::clone(&self.options) }
+    }
+
+    /// A mutex.
+    #[must_use]
+    pub fn mutex(&self, name: impl Into<Arc<str>>) -> Mutex {
+        Mutex { blocking: Arc::clone(&self.blocking), inner: self.locks().mutex(name) }
+    }
+
+    /// A reader-writer lock.
+    #[must_use]
+    pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
+        RwLock { blocking: Arc::clone(&self.blocking), inner: self.locks().rw_lock(name) }
+    }
+
+    /// A semaphore.
+    #[must_use]
+    pub fn semaphore(&self, name: impl Into<Arc<str>>, permits: u32) -> Semaphore {
+        Semaphore { blocking: Arc::clone(&self.blocking), inner: self.locks().semaphore(name, permits) }
+    }
+
+    /// All of these or none; see [`crate::Locks::acquire_all`]. With a time limit if one is given.
+    ///
+    /// # Errors
+    /// As for [`crate::AcquireAll`].
+    pub fn acquire_all<I>(&self, requests: I, timeout: Option<Duration>) -> Result<GuardSet>
+    where
+        I: IntoIterator,
+        I::Item: Into<Request>,
+    {
+        let mut asking = self.locks().acquire_all(requests);
+        if let Some(limit) = timeout {
+            asking = asking.timeout(limit);
+        }
+        let inner = self.blocking.wait(asking.into_future())??;
+        Ok(GuardSet::new(Arc::clone(&self.blocking), inner))
+    }
+
+    /// What the store can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.blocking.locks().capabilities().clone()
+    }
+
+    /// What is held or waited for now; see [`crate::Locks::inspect`].
+    ///
+    /// # Errors
+    /// If the store cannot be reached or refuses.
+    pub fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        self.blocking.wait(self.blocking.locks().inspect(query))?
+    }
+
+    /// Forced release; see [`crate::Locks::break_lock`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn break_lock(&self, kind: Kind, name: impl Into<Arc<str>>) -> Result<Vec<Holder>> {
+        self.blocking.wait(self.blocking.locks().break_lock(kind, name))?
+    }
+
+    /// Says what was found at the store and what is dangerous there.
+    ///
+    /// # Errors
+    /// If the store cannot be reached.
+    pub fn doctor(&self) -> Result<Vec<Finding>> {
+        self.blocking.wait(self.blocking.locks().doctor())?
+    }
+
+    /// Releases everything; see [`crate::Locks::shutdown`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn shutdown(&self) -> Result<()> {
+        self.blocking.wait(self.blocking.locks().shutdown())?
+    }
+}

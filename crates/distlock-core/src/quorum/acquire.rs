@@ -1,0 +1,228 @@
+//! Acquiring: all nodes at once, a majority of all of them must grant, and a majority must know the token.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Inner;
+use super::error::Failures;
+use super::round::{Answer, Round, to_node};
+use super::ticket::{Fate, Ledger, Use};
+use super::tokens;
+use super::withdraw::{Persist, withdraw, withdraw_all};
+use crate::error::{Error, Result};
+use crate::resource::{FencingToken, RecordKind};
+use crate::store::{Attempt, Batch, Claim};
+
+/// What the nodes said to one claim.
+struct Poll {
+    ticket: Use,
+    granted: Vec<(usize, FencingToken)>,
+    busy: Vec<(usize, Option<Duration>)>,
+    failed: Vec<(usize, Error)>,
+}
+
+impl Poll {
+    fn record(&mut self, node: usize, answer: Result<Attempt>) {
+        match answer {
+            Ok(Attempt::Granted { token }) => self.granted.push((node, token)),
+            Ok(Attempt::Busy { retry_after }) => self.busy.push((node, retry_after)),
+            Err(error) => self.failed.push((node, error)),
+        }
+    }
+
+    /// Won, or not to be won any more.
+    fn is_decided(&self, inner: &Inner) -> bool {
+        let lost = self.busy.len() + self.failed.len();
+        self.granted.len() >= inner.majority || inner.nodes.len() - lost < inner.majority
+    }
+}
+
+pub(super) async fn try_acquire(inner: &Arc<Inner>, claims: &[Claim]) -> Batch<Attempt> {
+    let started = inner.options.clock.now();
+    let mut answers: Vec<Option<Result<Attempt>>> =
+        claims.iter().map(|claim| inner.refuse(claim.resource.kind()).map(Err)).collect();
+    let asked: Vec<usize> = (0..claims.len()).filter(|at| answers[*at].is_none()).collect();
+    let mut polls: Vec<Poll> = asked
+        .iter()
+        .map(|at| Poll {
+            ticket: Ledger::begin(inner, &claims[*at]),
+            granted: Vec::new(),
+            busy: Vec::new(),
+            failed: Vec::new(),
+        })
+        .collect();
+    let for_nodes: Vec<Claim> =
+        asked.iter().zip(&polls).map(|(at, poll)| for_node(&claims[*at], &poll.ticket)).collect();
+
+    collect(inner, for_nodes, &mut polls).await;
+    let tokens = confirm_tokens(inner, &polls).await;
+
+    let mut undo = Vec::new();
+    for ((at, poll), token) in asked.into_iter().zip(polls).zip(tokens) {
+        let expiry = claims[at].expiry;
+        let elapsed = inner.options.clock.now().since(started);
+        let in_time = elapsed.saturating_add(inner.options.min_validity) < expiry;
+        let granted = token.as_ref().ok().copied().flatten().filter(|_| in_time);
+        let kept = granted.and_then(|token| Some((token, poll.ticket.keep(token, started)?)));
+        answers[at] = Some(match kept {
+            Some((token, strays)) => {
+                tokens::write_back_later(inner, &poll.ticket, token, strays);
+                Ok(Attempt::Granted { token })
+            }
+            None => {
+                let answer = match token {
+                    Err(error) => Err(error),
+                    // Won too late to be of use, or too late for whoever asked, who released it meanwhile.
+                    Ok(Some(_)) => Ok(Attempt::Busy { retry_after: None }),
+                    Ok(None) => conclude(inner, &poll),
+                };
+                undo.push(poll);
+                answer.map_err(|error| error.about(&claims[at].resource))
+            }
+        });
+    }
+    undo_all(inner, undo).await;
+    Ok(answers.into_iter().flatten().collect())
+}
+
+/// The claim as a node sees it. Order among waiters is a matter of one node; over many, one queue contradicts
+/// the other and everybody waits for everybody, so nodes are never asked for it.
+fn for_node(claim: &Claim, ticket: &Use) -> Claim {
+    let lock = claim.resource.kind().record() == RecordKind::Lock;
+    Claim {
+        lock_id: ticket.lease.lock_id.clone(),
+        waiting: claim.waiting.clone().filter(|_| lock),
+        in_turn: false,
+        ..claim.clone()
+    }
+}
+
+/// Asks all nodes and listens until every claim is decided or the time is over.
+async fn collect(inner: &Arc<Inner>, claims: Vec<Claim>, polls: &mut [Poll]) {
+    if polls.is_empty() {
+        return;
+    }
+    let tickets: Arc<Vec<Use>> = Arc::new(polls.iter().map(|poll| poll.ticket.clone()).collect());
+    let mut round = Round::begin(inner);
+    for node in 0..inner.nodes.len() {
+        let call = to_node(inner, node, claims.clone(), |store, claims| async move {
+            store.try_acquire(&claims).await
+        });
+        let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
+        round.call(node, call, move |answer| answered_late(inner, tickets, answer));
+    }
+    drop(tickets);
+    while !polls.iter().all(|poll| poll.is_decided(inner)) {
+        let Some(answer) = round.next().await else { break };
+        record(polls, answer);
+    }
+    for answer in round.close().await {
+        record(polls, answer);
+    }
+}
+
+fn record(polls: &mut [Poll], answer: Answer<Attempt>) {
+    for (poll, item) in polls.iter_mut().zip(answer.items) {
+        poll.record(answer.node, item);
+    }
+}
+
+/// A node answered after nobody listened any more. If the claim was won without it, its vote is welcome, and it
+/// is told the token; if the claim failed or was released since, its vote must go.
+async fn answered_late(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, answer: Answer<Attempt>) {
+    let node = answer.node;
+    let mut ended = Vec::new();
+    let mut raise = Vec::new();
+    for (ticket, item) in tickets.iter().zip(answer.items) {
+        let granted = match item {
+            Ok(Attempt::Granted { token }) => Some(token),
+            Ok(Attempt::Busy { .. }) => continue,
+            Err(error) if error.is_outcome_unknown() => None,
+            Err(_) => continue,
+        };
+        match ticket.granted_late(node) {
+            Fate::Open => {}
+            Fate::Ended => ended.push(ticket.clone()),
+            Fate::Kept(token) if granted.is_some_and(|own| own < token) => raise.push((ticket.clone(), token)),
+            Fate::Kept(_) => {}
+        }
+    }
+    drop(tickets);
+    if !raise.is_empty() {
+        tokens::write_back_to(&inner, node, raise).await;
+    }
+    if !ended.is_empty() {
+        withdraw(inner, node, ended, Persist::Yes).await;
+    }
+}
+
+/// For each claim that a majority granted: its token, once a majority knows it. `Ok(None)`: not granted.
+async fn confirm_tokens(inner: &Arc<Inner>, polls: &[Poll]) -> Vec<Result<Option<FencingToken>>> {
+    let won: Vec<usize> = (0..polls.len()).filter(|at| polls[*at].granted.len() >= inner.majority).collect();
+    let votes = won.iter().map(|at| tokens::Vote::new(&polls[*at].ticket, &polls[*at].granted)).collect();
+    let confirmed = tokens::write_back(inner, votes).await;
+    let mut tokens: Vec<Result<Option<FencingToken>>> = polls.iter().map(|_| Ok(None)).collect();
+    for (at, token) in won.into_iter().zip(confirmed) {
+        tokens[at] = token;
+    }
+    tokens
+}
+
+/// What to say of a claim that was not won: contention if a majority answered, a store that is down otherwise.
+fn conclude(inner: &Inner, poll: &Poll) -> Result<Attempt> {
+    let answered = poll.granted.len() + poll.busy.len();
+    // Votes were won but the tokens could not be confirmed because leases were gone again.
+    if poll.granted.len() >= inner.majority {
+        return Ok(Attempt::Busy { retry_after: None });
+    }
+    if answered >= inner.majority {
+        return Ok(Attempt::Busy { retry_after: retry_after(inner, poll) });
+    }
+    let mut failures = Failures::new(inner);
+    for (node, error) in &poll.failed {
+        failures.add(*node, error.clone());
+    }
+    failures.add_silent(inner.nodes.len() - answered - poll.failed.len());
+    Err(failures.into_error(answered))
+}
+
+/// When it is worth asking again. Nodes that granted are free again once our votes are undone; so many of those
+/// that refused must come free that both make a majority.
+///
+/// If fewer than a majority refused, no rival can have won: votes were split, all will be undone in a moment, and
+/// only a random pause keeps the same rivals from splitting them again.
+fn retry_after(inner: &Inner, poll: &Poll) -> Option<Duration> {
+    if poll.busy.len() < inner.majority {
+        let most = inner.options.node_timeout.min(Duration::from_millis(20));
+        return Some(most.mul_f64(0.1 + 0.9 * fastrand::f64()));
+    }
+    let mut left: Vec<Duration> = poll.busy.iter().filter_map(|(_, left)| *left).collect();
+    left.sort_unstable();
+    let needed = inner.majority - poll.granted.len().min(inner.majority - 1);
+    left.get(needed - 1).copied()
+}
+
+/// Takes every vote of the failed claims back: where nodes granted or may have granted, until they confirm.
+async fn undo_all(inner: &Arc<Inner>, polls: Vec<Poll>) {
+    let nodes = inner.nodes.len();
+    let mut surely: Vec<(usize, Vec<Use>)> = (0..nodes).map(|node| (node, Vec::new())).collect();
+    let mut perhaps = surely.clone();
+    for poll in polls {
+        let (strays, asked_before) = poll.ticket.end();
+        for (node, (surely, perhaps)) in surely.iter_mut().zip(&mut perhaps).enumerate() {
+            let granted = poll.granted.iter().any(|(other, _)| *other == node) || strays.contains(&node);
+            let unknown = poll.failed.iter().any(|(other, e)| *other == node && e.is_outcome_unknown());
+            let busy = poll.busy.iter().any(|(other, _)| *other == node);
+            if granted || unknown || (busy && asked_before) {
+                surely.1.push(poll.ticket.clone());
+            } else if !busy {
+                perhaps.1.push(poll.ticket.clone());
+            }
+        }
+    }
+    let inner_too = Arc::clone(inner);
+    if perhaps.iter().any(|(_, what)| !what.is_empty()) {
+        tokio::spawn(async move { withdraw_all(&inner_too, perhaps, Persist::No).await });
+    }
+    withdraw_all(inner, surely, Persist::Yes).await;
+}

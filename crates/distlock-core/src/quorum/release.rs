@@ -1,0 +1,112 @@
+//! Releasing: all nodes are told; a majority that confirms is enough to go on, the others are seen to.
+
+use std::sync::Arc;
+
+use super::Inner;
+use super::error::Failures;
+use super::round::{Answer, Round, to_node};
+use super::ticket::{Ledger, Use};
+use super::withdraw::{Persist, withdraw};
+use crate::error::{Error, Result};
+use crate::store::{Batch, Lease, Released};
+
+/// What the nodes said to one release.
+#[derive(Default)]
+struct Poll {
+    done: usize,
+    woke: bool,
+    not_ours: usize,
+    failed: Vec<(usize, Error)>,
+}
+
+impl Poll {
+    fn record(&mut self, node: usize, answer: Result<Released>) {
+        match answer {
+            Ok(Released::Done { woke }) => {
+                self.done += 1;
+                self.woke |= woke;
+            }
+            Ok(Released::NotYours) => self.not_ours += 1,
+            Err(error) => self.failed.push((node, error)),
+        }
+    }
+
+    fn is_decided(&self, inner: &Inner) -> bool {
+        self.done >= inner.majority || self.not_ours >= inner.majority
+    }
+
+    /// Once a majority has nothing of ours any more, the others cannot keep anybody out, whatever they have.
+    fn conclude(self, inner: &Inner) -> Result<Released> {
+        let answered = self.done + self.not_ours;
+        if self.not_ours >= inner.majority {
+            return Ok(Released::NotYours);
+        }
+        if answered >= inner.majority {
+            return Ok(Released::Done { woke: self.woke });
+        }
+        let mut failures = Failures::new(inner);
+        failures.add_silent(inner.nodes.len() - answered - self.failed.len());
+        for (node, error) in self.failed {
+            failures.add(node, error);
+        }
+        Err(failures.into_error(answered).with_unknown_outcome())
+    }
+}
+
+pub(super) async fn release(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Released> {
+    let tickets: Arc<Vec<Use>> = Arc::new(leases.iter().map(|lease| Ledger::of(inner, lease)).collect());
+    for ticket in &*tickets {
+        ticket.end();
+    }
+    let for_nodes: Vec<Lease> = leases
+        .iter()
+        .zip(&*tickets)
+        .map(|(lease, ticket)| Lease { lock_id: ticket.lease.lock_id.clone(), ..lease.clone() })
+        .collect();
+    let mut polls: Vec<Poll> = leases.iter().map(|_| Poll::default()).collect();
+    let mut round = Round::begin(inner);
+    for node in 0..inner.nodes.len() {
+        let call = to_node(inner, node, for_nodes.clone(), |store, leases| async move {
+            store.release(&leases).await
+        });
+        let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
+        round.call(node, call, move |answer| see_to_failed(inner, tickets, answer));
+    }
+    while !polls.iter().all(|poll| poll.is_decided(inner)) {
+        let Some(answer) = round.next().await else { break };
+        record(inner, &tickets, &mut polls, answer);
+    }
+    for answer in round.close().await {
+        record(inner, &tickets, &mut polls, answer);
+    }
+    Ok(polls.into_iter().map(|poll| poll.conclude(inner)).collect())
+}
+
+fn record(inner: &Arc<Inner>, tickets: &Arc<Vec<Use>>, polls: &mut [Poll], answer: Answer<Released>) {
+    let mut failed = Vec::new();
+    for ((poll, ticket), item) in polls.iter_mut().zip(&**tickets).zip(answer.items) {
+        if item.is_err() {
+            failed.push(ticket.clone());
+        }
+        poll.record(answer.node, item);
+    }
+    again(inner, answer.node, failed);
+}
+
+async fn see_to_failed(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, answer: Answer<Released>) {
+    let failed = tickets.iter().zip(&answer.items).filter(|(_, item)| item.is_err());
+    again(&inner, answer.node, failed.map(|(ticket, _)| ticket.clone()).collect());
+}
+
+/// A node that failed to release is asked again, in the background, until it confirms or the expiry is over:
+/// its vote would be missing for whoever comes next.
+fn again(inner: &Arc<Inner>, node: usize, what: Vec<Use>) {
+    if what.is_empty() {
+        return;
+    }
+    let now = inner.options.clock.now();
+    for ticket in &what {
+        ticket.may_be_released_late(now);
+    }
+    tokio::spawn(withdraw(Arc::clone(inner), node, what, Persist::Yes));
+}

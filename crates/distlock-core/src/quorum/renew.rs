@@ -1,0 +1,151 @@
+//! Renewing: a majority of *all* nodes must extend. Counting over the nodes that once granted gives two holders.
+
+use std::sync::Arc;
+
+use super::Inner;
+use super::error::Failures;
+use super::round::{Answer, Round, to_node};
+use super::ticket::{Fate, Ledger, Use};
+use super::tokens;
+use super::withdraw::{Persist, withdraw};
+use crate::error::{Error, Result};
+use crate::store::{Attempt, Batch, Claim, Lease, Renewal};
+
+/// What the nodes said to one renewal.
+struct Poll {
+    extended: usize,
+    not_ours: Vec<usize>,
+    failed: Vec<(usize, Error)>,
+}
+
+impl Poll {
+    fn record(&mut self, node: usize, answer: Result<Renewal>) {
+        match answer {
+            Ok(Renewal::Extended) => self.extended += 1,
+            Ok(Renewal::NotYours) => self.not_ours.push(node),
+            Err(error) => self.failed.push((node, error)),
+        }
+    }
+
+    fn is_decided(&self, inner: &Inner) -> bool {
+        let lost = self.not_ours.len() + self.failed.len();
+        self.extended >= inner.majority || inner.nodes.len() - lost < inner.majority
+    }
+
+    /// A majority that cannot be had since nodes said no is a lost lease. One that cannot be had since nodes
+    /// failed is an error, and the engine asks again until its deadline.
+    fn conclude(self, inner: &Inner) -> Result<Renewal> {
+        if self.extended >= inner.majority {
+            return Ok(Renewal::Extended);
+        }
+        if inner.nodes.len() - self.not_ours.len() < inner.majority {
+            return Ok(Renewal::NotYours);
+        }
+        let mut failures = Failures::new(inner);
+        let answered = self.extended + self.not_ours.len();
+        failures.add_silent(inner.nodes.len() - answered - self.failed.len());
+        for (node, error) in self.failed {
+            failures.add(node, error);
+        }
+        let unknown = failures.outcome_unknown();
+        let error = failures.into_error(answered);
+        Err(if unknown { error.with_unknown_outcome() } else { error })
+    }
+}
+
+pub(super) async fn renew(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Renewal> {
+    let tickets: Arc<Vec<Use>> = Arc::new(leases.iter().map(|lease| Ledger::of(inner, lease)).collect());
+    let for_nodes: Vec<Lease> = leases
+        .iter()
+        .zip(&*tickets)
+        .map(|(lease, ticket)| Lease { lock_id: ticket.lease.lock_id.clone(), ..lease.clone() })
+        .collect();
+    let for_nodes = Arc::new(for_nodes);
+    let mut polls: Vec<Poll> =
+        leases.iter().map(|_| Poll { extended: 0, not_ours: Vec::new(), failed: Vec::new() }).collect();
+    let mut round = Round::begin(inner);
+    for node in 0..inner.nodes.len() {
+        let leases = for_nodes.to_vec();
+        let call = to_node(inner, node, leases, |store, leases| async move { store.renew(&leases).await });
+        // Keeps the tickets known while a call is out, so that a release meanwhile is seen.
+        let tickets = Arc::clone(&tickets);
+        round.call(node, call, |_| async move { drop(tickets) });
+    }
+    while !polls.iter().all(|poll| poll.is_decided(inner)) {
+        let Some(answer) = round.next().await else { break };
+        record(&mut polls, answer);
+    }
+    for answer in round.close().await {
+        record(&mut polls, answer);
+    }
+    let now = inner.options.clock.now();
+    let mut missing: Vec<Vec<(Use, Lease)>> = inner.nodes.iter().map(|_| Vec::new()).collect();
+    let mut answers = Vec::with_capacity(polls.len());
+    for ((poll, ticket), lease) in polls.into_iter().zip(&*tickets).zip(&*for_nodes) {
+        if poll.extended >= inner.majority {
+            ticket.touch(now);
+            for node in &poll.not_ours {
+                if inner.options.repair && ticket.begin_repair(*node) {
+                    missing[*node].push((ticket.clone(), lease.clone()));
+                }
+            }
+        }
+        answers.push(poll.conclude(inner));
+    }
+    for (node, what) in missing.into_iter().enumerate().filter(|(_, what)| !what.is_empty()) {
+        tokio::spawn(repair(Arc::clone(inner), node, what));
+    }
+    Ok(answers)
+}
+
+fn record(polls: &mut [Poll], answer: Answer<Renewal>) {
+    for (poll, item) in polls.iter_mut().zip(answer.items) {
+        poll.record(answer.node, item);
+    }
+}
+
+/// Takes leases that a majority has just extended on a node that does not have them. It was down or a rival's
+/// when they were acquired, or it came back with empty hands; without this, one restart after the other would
+/// wear a long-held lock down to less than a majority, and a rival could win before the holder knows.
+///
+/// The new vote counts for nothing but later renewals. It is an ordinary claim, so it takes nothing from
+/// anybody; and it is given back if the lease was released meanwhile.
+async fn repair(inner: Arc<Inner>, node: usize, what: Vec<(Use, Lease)>) {
+    let claims: Vec<Claim> = what.iter().map(|(_, lease)| as_claim(lease)).collect();
+    let call =
+        to_node(&inner, node, claims, |store, claims: Vec<Claim>| async move { store.try_acquire(&claims).await });
+    let answers: Vec<Result<Attempt>> = call.await;
+    let mut undo = Vec::new();
+    let mut raise = Vec::new();
+    for ((ticket, lease), answer) in what.into_iter().zip(answers) {
+        ticket.end_repair(node);
+        let granted = match answer {
+            Ok(Attempt::Granted { token }) => Some(token),
+            Err(error) if error.is_outcome_unknown() => None,
+            Ok(Attempt::Busy { .. }) | Err(_) => continue,
+        };
+        match ticket.granted_late(node) {
+            Fate::Ended => undo.push(ticket),
+            Fate::Kept(_) if granted.is_some_and(|own| own < lease.token) => raise.push((ticket, lease.token)),
+            Fate::Kept(_) | Fate::Open => {}
+        }
+    }
+    if !raise.is_empty() {
+        tokens::write_back_to(&inner, node, raise).await;
+    }
+    if !undo.is_empty() {
+        withdraw(inner, node, undo, Persist::Yes).await;
+    }
+}
+
+fn as_claim(lease: &Lease) -> Claim {
+    Claim {
+        resource: lease.resource.clone(),
+        lock_id: lease.lock_id.clone(),
+        weight: lease.weight,
+        capacity: lease.capacity,
+        expiry: lease.expiry,
+        waiting: None,
+        in_turn: false,
+    }
+}

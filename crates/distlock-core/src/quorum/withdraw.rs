@@ -1,0 +1,124 @@
+//! Taking back what nodes granted or may have granted, until they say that it is gone.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::Inner;
+use super::ticket::Use;
+use crate::clock::Moment;
+use crate::store::Lease;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// Nobody tries longer than this; what is left then goes at its expiry.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What a node should give back, and after which moment it has gone by itself.
+#[derive(Debug)]
+pub(super) struct Leftover {
+    what: Use,
+    until: Moment,
+}
+
+/// The way to the task that goes on asking a node. There is none while nothing is left there.
+#[derive(Debug, Default)]
+pub(super) struct Leftovers(Option<UnboundedSender<Leftover>>);
+
+/// Whether to go on if a node fails to give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Persist {
+    /// It granted or may have: until it confirms, or the expiry is over.
+    Yes,
+    /// It has not answered yet, and its late answer will be seen to: once is enough.
+    No,
+}
+
+/// Takes tickets back on several nodes at once, and returns when each was asked once or at the node time-out.
+/// The rest goes on by itself.
+pub(super) async fn withdraw_all(inner: &Arc<Inner>, plan: Vec<(usize, Vec<Use>)>, persist: Persist) {
+    let asked = plan.into_iter().filter(|(_, what)| !what.is_empty());
+    let tasks: Vec<_> = asked
+        .map(|(node, what)| tokio::spawn(withdraw(Arc::clone(inner), node, what, persist)))
+        .collect();
+    if !tasks.is_empty() {
+        let _ = tokio::time::timeout(inner.options.node_timeout, join_all(tasks)).await;
+    }
+}
+
+/// Asks one node once to give back; what fails is left to its follow-up task.
+pub(super) async fn withdraw(inner: Arc<Inner>, node: usize, what: Vec<Use>, persist: Persist) {
+    let failed = ask(&inner, node, what).await;
+    if persist == Persist::No {
+        return;
+    }
+    let now = inner.options.clock.now();
+    for what in failed {
+        let until = now.after(what.lease.expiry.min(PATIENCE));
+        leave(&inner, node, Leftover { what, until });
+    }
+}
+
+/// Returns what the node did not confirm.
+async fn ask(inner: &Arc<Inner>, node: usize, mut what: Vec<Use>) -> Vec<Use> {
+    let leases: Vec<Lease> = what.iter().map(|ticket| ticket.lease.clone()).collect();
+    let call = |store: Arc<dyn crate::store::LeaseStore>| async move { store.release(&leases).await };
+    let mut answers = inner.nodes[node].call(what.len(), call).await.into_iter();
+    let now = inner.options.clock.now();
+    what.retain(|ticket| {
+        let Some(Err(error)) = answers.next() else { return false };
+        if error.is_outcome_unknown() {
+            ticket.may_be_released_late(now);
+        }
+        true
+    });
+    what
+}
+
+fn leave(inner: &Arc<Inner>, node: usize, leftover: Leftover) {
+    let mut leftovers = inner.nodes[node].leftovers.lock().unwrap_or_else(PoisonError::into_inner);
+    let leftover = match &leftovers.0 {
+        None => leftover,
+        Some(sender) => match sender.send(leftover) {
+            Ok(()) => return,
+            // The follow-up task went down with its runtime.
+            Err(unsent) => unsent.0,
+        },
+    };
+    let (sender, receiver) = unbounded_channel();
+    let _ = sender.send(leftover);
+    leftovers.0 = Some(sender);
+    tokio::spawn(follow_up(Arc::clone(inner), node, receiver));
+}
+
+/// One task for each node that did not give back what it should: it asks again, for all of it at once.
+async fn follow_up(inner: Arc<Inner>, node: usize, mut receiver: UnboundedReceiver<Leftover>) {
+    let mut left: Vec<Leftover> = Vec::new();
+    let mut pause = FIRST_PAUSE;
+    loop {
+        while let Ok(leftover) = receiver.try_recv() {
+            left.push(leftover);
+        }
+        let now = inner.options.clock.now();
+        left.retain(|leftover| leftover.until > now);
+        if left.is_empty() {
+            let mut leftovers = inner.nodes[node].leftovers.lock().unwrap_or_else(PoisonError::into_inner);
+            // Nothing is added while we hold this, so that nothing is forgotten.
+            match receiver.try_recv() {
+                Ok(leftover) => left.push(leftover),
+                Err(_) => {
+                    leftovers.0 = None;
+                    return;
+                }
+            }
+        }
+        tokio::time::sleep(pause).await;
+        let mut batch: Vec<Leftover> = left.drain(..left.len().min(inner.max_batch)).collect();
+        let failed = ask(&inner, node, batch.iter().map(|leftover| leftover.what.clone()).collect()).await;
+        batch.retain(|leftover| failed.iter().any(|what| what.is(&leftover.what)));
+        pause = if batch.is_empty() { FIRST_PAUSE } else { (pause * 2).min(LAST_PAUSE) };
+        left.append(&mut batch);
+    }
+}

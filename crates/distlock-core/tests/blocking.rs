@@ -1,0 +1,94 @@
+//! The blocking twin: for threads, without a runtime of the caller's.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use distlock_core::memory::MemoryStore;
+use distlock_core::store::{Backend, Query};
+use distlock_core::{ErrorKind, Kind, LossReason, Options, Request, blocking};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn open(store: &MemoryStore) -> blocking::Locks {
+    let options = Options::new().expiry(300 * MS).unwrap();
+    let store = store.clone();
+    blocking::Locks::open_with(async { Ok(Backend::lease(store)) }, options).unwrap()
+}
+
+#[test]
+fn threads_exclude_each_other_and_locks_outlive_their_expiry() {
+    let store = MemoryStore::new();
+    let inside = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let locks = open(&store);
+                for _ in 0..25 {
+                    let guard = locks.mutex("a").acquire().unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    std::thread::yield_now();
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().unwrap();
+                }
+            });
+        }
+    });
+    let locks = open(&store);
+    let guard = locks.mutex("long").acquire().unwrap();
+    assert_eq!(guard.wait_lost(1000 * MS).unwrap(), None, "it was extended meanwhile");
+    assert!(!guard.is_lost() && guard.time_left().is_some());
+}
+
+#[test]
+fn a_dropped_guard_is_released_before_the_drop_returns() {
+    let store = MemoryStore::new();
+    let (ours, theirs) = (open(&store), open(&store));
+    for _ in 0..20 {
+        drop(ours.mutex("a").acquire().unwrap());
+        drop(theirs.mutex("a").try_acquire().unwrap().expect("free"));
+    }
+}
+
+#[test]
+fn every_primitive_has_its_twin() {
+    let store = MemoryStore::new();
+    let (ours, theirs) = (open(&store), open(&store));
+    let read = ours.rw_lock("r").read().unwrap();
+    drop(theirs.rw_lock("r").try_read().unwrap().unwrap());
+    assert!(theirs.rw_lock("r").try_write().unwrap().is_none());
+    assert_eq!(theirs.rw_lock("r").write_within(20 * MS).unwrap_err().kind(), ErrorKind::Timeout);
+    read.release().unwrap();
+    let permits = ours.semaphore("s", 3).acquire_many(2).unwrap();
+    assert!(theirs.semaphore("s", 3).try_acquire_many(2).unwrap().is_none());
+    let begun = Instant::now();
+    let error = theirs.semaphore("s", 3).acquire_many_within(2, 30 * MS).unwrap_err();
+    assert!(error.kind() == ErrorKind::Timeout && begun.elapsed() >= 30 * MS);
+    permits.release().unwrap();
+    let fair = ours.mutex("f").fair().acquire().unwrap();
+    assert!(theirs.mutex("f").try_acquire().unwrap().is_none());
+    assert_eq!(theirs.inspect(&Query::named("f")).unwrap().len(), 1);
+    theirs.break_lock(Kind::Mutex, "f").unwrap();
+    assert_eq!(fair.wait_lost(Duration::from_secs(5)).unwrap(), Some(LossReason::NotYours));
+    let all =
+        ours.acquire_all([Request::mutex("x"), Request::read("y")], Some(Duration::from_secs(1))).unwrap();
+    assert!(all.guards().len() == 2 && !all.is_lost());
+    all.release().unwrap();
+    ours.shutdown().unwrap();
+    assert_eq!(ours.mutex("a").acquire().unwrap_err().kind(), ErrorKind::ShutDown);
+}
+
+#[test]
+fn inside_an_async_runtime_it_refuses_instead_of_panicking() {
+    let store = MemoryStore::new();
+    let locks = open(&store);
+    let guard = locks.mutex("held").acquire().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        assert_eq!(locks.mutex("a").acquire().unwrap_err().kind(), ErrorKind::InvalidInput);
+        drop(guard);
+        drop(locks);
+    });
+    let again = open(&store);
+    assert!(again.mutex("held").acquire_within(Duration::from_secs(5)).is_ok());
+}
