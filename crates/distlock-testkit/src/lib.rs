@@ -1,4 +1,5 @@
 //! (being written)
 
+pub mod history;
 pub mod proxy;
 pub mod servers;

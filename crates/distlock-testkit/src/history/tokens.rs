@@ -1,0 +1,75 @@
+//! The rules for fencing tokens.
+
+use std::collections::HashMap;
+
+use super::check::{Findings, Rule};
+use super::story::{Grant, Story};
+
+/// Checks all grants of one resource.
+pub(super) fn check(resource: &str, stories: &[&Story<'_>], findings: &mut Findings) {
+    let mut grants: Vec<(&Story<'_>, &Grant<'_>)> =
+        stories.iter().filter_map(|story| story.grant.as_ref().map(|grant| (*story, grant))).collect();
+    grants.sort_by_key(|(_, grant)| grant.told.at);
+    twice(resource, &grants, findings);
+    told_before_asked(resource, &grants, findings);
+    one_after_the_other(resource, &grants, findings);
+}
+
+fn twice(resource: &str, grants: &[(&Story<'_>, &Grant<'_>)], findings: &mut Findings) {
+    let mut seen: HashMap<u64, &Grant<'_>> = HashMap::new();
+    for (_, grant) in grants {
+        // One lock id twice is another rule's business.
+        if let Some(earlier) =
+            seen.insert(grant.token, grant).filter(|earlier| earlier.lock_id != grant.lock_id)
+        {
+            let text = format!("token {} of {resource} was given out twice", grant.token);
+            findings.add(Rule::TokenTwice, text, [earlier.told, grant.told]);
+        }
+    }
+}
+
+/// Whatever was granted before we even asked has a lower token than ours: for every kind of lock.
+fn told_before_asked(resource: &str, grants: &[(&Story<'_>, &Grant<'_>)], findings: &mut Findings) {
+    let mut asks: Vec<_> = grants.to_vec();
+    asks.sort_by_key(|(story, _)| story.asked.at);
+    let mut told = grants.iter().map(|(_, grant)| *grant).peekable();
+    let mut highest: Option<&Grant<'_>> = None;
+    for (story, grant) in asks {
+        while let Some(earlier) = told.next_if(|earlier| earlier.told.at < story.asked.at) {
+            if highest.is_none_or(|highest| highest.token < earlier.token) {
+                highest = Some(earlier);
+            }
+        }
+        if let Some(earlier) = highest.filter(|earlier| earlier.token > grant.token) {
+            not_higher(resource, earlier, (story, grant), findings);
+        }
+    }
+}
+
+/// Of two that exclude each other and were held one after the other, the later one has the higher token, although
+/// both had asked before: the store decided on the second one after the first one's end.
+fn one_after_the_other(resource: &str, grants: &[(&Story<'_>, &Grant<'_>)], findings: &mut Findings) {
+    for (at, (story, grant)) in grants.iter().enumerate() {
+        let Some((_, ended)) = grant.interval() else { continue };
+        let later = grants[at + 1..].iter().find(|(other, later)| {
+            let after = later.interval().is_some_and(|(begun, _)| begun > ended);
+            // Otherwise the rule above has said it.
+            let had_asked = other.asked.at <= grant.told.at;
+            after && had_asked && story.excludes(other) && later.token < grant.token
+        });
+        if let Some((other, later)) = later {
+            not_higher(resource, grant, (other, later), findings);
+        }
+    }
+}
+
+fn not_higher(
+    resource: &str,
+    earlier: &Grant<'_>,
+    (story, grant): (&Story<'_>, &Grant<'_>),
+    findings: &mut Findings,
+) {
+    let text = format!("token {} of {resource} comes after {}", grant.token, earlier.token);
+    let lines = [Some(earlier.told), earlier.held.map(|(_, last)| last), Some(story.asked), Some(grant.told)];
+    findings.add(Rule::TokenNotHigher, text, lines.into_iter().flatten());
+}

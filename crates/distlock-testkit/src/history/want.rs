@@ -1,0 +1,162 @@
+//! What is asked for, as data: so that it can be written down and handed to another process.
+
+use std::sync::Arc;
+
+use distlock_core::store::{Capabilities, Fairness};
+use distlock_core::{Acquire, Kind, Locks, Request, Resource, TryAcquire, WRITER_WEIGHT};
+use serde::{Deserialize, Serialize};
+
+/// One lock of any kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Want {
+    /// A mutex.
+    Mutex(String),
+    /// A fair mutex.
+    FairMutex(String),
+    /// A reader-writer lock, to read.
+    Read(String),
+    /// A reader-writer lock, to write.
+    Write(String),
+    /// Permits of a semaphore.
+    Permits {
+        /// Its name.
+        name: String,
+        /// How many there are.
+        permits: u32,
+        /// How many are wanted.
+        wanted: u32,
+    },
+}
+
+impl Want {
+    /// A mutex.
+    pub fn mutex(name: impl Into<String>) -> Self {
+        Want::Mutex(name.into())
+    }
+
+    /// A fair mutex.
+    pub fn fair(name: impl Into<String>) -> Self {
+        Want::FairMutex(name.into())
+    }
+
+    /// A reader-writer lock, to read.
+    pub fn read(name: impl Into<String>) -> Self {
+        Want::Read(name.into())
+    }
+
+    /// A reader-writer lock, to write.
+    pub fn write(name: impl Into<String>) -> Self {
+        Want::Write(name.into())
+    }
+
+    /// `wanted` of `permits` permits.
+    pub fn permits(name: impl Into<String>, permits: u32, wanted: u32) -> Self {
+        Want::Permits { name: name.into(), permits, wanted }
+    }
+
+    /// Every way to be alone with this name that a store of these capabilities has.
+    #[must_use]
+    pub fn every_exclusive(capabilities: &Capabilities, name: &str) -> Vec<Want> {
+        let all = [Want::mutex(name), Want::fair(name), Want::write(name), Want::permits(name, 1, 1)];
+        all.into_iter().filter(|want| want.is_offered(capabilities)).collect()
+    }
+
+    /// Whether a store of these capabilities has it.
+    #[must_use]
+    pub fn is_offered(&self, capabilities: &Capabilities) -> bool {
+        match self {
+            Want::Mutex(_) => true,
+            Want::FairMutex(_) => capabilities.fairness != Fairness::None,
+            Want::Read(_) | Want::Write(_) => capabilities.rw_lock,
+            Want::Permits { .. } => capabilities.semaphore,
+        }
+    }
+
+    /// The kind.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        match self {
+            Want::Mutex(_) | Want::FairMutex(_) => Kind::Mutex,
+            Want::Read(_) | Want::Write(_) => Kind::RwLock,
+            Want::Permits { .. } => Kind::Semaphore,
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        match self {
+            Want::Mutex(name) | Want::FairMutex(name) | Want::Read(name) | Want::Write(name) => name,
+            Want::Permits { name, .. } => name,
+        }
+    }
+
+    /// How much of the capacity.
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        match self {
+            Want::Mutex(_) | Want::FairMutex(_) | Want::Read(_) => 1,
+            Want::Write(_) => WRITER_WEIGHT,
+            Want::Permits { wanted, .. } => *wanted,
+        }
+    }
+
+    /// The capacity.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        match self {
+            Want::Mutex(_) | Want::FairMutex(_) => 1,
+            Want::Read(_) | Want::Write(_) => WRITER_WEIGHT,
+            Want::Permits { permits, .. } => *permits,
+        }
+    }
+
+    /// Kind and name, for logs.
+    #[must_use]
+    pub fn resource(&self) -> String {
+        match Resource::new(self.kind(), self.name()) {
+            Ok(resource) => resource.to_string(),
+            Err(_) => format!("{} {:?}", self.kind(), self.name()),
+        }
+    }
+
+    /// Asks for it, waiting.
+    pub fn acquire(&self, locks: &Locks) -> Acquire {
+        match self {
+            Want::Mutex(name) => locks.mutex(name.as_str()).acquire(),
+            Want::FairMutex(name) => locks.mutex(name.as_str()).fair().acquire(),
+            Want::Read(name) => locks.rw_lock(name.as_str()).read(),
+            Want::Write(name) => locks.rw_lock(name.as_str()).write(),
+            Want::Permits { name, permits, wanted } => {
+                locks.semaphore(name.as_str(), *permits).acquire_many(*wanted)
+            }
+        }
+    }
+
+    /// Asks for it once.
+    pub fn try_acquire(&self, locks: &Locks) -> TryAcquire {
+        match self {
+            Want::Mutex(name) => locks.mutex(name.as_str()).try_acquire(),
+            Want::FairMutex(name) => locks.mutex(name.as_str()).fair().try_acquire(),
+            Want::Read(name) => locks.rw_lock(name.as_str()).try_read(),
+            Want::Write(name) => locks.rw_lock(name.as_str()).try_write(),
+            Want::Permits { name, permits, wanted } => {
+                locks.semaphore(name.as_str(), *permits).try_acquire_many(*wanted)
+            }
+        }
+    }
+
+    /// The same for `acquire_all`.
+    #[must_use]
+    pub fn request(&self) -> Request {
+        let name: Arc<str> = self.name().into();
+        match self {
+            Want::Mutex(_) => Request::mutex(name),
+            Want::FairMutex(_) => Request::fair_mutex(name),
+            Want::Read(_) => Request::read(name),
+            Want::Write(_) => Request::write(name),
+            Want::Permits { permits, wanted, .. } => Request::permits(name, *permits, *wanted),
+        }
+    }
+}
