@@ -12,6 +12,7 @@ pub mod faults;
 mod fencing;
 pub mod memory;
 mod options;
+pub mod quorum;
 mod resource;
 pub mod store;
 

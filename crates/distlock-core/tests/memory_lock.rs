@@ -1,5 +1,7 @@
 //! The lock record of the memory store: one holder, expiry that is final, wake-ups that reach somebody alive.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // in the helpers, which clippy does not take for tests
+
 use std::sync::Arc;
 use std::time::Duration;
 

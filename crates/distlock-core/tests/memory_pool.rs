@@ -1,5 +1,7 @@
 //! The pool record of the memory store: weights that fit, a queue in order, grants that are pushed.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // in the helpers, which clippy does not take for tests
+
 use std::sync::Arc;
 use std::time::Duration;
 

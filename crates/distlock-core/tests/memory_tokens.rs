@@ -1,5 +1,7 @@
 //! Tokens rise for ever, also past the purge of the record that counted them; and the store by its URL.
 
+#![allow(clippy::unwrap_used, clippy::panic)] // in the helpers, which clippy does not take for tests
+
 use std::sync::Arc;
 use std::time::Duration;
 

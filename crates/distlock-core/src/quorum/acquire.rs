@@ -105,9 +105,13 @@ async fn collect(inner: &Arc<Inner>, claims: Vec<Claim>, polls: &mut [Poll]) {
     let tickets: Arc<Vec<Use>> = Arc::new(polls.iter().map(|poll| poll.ticket.clone()).collect());
     let mut round = Round::begin(inner);
     for node in 0..inner.nodes.len() {
-        let call = to_node(inner, node, claims.clone(), |store, claims| async move {
-            store.try_acquire(&claims).await
-        });
+        let call =
+            to_node(
+                inner,
+                node,
+                claims.clone(),
+                |store, claims| async move { store.try_acquire(&claims).await },
+            );
         let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
         round.call(node, call, move |answer| answered_late(inner, tickets, answer));
     }
@@ -143,7 +147,9 @@ async fn answered_late(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, answer: Answer
         match ticket.granted_late(node) {
             Fate::Open => {}
             Fate::Ended => ended.push(ticket.clone()),
-            Fate::Kept(token) if granted.is_some_and(|own| own < token) => raise.push((ticket.clone(), token)),
+            Fate::Kept(token) if granted.is_some_and(|own| own < token) => {
+                raise.push((ticket.clone(), token))
+            }
             Fate::Kept(_) => {}
         }
     }

@@ -28,7 +28,11 @@ impl Node {
     }
 
     /// Calls the store and drives the call to its end, however long that takes. One answer for each of `items`.
-    pub(super) async fn call<T, F>(&self, items: usize, call: impl FnOnce(Arc<dyn LeaseStore>) -> F) -> Vec<Result<T>>
+    pub(super) async fn call<T, F>(
+        &self,
+        items: usize,
+        call: impl FnOnce(Arc<dyn LeaseStore>) -> F,
+    ) -> Vec<Result<T>>
     where
         F: Future<Output = Batch<T>>,
     {

@@ -66,9 +66,13 @@ pub(super) async fn release(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Relea
     let mut polls: Vec<Poll> = leases.iter().map(|_| Poll::default()).collect();
     let mut round = Round::begin(inner);
     for node in 0..inner.nodes.len() {
-        let call = to_node(inner, node, for_nodes.clone(), |store, leases| async move {
-            store.release(&leases).await
-        });
+        let call =
+            to_node(
+                inner,
+                node,
+                for_nodes.clone(),
+                |store, leases| async move { store.release(&leases).await },
+            );
         let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
         round.call(node, call, move |answer| see_to_failed(inner, tickets, answer));
     }

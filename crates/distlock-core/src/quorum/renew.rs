@@ -113,7 +113,12 @@ fn record(polls: &mut [Poll], answer: Answer<Renewal>) {
 async fn repair(inner: Arc<Inner>, node: usize, what: Vec<(Use, Lease)>) {
     let claims: Vec<Claim> = what.iter().map(|(_, lease)| as_claim(lease)).collect();
     let call =
-        to_node(&inner, node, claims, |store, claims: Vec<Claim>| async move { store.try_acquire(&claims).await });
+        to_node(
+            &inner,
+            node,
+            claims,
+            |store, claims: Vec<Claim>| async move { store.try_acquire(&claims).await },
+        );
     let answers: Vec<Result<Attempt>> = call.await;
     let mut undo = Vec::new();
     let mut raise = Vec::new();
@@ -126,7 +131,9 @@ async fn repair(inner: Arc<Inner>, node: usize, what: Vec<(Use, Lease)>) {
         };
         match ticket.granted_late(node) {
             Fate::Ended => undo.push(ticket),
-            Fate::Kept(_) if granted.is_some_and(|own| own < lease.token) => raise.push((ticket, lease.token)),
+            Fate::Kept(_) if granted.is_some_and(|own| own < lease.token) => {
+                raise.push((ticket, lease.token))
+            }
             Fate::Kept(_) | Fate::Open => {}
         }
     }

@@ -64,10 +64,6 @@ impl Ticket {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn fate(&self) -> Fate {
-        self.state().fate
-    }
-
     /// Decides an open attempt in favour of the claim, and says which nodes granted late meanwhile. `None`:
     /// it was released or asked anew in the meantime, and must be undone.
     pub(super) fn keep(&self, token: FencingToken, now: Moment) -> Option<Vec<usize>> {

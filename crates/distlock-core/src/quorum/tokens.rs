@@ -74,7 +74,10 @@ impl Vote {
 
 /// Tells the nodes that are behind, and waits until a majority knows or cannot. The other nodes are told too,
 /// but not waited for: the more of them know, the more may later lose their memory at once.
-pub(super) async fn write_back(inner: &Arc<Inner>, mut votes: Vec<Vote>) -> Vec<Result<Option<FencingToken>>> {
+pub(super) async fn write_back(
+    inner: &Arc<Inner>,
+    mut votes: Vec<Vote>,
+) -> Vec<Result<Option<FencingToken>>> {
     let mut round = Round::begin(inner);
     let mut asked: Vec<Vec<usize>> = Vec::with_capacity(inner.nodes.len());
     for node in 0..inner.nodes.len() {

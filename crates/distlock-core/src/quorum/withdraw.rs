@@ -40,9 +40,8 @@ pub(super) enum Persist {
 /// The rest goes on by itself.
 pub(super) async fn withdraw_all(inner: &Arc<Inner>, plan: Vec<(usize, Vec<Use>)>, persist: Persist) {
     let asked = plan.into_iter().filter(|(_, what)| !what.is_empty());
-    let tasks: Vec<_> = asked
-        .map(|(node, what)| tokio::spawn(withdraw(Arc::clone(inner), node, what, persist)))
-        .collect();
+    let tasks: Vec<_> =
+        asked.map(|(node, what)| tokio::spawn(withdraw(Arc::clone(inner), node, what, persist))).collect();
     if !tasks.is_empty() {
         let _ = tokio::time::timeout(inner.options.node_timeout, join_all(tasks)).await;
     }

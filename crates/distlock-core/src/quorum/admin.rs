@@ -1,0 +1,180 @@
+//! What operators ask of a quorum: the nodes' answers, merged.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::Inner;
+use super::error::Failures;
+use super::ticket::as_asked;
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::{LockId, Resource};
+use crate::store::{Finding, Holder, LeaseStore, Level, Query, Record, Waiter};
+
+/// Operators wait longer than locks do.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks every node, each in a task of its own.
+async fn ask_all<T, F>(inner: &Arc<Inner>, call: impl Fn(Arc<dyn LeaseStore>) -> F) -> Vec<Result<T>>
+where
+    T: Send + 'static,
+    F: Future<Output = Result<T>> + Send + 'static,
+{
+    let patience = PATIENCE.max(inner.options.node_timeout);
+    join_all(inner.nodes.iter().map(|node| {
+        let task = tokio::spawn(call(Arc::clone(&node.store)));
+        async move {
+            match tokio::time::timeout(patience, task).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err(Error::new(ErrorKind::Internal, "the task of the call ended early")),
+                Err(_) => {
+                    let what = format!("no answer within {patience:?}");
+                    Err(Error::new(ErrorKind::Unavailable, what).with_unknown_outcome())
+                }
+            }
+        }
+    }))
+    .await
+}
+
+/// The answers of a majority, or an error that names the nodes that failed.
+fn majority<T>(inner: &Inner, answers: Vec<Result<T>>) -> Result<Vec<T>> {
+    let mut failures = Failures::new(inner);
+    let mut good = Vec::new();
+    for (node, answer) in answers.into_iter().enumerate() {
+        match answer {
+            Ok(answer) => good.push(answer),
+            Err(error) => failures.add(node, error),
+        }
+    }
+    if good.len() >= inner.majority { Ok(good) } else { Err(failures.into_error(good.len())) }
+}
+
+/// What a majority of all nodes says is held. Votes of an attempt under way are not: they are below a majority.
+pub(super) async fn inspect(inner: &Arc<Inner>, query: &Query) -> Result<Vec<Record>> {
+    let query = query.clone();
+    let answers = ask_all(inner, |store| {
+        let query = query.clone();
+        async move { store.inspect(&query).await }
+    });
+    let answers = majority(inner, answers.await)?;
+    let mut merged: BTreeMap<_, Vec<Record>> = BTreeMap::new();
+    for record in answers.into_iter().flatten() {
+        merged.entry((record.name.clone(), record.key.clone(), record.kind)).or_default().push(record);
+    }
+    let records = merged.into_values().filter_map(|records| merge(records, inner.majority));
+    Ok(records.collect())
+}
+
+fn merge(records: Vec<Record>, needed: usize) -> Option<Record> {
+    let first = records.first()?;
+    let (kind, name, key) = (first.kind, first.name.clone(), first.key.clone());
+    let capacity = records.iter().map(|record| record.capacity).max()?;
+    let mut waiters: Vec<Waiter> = Vec::new();
+    for waiter in records.iter().flat_map(|record| &record.waiters) {
+        let lock_id = as_asked(&waiter.lock_id);
+        if !waiters.iter().any(|known| known.lock_id == lock_id) {
+            waiters.push(Waiter { lock_id, weight: waiter.weight });
+        }
+    }
+    let holders = merge_holders(records.into_iter().flat_map(|record| record.holders), needed);
+    waiters.retain(|waiter| !holders.iter().any(|holder| holder.lock_id == waiter.lock_id));
+    let empty = holders.is_empty() && waiters.is_empty();
+    (!empty).then_some(Record { kind, name, key, capacity, holders, waiters })
+}
+
+/// Those whom at least `needed` nodes name. The time left is that after which fewer do.
+fn merge_holders(holders: impl Iterator<Item = Holder>, needed: usize) -> Vec<Holder> {
+    let mut votes: BTreeMap<LockId, Vec<Holder>> = BTreeMap::new();
+    for holder in holders {
+        votes.entry(as_asked(&holder.lock_id)).or_default().push(holder);
+    }
+    let won = votes.into_iter().filter(|(_, votes)| votes.len() >= needed);
+    won.map(|(lock_id, mut votes)| {
+        votes.sort_by_key(|vote| std::cmp::Reverse(vote.expires_in));
+        Holder {
+            lock_id,
+            token: votes.iter().filter_map(|vote| vote.token).max(),
+            acquired_at: votes.iter().filter_map(|vote| vote.acquired_at).min(),
+            expires_in: votes.get(needed - 1).and_then(|vote| vote.expires_in),
+            weight: votes.iter().map(|vote| vote.weight).max().unwrap_or(1),
+        }
+    })
+    .collect()
+}
+
+/// Breaks the lock on every node, and returns those who held it on a majority, as far as the nodes that could
+/// be asked can tell.
+pub(super) async fn break_lock(inner: &Arc<Inner>, resource: &Resource) -> Result<Vec<Holder>> {
+    let answers = ask_all(inner, |store| {
+        let resource = resource.clone();
+        async move { store.break_lock(&resource).await }
+    });
+    let answers = majority(inner, answers.await)?;
+    let unheard = inner.nodes.len() - answers.len();
+    let needed = inner.majority.saturating_sub(unheard).max(1);
+    Ok(merge_holders(answers.into_iter().flatten(), needed))
+}
+
+pub(super) async fn doctor(inner: &Arc<Inner>) -> Result<Vec<Finding>> {
+    let answers = ask_all(inner, |store| async move { store.doctor().await }).await;
+    if answers.iter().all(Result::is_err) {
+        return Err(majority(inner, answers).err().unwrap_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "no node answered").advise("start the nodes")
+        }));
+    }
+    let mut findings = shape(inner);
+    for (node, answer) in inner.nodes.iter().zip(answers) {
+        match answer {
+            Ok(found) => findings.extend(
+                found
+                    .into_iter()
+                    .map(|finding| Finding { what: format!("{}: {}", node.name, finding.what), ..finding }),
+            ),
+            Err(error) => findings.push(Finding::warning(
+                format!("{}: {error}", node.name),
+                "bring this node back: each node that is missing brings the loss of the majority nearer",
+            )),
+        }
+    }
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.level == Level::Warning));
+    Ok(findings)
+}
+
+/// What is wrong with the number and the choice of the nodes.
+fn shape(inner: &Inner) -> Vec<Finding> {
+    let count = inner.nodes.len();
+    let spare = count - inner.majority;
+    let mut findings = Vec::new();
+    if count < 3 {
+        findings.push(Finding::warning(
+            format!("a quorum of {count} cannot do without any of its nodes"),
+            "use three or five nodes, on machines that do not fail together",
+        ));
+    } else if count.is_multiple_of(2) {
+        findings.push(Finding::warning(
+            format!("a quorum of {count} can do without {spare}, no more than one of {}", count - 1),
+            "use an odd number of nodes",
+        ));
+    } else {
+        findings.push(Finding::good(format!("a quorum of {count}: it can do without {spare} of its nodes")));
+    }
+    let mut names: Vec<String> = inner.nodes.iter().map(|node| node.store.describe()).collect();
+    names.sort_unstable();
+    if let Some(twin) = names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| &pair[0]) {
+        findings.push(Finding::warning(
+            format!("more than one node is {twin:?}"),
+            "give each node a server of its own: votes of one server are one vote",
+        ));
+    }
+    if inner.nodes.iter().any(|node| !node.store.capabilities().durable) {
+        findings.push(Finding::warning(
+            "some nodes forget what they granted when they restart",
+            "let them persist every write, or keep a restarted node away for longer than the longest expiry",
+        ));
+    }
+    findings
+}

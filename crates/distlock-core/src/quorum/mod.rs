@@ -1,0 +1,175 @@
+//! A store made of stores: what a majority of independent nodes grants is granted.
+
+mod acquire;
+mod admin;
+mod error;
+mod node;
+mod options;
+mod release;
+mod renew;
+mod round;
+mod ticket;
+mod tokens;
+mod wakes;
+mod withdraw;
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+pub use options::QuorumOptions;
+
+use self::node::Node;
+use self::ticket::Ledger;
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::{Kind, Resource};
+use crate::store::{
+    Attempt, Batch, Capabilities, Claim, Fairness, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
+    Released, Renewal, Store, WakeStream,
+};
+
+/// N independent lease stores as one.
+#[derive(Clone)]
+pub struct Quorum(Arc<Inner>);
+
+struct Inner {
+    nodes: Vec<Node>,
+    majority: usize,
+    options: QuorumOptions,
+    ledger: Ledger,
+    capabilities: Capabilities,
+    max_batch: usize,
+}
+
+impl Quorum {
+    /// A quorum of these nodes with the default options.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if there are no nodes, or one is there twice.
+    pub fn new(nodes: Vec<Arc<dyn LeaseStore>>) -> Result<Self> {
+        Quorum::with_options(nodes, QuorumOptions::default())
+    }
+
+    /// A quorum of these nodes. All who share its locks must use the same nodes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if there are no nodes, or one is there twice.
+    pub fn with_options(nodes: Vec<Arc<dyn LeaseStore>>, options: QuorumOptions) -> Result<Self> {
+        let refused = |what: &'static str| {
+            Err(Error::new(ErrorKind::InvalidInput, what).advise("give three or five different nodes"))
+        };
+        if nodes.is_empty() {
+            return refused("a quorum has no nodes");
+        }
+        let twice =
+            |(at, node): (usize, &Arc<dyn LeaseStore>)| nodes[..at].iter().any(|n| Arc::ptr_eq(n, node));
+        if nodes.iter().enumerate().any(twice) {
+            return refused("a node of a quorum is there twice: its two votes would be one");
+        }
+        let capabilities = merge_capabilities(&nodes);
+        Ok(Quorum(Arc::new(Inner {
+            majority: nodes.len() / 2 + 1,
+            nodes: (1..).zip(nodes).map(|(number, store)| Node::new(number, store)).collect(),
+            options,
+            ledger: Ledger::new(),
+            max_batch: capabilities.max_batch.max(1),
+            capabilities,
+        })))
+    }
+}
+
+/// What all nodes can do and what survives being spread over them.
+fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
+    let each: Vec<Capabilities> = nodes.iter().map(|node| node.capabilities()).collect();
+    let majority = nodes.len() / 2 + 1;
+    Capabilities {
+        rw_lock: each.iter().all(|node| node.rw_lock),
+        semaphore: false,
+        fairness: Fairness::None,
+        writer_not_starved: false,
+        // So many that every majority, and so every holder's, has one that can wake.
+        push: each.iter().filter(|node| !node.push).count() < majority,
+        forced_release: each.iter().all(|node| node.forced_release),
+        shows_waiters: each.iter().all(|node| node.shows_waiters),
+        frees_on_crash: each.iter().all(|node| node.frees_on_crash),
+        durable: each.iter().all(|node| node.durable),
+        max_batch: each.iter().map(|node| node.max_batch).min().unwrap_or(1),
+        reasons: &[
+            (
+                "semaphores",
+                "two majorities share a node, three need not: two permits on three nodes can admit three",
+            ),
+            ("fair mutexes", "the nodes' queues differ, and no majority agrees on who is first"),
+            ("reader-writer locks", "one of the nodes does not have them"),
+        ],
+    }
+}
+
+impl Inner {
+    /// The error for kinds that a quorum cannot carry.
+    fn refuse(&self, kind: Kind) -> Option<Error> {
+        let what = match kind {
+            _ if self.capabilities.has(kind) => return None,
+            Kind::Semaphore => "semaphores",
+            Kind::Turn => "fair mutexes",
+            _ => "reader-writer locks",
+        };
+        Some(self.capabilities.unsupported(what))
+    }
+}
+
+impl fmt::Debug for Quorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Quorum").field("nodes", &self.0.nodes).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner").field("nodes", &self.nodes.len()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl Store for Quorum {
+    fn describe(&self) -> String {
+        let nodes: Vec<String> = self.0.nodes.iter().map(|node| node.store.describe()).collect();
+        format!("quorum of {} ({})", nodes.len(), nodes.join(", "))
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities.clone()
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        admin::inspect(&self.0, query).await
+    }
+
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
+        admin::break_lock(&self.0, resource).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        admin::doctor(&self.0).await
+    }
+}
+
+#[async_trait]
+impl LeaseStore for Quorum {
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
+        acquire::try_acquire(&self.0, claims).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        renew::renew(&self.0, leases).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Batch<Released> {
+        release::release(&self.0, leases).await
+    }
+
+    async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
+        wakes::subscribe(&self.0, inbox).await
+    }
+}
