@@ -1,7 +1,8 @@
 //! What is held: the state that a guard, the schedule and the store's answers share.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -9,6 +10,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use super::lines::Place;
 use super::telemetry;
 use crate::clock::{Clock, Moment};
+use crate::options::Options;
 use crate::store::{Lease, LossReason, Session};
 
 const HELD: u8 = 0;
@@ -31,22 +33,29 @@ pub(crate) fn local_deadline(sent: Moment, expiry: Duration) -> Moment {
 pub(crate) struct Held {
     pub(crate) lease: Lease,
     pub(crate) granted_at: Moment,
-    pub(crate) cadence: Option<Duration>,
-    pub(crate) hold_at_least: Duration,
-    pub(crate) request_timeout: Duration,
-    /// The session that a hold of a session store lives with.
-    pub(crate) session: Option<Session>,
-    /// Ends whatever watches the session for this hold.
-    _watch: Option<DropGuard>,
+    pub(crate) options: Arc<Options>,
+    session: Option<Box<SessionSide>>,
     state: AtomicU8,
     deadline: AtomicU64,
-    reason: OnceLock<LossReason>,
+    reason: OnceLock<Box<LossReason>>,
     signal: OnceLock<CancellationToken>,
     /// The first place in this process's line.
     place: Mutex<Option<Place>>,
-    /// Where the schedule has it; zero while it is not there.
-    pub(crate) slot: Mutex<Option<(Moment, u64)>>,
-    last_error: Mutex<Option<String>>,
+    /// Where the schedule has it.
+    pub(crate) slot: Mutex<Option<Slot>>,
+    last_error: Mutex<Option<Box<str>>>,
+}
+
+/// When a hold wants attention, and a number that makes it unique: never zero, so that an absent slot is no
+/// larger than a present one. A hundred thousand locks are held at once; every word counts.
+pub(crate) type Slot = (Moment, NonZeroU64);
+
+/// What only a hold of a session store has.
+#[derive(Debug)]
+struct SessionSide {
+    session: Session,
+    /// Ends whatever watches the session for this hold.
+    _watch: DropGuard,
 }
 
 /// Everything that a hold begins with.
@@ -54,11 +63,8 @@ pub(crate) struct Grant {
     pub(crate) lease: Lease,
     pub(crate) deadline: Moment,
     pub(crate) granted_at: Moment,
-    pub(crate) cadence: Option<Duration>,
-    pub(crate) hold_at_least: Duration,
-    pub(crate) request_timeout: Duration,
-    pub(crate) session: Option<Session>,
-    pub(crate) watch: Option<DropGuard>,
+    pub(crate) options: Arc<Options>,
+    pub(crate) session: Option<(Session, DropGuard)>,
     pub(crate) place: Option<Place>,
 }
 
@@ -67,11 +73,8 @@ impl Held {
         Held {
             lease: grant.lease,
             granted_at: grant.granted_at,
-            cadence: grant.cadence,
-            hold_at_least: grant.hold_at_least,
-            request_timeout: grant.request_timeout,
-            session: grant.session,
-            _watch: grant.watch,
+            options: grant.options,
+            session: grant.session.map(|(session, _watch)| Box::new(SessionSide { session, _watch })),
             state: AtomicU8::new(HELD),
             deadline: AtomicU64::new(grant.deadline.as_nanos()),
             reason: OnceLock::new(),
@@ -85,7 +88,7 @@ impl Held {
     /// Until when it is surely ours.
     pub(crate) fn deadline(&self) -> Moment {
         match &self.session {
-            Some(session) => session.deadline(),
+            Some(side) => side.session.deadline(),
             None => Moment::from_nanos(self.deadline.load(Ordering::SeqCst)),
         }
     }
@@ -94,23 +97,27 @@ impl Held {
     /// it said once it says for ever.
     pub(crate) fn loss(&self, clock: &dyn Clock) -> Option<&LossReason> {
         if self.state.load(Ordering::SeqCst) == HELD {
-            if let Some(reason) = self.session.as_ref().and_then(Session::ended) {
+            if let Some(reason) = self.session.as_ref().and_then(|side| side.session.ended()) {
                 self.lose(reason.clone());
             } else if clock.now() >= self.deadline() {
-                let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let last_error =
+                    self.last_error.lock().unwrap_or_else(PoisonError::into_inner).take().map(String::from);
                 self.lose(match &self.session {
                     Some(_) => LossReason::SessionEnded("its heartbeat was not answered in time".into()),
                     None => LossReason::Expired { last_error },
                 });
             }
         }
-        (self.state.load(Ordering::SeqCst) == LOST).then(|| self.reason.get()).flatten()
+        (self.state.load(Ordering::SeqCst) == LOST)
+            .then(|| self.reason.get())
+            .flatten()
+            .map(|reason| &**reason)
     }
 
     /// Turns it lost, unless it was lost or given back before. The next one of this process may go on.
     pub(crate) fn lose(&self, reason: LossReason) {
         // The reason is there before the state says so: whoever sees the state finds the reason.
-        let reason = self.reason.get_or_init(|| reason);
+        let reason = self.reason.get_or_init(|| Box::new(reason));
         if self.state.compare_exchange(HELD, LOST, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return;
         }
@@ -139,7 +146,12 @@ impl Held {
     }
 
     pub(crate) fn note_error(&self, error: &crate::Error) {
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string().into());
+    }
+
+    /// How often it is extended, if it is.
+    pub(crate) fn cadence(&self) -> Option<Duration> {
+        self.options.extends().then(|| self.options.get_extension_cadence())
     }
 
     pub(crate) fn is_held(&self) -> bool {

@@ -294,22 +294,17 @@ impl<'a> Acquisition<'a> {
             }
             return Ok(Step::Pause(TICK));
         }
-        let options = &self.ask.options;
-        let cadence = options.extends().then(|| options.get_extension_cadence());
         let held = Arc::new(Held::new(Grant {
             lease: Lease::of(&self.claim, token),
             deadline,
             granted_at: now,
-            cadence,
-            hold_at_least: options.get_hold_at_least(),
-            request_timeout: options.get_request_timeout(),
+            options: Arc::clone(&self.ask.options),
             session: None,
-            watch: None,
             place: self.place.take(),
         }));
         self.leaves_traces = false;
         // A grant for a short window is extended before a third of it is over.
-        let due = match cadence {
+        let due = match held.cadence() {
             Some(cadence) => renewal_due(now, cadence.min(deadline.since(now) / 3)),
             None => deadline,
         };

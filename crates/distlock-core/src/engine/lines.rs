@@ -9,7 +9,9 @@ use tokio::sync::oneshot;
 
 use crate::resource::Resource;
 
-type Waiting = HashMap<Resource, VecDeque<oneshot::Sender<Place>>>;
+/// Who stands behind the first place; none, and no allocation, for most resources.
+type Line = Option<Box<VecDeque<oneshot::Sender<Place>>>>;
+type Waiting = HashMap<Resource, Line>;
 
 /// All lines. A resource is in the map as long as somebody has its first place.
 #[derive(Debug, Default)]
@@ -42,10 +44,10 @@ impl Lines {
         let mut lines = self.lock();
         if let Some(line) = lines.get_mut(resource) {
             let (sender, receiver) = oneshot::channel();
-            line.push_back(sender);
+            line.get_or_insert_default().push_back(sender);
             return Entry::Behind(receiver);
         }
-        lines.insert(resource.clone(), VecDeque::new());
+        lines.insert(resource.clone(), None);
         Entry::First(self.place(resource, false))
     }
 
@@ -56,7 +58,7 @@ impl Lines {
     fn next(self: &Arc<Self>, resource: &Resource, in_turn: bool) {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(resource) else { return };
-        while let Some(waiter) = line.pop_front() {
+        while let Some(waiter) = line.as_mut().and_then(|line| line.pop_front()) {
             match waiter.send(self.place(resource, in_turn)) {
                 Ok(()) => return,
                 // That waiter gave up. Its place must not pass itself on here: the map is locked.

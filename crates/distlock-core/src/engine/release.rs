@@ -35,7 +35,7 @@ pub(super) async fn release(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<()
     }
     shared.schedule.remove(held);
     let finish = FinishLater { shared: Arc::clone(shared), held: Some(Arc::clone(held)) };
-    let answer = ask_to_release(shared, &held.lease, held.request_timeout).await;
+    let answer = ask_to_release(shared, &held.lease, held.options.get_request_timeout()).await;
     finish.disarm();
     conclude(shared, held, answer)
 }
@@ -62,7 +62,7 @@ fn conclude(shared: &Arc<Shared>, held: &Arc<Held>, answer: Result<Released>) ->
 
 /// Keeps the lock as long as it was asked to be kept at least; it goes on being renewed meanwhile.
 async fn wait_out_hold(shared: &Shared, held: &Held) {
-    let until = held.granted_at.after(held.hold_at_least);
+    let until = held.granted_at.after(held.options.get_hold_at_least());
     while shared.clock.now() < until && held.loss(&*shared.clock).is_none() {
         tokio::select! {
             () = held.signal().cancelled() => {}
@@ -134,7 +134,7 @@ pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>) {
         }
         shared.schedule.remove(&held);
     }
-    let answer = ask_to_release(&shared, &held.lease, held.request_timeout).await;
+    let answer = ask_to_release(&shared, &held.lease, held.options.get_request_timeout()).await;
     let _ = conclude(&shared, &held, answer);
 }
 

@@ -24,7 +24,7 @@ pub(super) fn begin_due(
         if !held.is_held() || held.loss(&*shared.clock).is_some() {
             continue;
         }
-        match (&shared.lease, held.cadence) {
+        match (&shared.lease, held.cadence()) {
             (Some(_), Some(_)) => renew.push(held),
             // A plain lease, or a session whose heartbeat is the store's: only its deadline matters.
             _ => {
@@ -60,7 +60,8 @@ async fn renew_chunk(
     // While the request is out these holds are not on the schedule, so it may not take longer than the first
     // of their deadlines.
     let deadline = chunk.iter().map(|held| held.deadline()).fold(Moment::NEVER, Moment::min);
-    let patience = chunk.iter().map(|held| held.request_timeout).fold(Duration::MAX, Duration::min);
+    let patience =
+        chunk.iter().map(|held| held.options.get_request_timeout()).fold(Duration::MAX, Duration::min);
     let limit = sent.after(patience).min(deadline);
     tokio::select! {
         biased;
@@ -114,7 +115,7 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
         let due = match answer {
             Ok(Renewal::Extended) => {
                 held.extended(sent, held.lease.expiry, &*shared.clock);
-                held.cadence.map_or(Moment::NEVER, |cadence| renewal_due(now, cadence))
+                held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(now, cadence))
             }
             Ok(Renewal::NotYours) => {
                 held.lose(LossReason::NotYours);

@@ -1,10 +1,11 @@
 //! The one renewal schedule: which hold wants attention when.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::held::Held;
+use super::held::{Held, Slot};
 use crate::clock::Moment;
 
 /// Renewals are moved forward to a grid of this many points for each cadence, so that many locks taken at many
@@ -16,7 +17,7 @@ pub(crate) struct Schedule(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    holds: BTreeMap<(Moment, u64), Arc<Held>>,
+    holds: BTreeMap<Slot, Arc<Held>>,
     number: u64,
 }
 
@@ -36,7 +37,7 @@ impl Schedule {
     pub(crate) fn insert(&self, due: Moment, held: &Arc<Held>) -> bool {
         let mut inner = self.lock();
         inner.number += 1;
-        let key = (due, inner.number);
+        let key = (due, NonZeroU64::new(inner.number).unwrap_or(NonZeroU64::MIN));
         let sooner = inner.holds.first_key_value().is_none_or(|(first, _)| key < *first);
         *held.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
         inner.holds.insert(key, Arc::clone(held));
@@ -54,7 +55,7 @@ impl Schedule {
     /// Takes out whatever is due.
     pub(crate) fn take_due(&self, now: Moment) -> Vec<Arc<Held>> {
         let mut inner = self.lock();
-        let later = inner.holds.split_off(&(now, u64::MAX));
+        let later = inner.holds.split_off(&(now, NonZeroU64::MAX));
         let due = std::mem::replace(&mut inner.holds, later);
         due.into_values().inspect(forget_slot).collect()
     }

@@ -61,11 +61,8 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
         lease: Lease::of(&claim, hold.token),
         deadline: hold.session.deadline(),
         granted_at: shared.clock.now(),
-        cadence: None,
-        hold_at_least: ask.options.get_hold_at_least(),
-        request_timeout: ask.options.get_request_timeout(),
-        session: Some(hold.session.clone()),
-        watch: Some(watched.clone().drop_guard()),
+        options: Arc::clone(&ask.options),
+        session: Some((hold.session.clone(), watched.clone().drop_guard())),
         place,
     }));
     shared.watch(hold.session.deadline(), &held);
