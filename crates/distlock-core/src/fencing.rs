@@ -9,7 +9,7 @@ use crate::resource::FencingToken;
 /// Refuses holders that were overtaken: accepts a token if it is at least the highest seen, atomically.
 ///
 /// This is the gate for a resource that lives in one process, such as a service in front of a device. A resource
-/// that lives in a database does the same in its own conditional write: see `docs/FENCING.md` for SQL, Redis,
+/// that lives in a database does the same in its own conditional write: see the `fencing` page of the `distlock` crate for SQL, Redis,
 /// MongoDB and files.
 ///
 /// ```

@@ -41,3 +41,6 @@ pub mod blocking {
         Locks::open(crate::open(url))
     }
 }
+
+#[doc = include_str!("../docs/fencing.md")]
+pub mod fencing {}
