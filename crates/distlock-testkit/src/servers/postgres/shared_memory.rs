@@ -7,20 +7,43 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// Removes the segment of the server that was killed with its data in `folder`; nothing to do for any other folder.
+/// The processes of a killed server notice within milliseconds.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// Removes the segment of the server that was killed with its data in `folder`, when the last of its processes is
+/// gone; nothing to do for any other folder.
 pub(in crate::servers) fn release(folder: &Path) {
     let Ok(note) = fs::read_to_string(folder.join("data/postmaster.pid")) else { return };
-    let Ok(segments) = fs::read_to_string("/proc/sysvipc/shm") else { return };
-    if let Some(segment) = abandoned(&note, &segments) {
-        let mut ipcrm = Command::new("ipcrm");
-        let _ = ipcrm.args(["-m", &segment.to_string()]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let begin = Instant::now();
+    loop {
+        let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+        match noted(&note, &segments) {
+            Some(Segment { number, users: 0 }) => {
+                let mut ipcrm = Command::new("ipcrm");
+                let _ = ipcrm
+                    .args(["-m", &number.to_string()])
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .status();
+                return;
+            }
+            Some(_) if begin.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(2)),
+            _ => return,
+        }
     }
 }
 
+#[derive(Debug, PartialEq, Eq)]
+struct Segment {
+    number: i64,
+    users: i64,
+}
+
 /// The segment that the server noted in `postmaster.pid`: by its key, its number and the process that made it, so
-/// that nobody else's is taken for it, and only if no process uses it.
-fn abandoned(note: &str, segments: &str) -> Option<i32> {
+/// that nobody else's is taken for it.
+fn noted(note: &str, segments: &str) -> Option<Segment> {
     let mut lines = note.lines();
     let process: i64 = lines.next()?.trim().parse().ok()?;
     let mut words = lines.nth(5)?.split_whitespace();
@@ -29,8 +52,8 @@ fn abandoned(note: &str, segments: &str) -> Option<i32> {
     segments.lines().skip(1).find_map(|line| {
         let field: Vec<i64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
         let [its_key, its_number, _mode, _size, maker, _last, users, ..] = field[..] else { return None };
-        let same = its_key == i64::from(key) && its_number == number && maker == process && users == 0;
-        same.then_some(i32::try_from(number).ok()).flatten()
+        let same = its_key == i64::from(key) && its_number == number && maker == process;
+        same.then_some(Segment { number, users })
     })
 }
 
@@ -43,16 +66,13 @@ mod tests {
     const HEAD: &str = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid\n";
 
     #[test]
-    fn only_the_segment_of_a_dead_server_is_removed() {
-        let table = |line: &str| format!("{HEAD}{line}\n");
-        assert_eq!(abandoned(NOTE, &table("10029454 17 600 56 12408 12412 0 65534 65534")), Some(17));
-        assert_eq!(abandoned(NOTE, &table("10029454 17 600 56 12408 12412 5 65534 65534")), None, "in use");
-        assert_eq!(abandoned(NOTE, &table("10029454 17 600 56 999 12412 0 65534 65534")), None, "another's");
-        assert_eq!(
-            abandoned(NOTE, &table("10029455 17 600 56 12408 12412 0 65534 65534")),
-            None,
-            "another key"
-        );
-        assert_eq!(abandoned("", HEAD), None);
+    fn nobody_elses_segment_is_taken_for_that_of_the_dead_server() {
+        let noted = |line: &str| noted(NOTE, &format!("{HEAD}{line}\n"));
+        let ours = |users| Some(Segment { number: 17, users });
+        assert_eq!(noted("10029454 17 600 56 12408 12412 0 65534 65534"), ours(0));
+        assert_eq!(noted("10029454 17 600 56 12408 12412 5 65534 65534"), ours(5));
+        assert_eq!(noted("10029454 17 600 56 999 12412 0 65534 65534"), None, "another's");
+        assert_eq!(noted("10029455 17 600 56 12408 12412 0 65534 65534"), None, "another key");
+        assert_eq!(super::noted("", HEAD), None);
     }
 }
