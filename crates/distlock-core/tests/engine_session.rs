@@ -30,9 +30,16 @@ struct Inner {
     /// The deadline that new sessions get, if any.
     deadline: Mutex<Option<distlock_core::Moment>>,
     refuse_release: Mutex<bool>,
+    silent: std::sync::atomic::AtomicBool,
 }
 
 impl Server {
+    async fn silence(&self) {
+        if self.0.silent.load(std::sync::atomic::Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
     fn is_free(&self) -> bool {
         self.0.held.lock().unwrap().is_empty()
     }
@@ -92,6 +99,7 @@ impl Store for Server {
 #[async_trait]
 impl SessionStore for Server {
     async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
+        self.silence().await;
         loop {
             let freed = self.0.freed.notified();
             // A slow server: the grant is decided before the answer is on its way.
@@ -111,6 +119,7 @@ impl SessionStore for Server {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
+        self.silence().await;
         tokio::time::sleep(2 * MS).await;
         let mut held = self.0.held.lock().unwrap();
         if *self.0.refuse_release.lock().unwrap() {
@@ -232,4 +241,21 @@ async fn a_release_that_failed_is_told_and_tried_again() {
     assert!(matches!(guard.release().await, Err(ReleaseError::Unknown { .. })));
     *server.0.refuse_release.lock().unwrap() = false;
     until(|| async { server.is_free() }).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_answers_ends_as_an_error_at_the_limit() {
+    let (server, clock) = (Server::default(), VirtualClock::new());
+    server.0.silent.store(true, std::sync::atomic::Ordering::SeqCst);
+    let locks = server.locks(&clock);
+    for limit in [std::time::Duration::ZERO, 100 * MS] {
+        let begun = tokio::time::Instant::now();
+        let error = locks.mutex("a").acquire().timeout(limit).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(begun.elapsed() <= limit + SECOND, "{:?}", begun.elapsed());
+    }
+    server.0.silent.store(false, std::sync::atomic::Ordering::SeqCst);
+    let guard = locks.mutex("b").acquire().await.unwrap();
+    server.0.silent.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert!(matches!(guard.release().await, Err(ReleaseError::Unknown { .. })));
 }

@@ -34,11 +34,13 @@ pub(super) async fn keep(shared: Arc<Shared>) {
                 Mail::ShutDown(done) => draining.push((shared.clock.now().after(DRAIN), done)),
             }
         }
-        if !draining.is_empty() {
+        if shared.closing.is_cancelled() {
             for held in shared.schedule.take_all() {
                 held.lose(LossReason::ShutDown);
                 work.push(Box::pin(release::forget_held(Arc::clone(&shared), held)));
             }
+        }
+        if !draining.is_empty() {
             finish_draining(&shared, &mut draining, work.is_empty() && shared.desk.is_empty());
         }
         let now = shared.clock.now();

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
+use futures_util::task::AtomicWaker;
 use tokio::sync::oneshot;
 
 use super::desk::{Desk, Mail};
@@ -83,6 +84,8 @@ pub(crate) struct Lane<V: Verb> {
 
 struct State<V: Verb> {
     busy: bool,
+    /// The lone request that is out, if its own task still drives it.
+    alone: Option<Arc<Alone<V>>>,
     pending: Vec<(V::Item, Reply<V>)>,
 }
 
@@ -93,7 +96,7 @@ impl<V: Verb> Lane<V> {
         max_batch: usize,
         patience: Duration,
     ) -> Arc<Self> {
-        let state = Mutex::new(State { busy: false, pending: Vec::new() });
+        let state = Mutex::new(State { busy: false, alone: None, pending: Vec::new() });
         Arc::new(Lane { store, desk, max_batch: max_batch.max(1), patience, state })
     }
 
@@ -107,18 +110,31 @@ impl<V: Verb> Lane<V> {
         if state.busy {
             let (reply, answer) = oneshot::channel();
             state.pending.push((item, reply));
+            let alone = state.alone.take();
+            drop(state);
+            if let Some(alone) = alone {
+                // Now that somebody waits for it, the request may not depend on its own task being polled: that
+                // task may well be the one that waits here.
+                self.desk.post(Mail::Work(Box::pin(drive(alone))));
+            }
             return Submission(Way::Queued(answer));
         }
-        state.busy = true;
-        drop(state);
-        let turn = Turn(Arc::clone(self));
         let call = V::call(Arc::clone(&self.store), vec![item.clone()]);
-        Submission(Way::Alone { call: Some(call), item: Some(item), turn: Some(turn) })
+        let turn = Turn(Arc::clone(self));
+        let alone = Arc::new(Alone {
+            progress: Mutex::new(Progress::Out { call, item, turn, driven: false }),
+            waker: AtomicWaker::new(),
+        });
+        state.busy = true;
+        state.alone = Some(Arc::clone(&alone));
+        drop(state);
+        Submission(Way::Alone(alone))
     }
 
     /// The request before is over: sends what came meanwhile.
     fn advance(self: &Arc<Self>) {
         let mut state = self.lock();
+        state.alone = None;
         if state.pending.is_empty() {
             state.busy = false;
             return;
@@ -210,6 +226,65 @@ where
     }
 }
 
+/// A lone request: driven by the task that made it, or by the engine's task once others wait for it.
+struct Alone<V: Verb> {
+    progress: Mutex<Progress<V>>,
+    /// The task that made it.
+    waker: AtomicWaker,
+}
+
+enum Progress<V: Verb> {
+    Out {
+        call: BoxFuture<'static, Batch<V::Answer>>,
+        item: V::Item,
+        turn: Turn<V>,
+        driven: bool,
+    },
+    Answered {
+        answer: Result<V::Answer>,
+        item: V::Item,
+        desk: Arc<Desk>,
+    },
+    /// The answer was taken, or nobody wants it.
+    Over,
+}
+
+impl<V: Verb> Alone<V> {
+    fn lock(&self) -> MutexGuard<'_, Progress<V>> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Polls the call, whoever drives it. Ready when there is an answer, or nobody who wants one.
+    fn poll_call(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut progress = self.lock();
+        let Progress::Out { call, .. } = &mut *progress else { return Poll::Ready(()) };
+        let answers = std::task::ready!(call.as_mut().poll(context));
+        let answer = match answers {
+            Ok(mut answers) if answers.len() == 1 => answers.pop(),
+            answers => spread(answers).next(),
+        };
+        let answer = answer.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "no answer")));
+        let Progress::Out { item, turn, .. } = std::mem::replace(&mut *progress, Progress::Over) else {
+            return Poll::Ready(());
+        };
+        *progress = Progress::Answered { answer, item, desk: Arc::clone(&turn.0.desk) };
+        drop(progress);
+        // After the lock: the next batch is begun by this.
+        drop(turn);
+        Poll::Ready(())
+    }
+}
+
+/// The engine's task takes over. From here on the other task only looks for the answer: a call wakes one of its
+/// pollers, and that must be the one that surely polls again.
+async fn drive<V: Verb>(alone: Arc<Alone<V>>) {
+    if let Progress::Out { driven, .. } = &mut *alone.lock() {
+        *driven = true;
+    }
+    std::future::poll_fn(|context| alone.poll_call(context)).await;
+    alone.waker.wake();
+}
+
 /// An item on its way. A future of its answer.
 ///
 /// # Cancel safety
@@ -217,29 +292,26 @@ where
 pub(crate) struct Submission<V: Verb>(Way<V>);
 
 enum Way<V: Verb> {
-    Alone { call: Option<BoxFuture<'static, Batch<V::Answer>>>, item: Option<V::Item>, turn: Option<Turn<V>> },
+    Alone(Arc<Alone<V>>),
     Queued(oneshot::Receiver<Result<V::Answer>>),
 }
-
-impl<V: Verb> Unpin for Submission<V> {}
 
 impl<V: Verb> Future for Submission<V> {
     type Output = Result<V::Answer>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            Way::Alone { call, turn, .. } => {
-                let Some(running) = call else {
-                    return Poll::Ready(Err(Error::new(ErrorKind::Internal, "polled after its answer")));
-                };
-                let answers = std::task::ready!(running.as_mut().poll(context));
-                *call = None;
-                *turn = None;
-                let one = match answers {
-                    Ok(mut answers) if answers.len() == 1 => answers.pop(),
-                    answers => spread(answers).next(),
-                };
-                Poll::Ready(one.unwrap_or_else(|| Err(Error::new(ErrorKind::Internal, "no answer"))))
+            Way::Alone(alone) => {
+                // First the waker, then the look: an answer that the engine's task brings in between wakes us.
+                alone.waker.register(context.waker());
+                if matches!(&*alone.lock(), Progress::Out { driven: true, .. }) {
+                    return Poll::Pending;
+                }
+                std::task::ready!(alone.poll_call(context));
+                match std::mem::replace(&mut *alone.lock(), Progress::Over) {
+                    Progress::Answered { answer, .. } => Poll::Ready(answer),
+                    _ => Poll::Ready(Err(Error::new(ErrorKind::Internal, "polled after its answer"))),
+                }
             }
             Way::Queued(answer) => Pin::new(answer).poll(context).map(|answer| {
                 answer.unwrap_or_else(|_| {
@@ -253,12 +325,16 @@ impl<V: Verb> Future for Submission<V> {
 
 impl<V: Verb> Drop for Submission<V> {
     fn drop(&mut self) {
-        if let Way::Alone { call, item, turn } = &mut self.0
-            && let (Some(call), Some(item), Some(turn)) = (call.take(), item.take(), turn.take())
-        {
-            let lane = Arc::clone(&turn.0);
-            drop(turn);
-            adopt::<V>(&lane.desk, lane.patience, call, vec![item]);
+        let Way::Alone(alone) = &self.0 else { return };
+        let progress = std::mem::replace(&mut *alone.lock(), Progress::Over);
+        match progress {
+            Progress::Out { call, item, turn, .. } => {
+                let lane = Arc::clone(&turn.0);
+                drop(turn);
+                adopt::<V>(&lane.desk, lane.patience, call, vec![item]);
+            }
+            Progress::Answered { answer, item, desk } => V::orphaned(&desk, item, answer),
+            Progress::Over => {}
         }
     }
 }

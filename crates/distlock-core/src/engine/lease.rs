@@ -268,8 +268,10 @@ impl<'a> Acquisition<'a> {
         let Some(sent) = self.answered else { return Ok(None) };
         let now = self.shared.clock.now();
         let deadline = local_deadline(sent.after(grant.after).min(now), grant.window);
-        // With little left, asking again is safer: the store recognises the lock id.
-        if deadline.since(now) < grant.window / 2 {
+        // With little left, asking again is safer: the store recognises the lock id. A plain lease must ask, since
+        // nobody would extend the window to its expiry.
+        let plain = !self.ask.options.extends() && grant.window < self.claim.expiry;
+        if plain || deadline.since(now) < grant.window / 2 {
             return Ok(None);
         }
         match self.accept(grant.token, deadline)? {
@@ -281,6 +283,9 @@ impl<'a> Acquisition<'a> {
     fn accept(&mut self, token: FencingToken, deadline: Moment) -> Result<Step> {
         let shared = self.shared;
         let now = shared.clock.now();
+        if shared.closing.is_cancelled() {
+            return Err(shared.stopped());
+        }
         if now >= deadline {
             // The answer took longer than the lease lasts. Asking again with the same lock id is safe.
             self.stale_grants += 1;

@@ -114,7 +114,7 @@ impl Shared {
 
     /// Puts a hold on the schedule, and wakes the task if it would otherwise sleep too long.
     fn watch(&self, due: Moment, held: &Arc<Held>) {
-        if self.schedule.insert(due, held) {
+        if self.schedule.insert(due, held) || self.closing.is_cancelled() {
             self.desk.nudge();
         }
     }

@@ -78,15 +78,18 @@ async fn ask_to_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Re
             .await
             .unwrap_or_else(|_| Err(silent::<ReleaseVerb>(timeout))),
         (None, Backend::Session(store)) => {
-            // Driven by the engine's task, so that no user drops it half-way. Not time-limited: a session store
-            // that cannot be told ends the session, which frees as well.
+            // Driven by the engine's task to its end, so that no user drops it half-way: a session store that
+            // cannot be told ends the session, which frees as well.
             let (store, lease) = (Arc::clone(store), lease.clone());
             let (reply, answer) = oneshot::channel();
             shared.desk.post(Mail::Work(Box::pin(async move {
                 let _ = reply.send(store.release(&lease).await);
             })));
-            let answer = answer.await.unwrap_or_else(|_| Err(shared.stopped()));
-            answer.map(|()| Released::Done { woke: false })
+            match tokio::time::timeout(timeout, answer).await {
+                Ok(Ok(answer)) => answer.map(|()| Released::Done { woke: false }),
+                Ok(Err(_)) => Err(shared.stopped()),
+                Err(_) => Err(silent::<ReleaseVerb>(timeout)),
+            }
         }
         (None, Backend::Lease(_)) => Err(Error::new(ErrorKind::Internal, "a lease store without its lanes")),
     }

@@ -1,12 +1,14 @@
 //! Acquiring on a session store: the server does the waiting.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::desk::Mail;
 use super::held::{Grant, Held};
+use super::lane::{AcquireVerb, silent};
 use super::{Ask, Shared, Wait, lease};
 use crate::clock::sleep_until;
 use crate::error::{Error, ErrorKind, Result};
@@ -54,7 +56,7 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
     };
     shared.desk.post(Mail::Work(Box::pin(call)));
     let received = Received { shared, claim, answer: Some(answer) };
-    let hold = received.wait(wait, &withdraw).await?;
+    let hold = received.wait(wait, &withdraw, ask.options.get_request_timeout()).await?;
     let Some((claim, hold)) = hold else { return Ok(None) };
     let watched = CancellationToken::new();
     let held = Arc::new(Held::new(Grant {
@@ -96,17 +98,20 @@ impl Received<'_> {
         mut self,
         wait: Wait,
         withdraw: &CancellationToken,
+        patience: Duration,
     ) -> Result<Option<(Claim, SessionHold)>> {
         let shared = self.shared;
         let Some(answer) = &mut self.answer else { return Ok(None) };
+        let limit = if wait == Wait::Once { shared.clock.now() } else { wait.limit() };
         let hold = tokio::select! {
             biased;
             hold = &mut *answer => hold,
             () = shared.closing.cancelled() => return Err(shared.stopped()),
-            () = sleep_until(&*shared.clock, wait.limit()) => {
-                // At the limit the store is told to stop; what it answers then still counts.
+            () = sleep_until(&*shared.clock, limit) => {
+                // At the limit the store is told to stop; what it answers then still counts. One that does not
+                // answer at all is down, and must not look like contention.
                 withdraw.cancel();
-                answer.await
+                tokio::time::timeout(patience, &mut *answer).await.map_err(|_| silent::<AcquireVerb>(patience))?
             }
         };
         self.answer = None;

@@ -1,0 +1,75 @@
+//! Futures that were begun and are not polled for a while: their owner waits for something else. Nobody else may
+//! have to wait for them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::future::IntoFuture;
+use std::task::Poll;
+
+use common::{MS, SECOND, World, options};
+use distlock_core::faults::{Fault, Verb};
+
+/// Polls once, and leaves it at that.
+async fn begin<F: Future + Unpin>(future: &mut F) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut *future).poll(context).is_ready()))
+        .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_is_not_polled_holds_up_no_other() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    faults.always(Verb::Acquire, Fault::none().delay_before(MS).delay_after(MS));
+    let mut first = locks.mutex("a").acquire().into_future();
+    assert!(!begin(&mut first).await);
+    // The same task waits for another lock and does not poll the first meanwhile.
+    let second = locks.mutex("b").acquire().timeout(SECOND).await.expect("held up by a future nobody polls");
+    let third = locks.mutex("c").acquire().timeout(SECOND).await.unwrap();
+    assert!(!first.await.unwrap().is_lost() && !second.is_lost() && !third.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_not_polled_holds_up_no_other_and_is_done() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    let (a, b) = (locks.mutex("a").acquire().await.unwrap(), locks.mutex("b").acquire().await.unwrap());
+    faults.always(Verb::Release, Fault::none().delay_before(MS).delay_after(MS));
+    let mut first = Box::pin(a.release());
+    assert!(!begin(&mut first).await);
+    tokio::time::timeout(SECOND, b.release()).await.expect("held up").unwrap();
+    first.await.unwrap();
+    world.until_clean("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_came_while_nobody_polled_is_undone_with_its_future() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    faults.always(Verb::Acquire, Fault::none().delay_after(MS));
+    let mut first = locks.mutex("a").acquire().into_future();
+    assert!(!begin(&mut first).await);
+    let _second = locks.mutex("b").acquire().await.unwrap();
+    assert!(
+        world.records("a").await.iter().any(|record| !record.holders.is_empty()),
+        "granted behind our back"
+    );
+    drop(first);
+    world.until_clean("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_was_not_looked_at_until_it_was_over_is_not_taken_for_held() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    let other = world.locks();
+    faults.next(Verb::Acquire, 1, Fault::none().delay_after(MS));
+    let mut first = locks.mutex("a").options(options().auto_extend(false)).acquire().into_future();
+    assert!(!begin(&mut first).await);
+    tokio::time::sleep(10 * SECOND).await;
+    // Over since long; somebody else has it by now.
+    let second = other.mutex("a").acquire().await.unwrap();
+    assert!(tokio::time::timeout(SECOND, &mut first).await.is_err(), "an old grant was believed");
+    second.release().await.unwrap();
+    assert!(!first.await.unwrap().is_lost());
+}
