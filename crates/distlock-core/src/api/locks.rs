@@ -178,6 +178,17 @@ impl Locks {
             .map_err(|error| error.doing("examine").on(self.store().to_owned()))
     }
 
+    /// The store's driver alone, for benchmarks; see [`RawDriver`](crate::store::RawDriver).
+    ///
+    /// # Errors
+    /// If a connection of its own cannot be made.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn raw_driver(&self) -> Result<Option<Box<dyn crate::store::RawDriver>>> {
+        self.engine.shared.backend.store().raw_driver().await
+    }
+
     /// Ends all waiting with an error, turns guards that are still held lost, and waits until the store was told
     /// of every release, ten seconds at most.
     ///

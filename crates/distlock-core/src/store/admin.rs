@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
+use super::RawDriver;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, Kind, LockId, Resource};
 
@@ -255,4 +256,12 @@ pub trait Store: Send + Sync + Debug + 'static {
     /// # Errors
     /// If the store cannot be reached at all.
     async fn doctor(&self) -> Result<Vec<Finding>>;
+
+    /// The driver alone, for benchmarks; `None` where there is no driver to compare with.
+    ///
+    /// # Errors
+    /// If a connection of its own cannot be made.
+    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
+        Ok(None)
+    }
 }

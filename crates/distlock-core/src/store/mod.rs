@@ -7,6 +7,7 @@
 mod admin;
 mod driver;
 mod lease;
+mod raw;
 mod session;
 mod url;
 
@@ -16,5 +17,6 @@ pub use lease::{
     Attempt, Batch, Claim, GRANT_WINDOW, Inbox, Lease, LeaseStore, PushedGrant, Released, Renewal, Waiting,
     Wake,
 };
+pub use raw::RawDriver;
 pub use session::{LossReason, Session, SessionHold, SessionStore};
 pub use url::StoreUrl;
