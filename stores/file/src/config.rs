@@ -1,0 +1,242 @@
+//! Where the lock files are and who may use them; and how a URL says so.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use distlock_core::store::{Backend, Driver, StoreUrl};
+use distlock_core::{Error, ErrorKind, Result};
+use percent_encoding::percent_decode_str;
+
+use crate::FileStore;
+
+/// Who may use the locks of a folder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Access {
+    /// The user who made the folder: folders 0700, files 0600. The default.
+    #[default]
+    Private,
+    /// Also the members of the folder's group: folders 2770, files 0660.
+    Group,
+}
+
+/// How waiters learn that a lock became free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Wakeups {
+    /// From the kernel (inotify) where it can tell; by polling elsewhere and on network file systems, where it
+    /// does not see what other machines do. The default.
+    #[default]
+    Auto,
+    /// By polling only: from 2 ms, more slowly the longer it takes, up to 100 ms.
+    Poll,
+}
+
+/// Where the lock files are and who may use them.
+///
+/// ```
+/// use distlock_file::{Access, FileConfig, FileStore};
+///
+/// # fn main() -> distlock_core::Result<()> {
+/// let store = FileStore::with(FileConfig::new("/var/lib/app/locks").access(Access::Group))?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileConfig {
+    pub(crate) dir: PathBuf,
+    pub(crate) access: Access,
+    pub(crate) wakeups: Wakeups,
+}
+
+const ACCESS: &str = "access";
+const WAKEUPS: &str = "wakeups";
+
+impl FileConfig {
+    /// Lock files in this folder, private to the user. It is made on first use.
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        FileConfig { dir: dir.into(), access: Access::default(), wakeups: Wakeups::default() }
+    }
+
+    /// Lock files in the folder of this user: `$XDG_STATE_HOME/distlock`, or `~/.local/state/distlock`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if neither `XDG_STATE_HOME` nor `HOME` is an absolute path.
+    pub fn of_user() -> Result<Self> {
+        user_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME")).map(FileConfig::new)
+    }
+
+    /// Who may use the locks.
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// How waiters are woken.
+    #[must_use]
+    pub fn wakeups(mut self, wakeups: Wakeups) -> Self {
+        self.wakeups = wakeups;
+        self
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// What a URL says: `file:` or `file:///dir`, with `distlock.access=private|group` and
+    /// `distlock.wakeups=auto|poll`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a host, a relative path or an unknown parameter.
+    pub fn from_url(mut url: StoreUrl) -> Result<Self> {
+        let access = match url.take(ACCESS).as_deref() {
+            None | Some("private") => Access::Private,
+            Some("group") => Access::Group,
+            Some(other) => return Err(refuse_value(&url, ACCESS, other, "private or group")),
+        };
+        let wakeups = match url.take(WAKEUPS).as_deref() {
+            None | Some("auto") => Wakeups::Auto,
+            Some("poll") => Wakeups::Poll,
+            Some(other) => return Err(refuse_value(&url, WAKEUPS, other, "auto or poll")),
+        };
+        url.refuse_unknown(&[ACCESS, WAKEUPS])?;
+        let config = if url.rest().is_empty() && !url.driver_part().contains('?') {
+            FileConfig::of_user()?
+        } else {
+            FileConfig::new(path_of(&url)?)
+        };
+        Ok(config.access(access).wakeups(wakeups))
+    }
+}
+
+const SPELLING: &str = "write file: for the folder of this user, or file:///var/lock/app for another one";
+
+fn refuse(url: &StoreUrl, what: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, what.into())
+        .doing("read the store URL")
+        .on(url.to_string())
+        .advise(SPELLING)
+}
+
+fn refuse_value(url: &StoreUrl, key: &str, value: &str, known: &str) -> Error {
+    refuse(url, format!("distlock.{key}={value:?} is not known")).advise(format!("write {known}"))
+}
+
+fn path_of(url: &StoreUrl) -> Result<PathBuf> {
+    if let Some((_, query)) = url.driver_part().split_once('?') {
+        return Err(refuse(url, format!("unknown parameter {query:?}")));
+    }
+    let rest = url.rest();
+    let path = match rest.strip_prefix("//") {
+        Some(rest) => {
+            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            if !host.is_empty() && !host.eq_ignore_ascii_case("localhost") {
+                return Err(refuse(url, format!("it names a host, {host:?}, and files are local")));
+            }
+            path
+        }
+        None => rest,
+    };
+    if !path.starts_with('/') {
+        return Err(refuse(url, format!("the path {path:?} is not absolute")));
+    }
+    if path.contains('#') {
+        return Err(refuse(url, "a # in a path is ambiguous").advise("write it as %23"));
+    }
+    let decoded: Vec<u8> = percent_decode_str(path).collect();
+    if decoded.contains(&0) {
+        return Err(refuse(url, "there is a NUL byte in the path"));
+    }
+    Ok(PathBuf::from(OsString::from_vec(decoded)))
+}
+
+/// The folder of a user, from the two variables. As the XDG specification says, a value that is not an absolute
+/// path is ignored.
+fn user_dir(state_home: Option<OsString>, home: Option<OsString>) -> Result<PathBuf> {
+    let absolute = |value: Option<OsString>| value.map(PathBuf::from).filter(|path| path.is_absolute());
+    absolute(state_home)
+        .or_else(|| absolute(home).map(|home| home.join(".local/state")))
+        .map(|state| state.join(OsStr::new("distlock")))
+        .ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidInput,
+                "neither XDG_STATE_HOME nor HOME is an absolute path: no folder for the lock files",
+            )
+            .doing("find the folder of the file store")
+            .advise("set HOME, or name a folder with file:///dir")
+        })
+}
+
+/// The driver for `file:` URLs.
+pub static DRIVER: Driver = Driver {
+    schemes: &["file"],
+    example: "file:///var/lock/app",
+    connect: |url| {
+        Box::pin(async move { Ok(Backend::session(FileStore::with(FileConfig::from_url(url)?)?)) })
+    },
+    schema: None,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<FileConfig> {
+        FileConfig::from_url(StoreUrl::parse(text)?)
+    }
+
+    #[test]
+    fn the_folder_of_the_user_follows_the_xdg_rules() {
+        let dir =
+            |xdg: &str, home: Option<&str>| user_dir(Some(xdg.into()), home.map(OsString::from)).unwrap();
+        assert_eq!(dir("/s", Some("/h")), Path::new("/s/distlock"));
+        assert_eq!(dir("relative", Some("/h")), Path::new("/h/.local/state/distlock"));
+        assert_eq!(dir("", Some("/h")), Path::new("/h/.local/state/distlock"));
+        for home in [None, Some(OsString::new()), Some("x".into())] {
+            let error = user_dir(None, home).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            assert!(error.to_string().contains("HOME"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_percent_decoded_and_may_hold_any_byte_but_nul() {
+        assert_eq!(parse("file:///a%20b/c").unwrap().dir(), Path::new("/a b/c"));
+        assert_eq!(parse("file:/x").unwrap().dir(), Path::new("/x"));
+        assert_eq!(parse("FILE://localhost/x").unwrap().dir(), Path::new("/x"));
+        let bytes = parse("file:///%ff%3f").unwrap().dir().as_os_str().to_owned().into_vec();
+        assert_eq!(bytes, b"/\xff?");
+    }
+
+    #[test]
+    fn hosts_relative_paths_and_unknown_parameters_are_refused_with_the_right_spelling() {
+        for bad in [
+            "file://server/dir",
+            "file://dir",
+            "file://",
+            "file:dir",
+            "file:./dir",
+            "file:///a%00b",
+            "file:///a#b",
+            "file:///a?mode=1",
+            "file:?x",
+            "file:///a?distlock.mode=0600",
+            "file:///a?distlock.access=all",
+            "file:?distlock.wakeups=never",
+        ] {
+            let error = parse(bad).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}");
+            assert!(error.advice().is_some(), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn parameters_of_ours_are_taken() {
+        let config = parse("file:///a?distlock.access=group&distlock.wakeups=poll").unwrap();
+        assert_eq!(config, FileConfig::new("/a").access(Access::Group).wakeups(Wakeups::Poll));
+    }
+}

@@ -1,0 +1,149 @@
+//! What is dangerous about the folder, and how to mend it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use distlock_core::Result;
+use distlock_core::store::Finding;
+use rustix::fs::statvfs;
+
+use crate::failure::failure;
+use crate::layout::{Layout, is_absent};
+use crate::lockfile::LockFile;
+use crate::shared::Shared;
+
+/// Below this, a disk counts as nearly full.
+const LITTLE_SPACE: u64 = 16 << 20;
+const FEW_INODES: u64 = 1000;
+
+/// Looks at the folder, writes and locks a file in it, and says what was found.
+pub(crate) fn examine(shared: &Shared) -> Result<Vec<Finding>> {
+    let dir = shared.layout.base();
+    let new = fs::metadata(dir).is_err_and(|error| is_absent(&error));
+    shared.layout.make_dir(dir).map_err(|error| failure(error, "make the folder", dir))?;
+    let mut found = Vec::new();
+    let made = if new { ": it was made just now" } else { "" };
+    found.push(Finding::good(format!("the folder {} can be used{made}", dir.display())));
+    found.extend(rights(dir)?);
+    found.push(file_system(dir));
+    found.extend(space(dir)?);
+    found.push(locks(&shared.layout)?);
+    found.push(if shared.watcher.is_told() {
+        Finding::good("the kernel tells waiters (inotify)")
+    } else {
+        Finding::warning(
+            "the kernel does not tell waiters: they poll every 2 to 100 ms",
+            "on Linux and a local disk, raise fs.inotify.max_user_instances or leave distlock.wakeups=poll out",
+        )
+    });
+    Ok(found)
+}
+
+fn rights(dir: &Path) -> Result<Vec<Finding>> {
+    let meta = fs::metadata(dir).map_err(|error| failure(error, "look at the folder", dir))?;
+    let me = rustix::process::geteuid().as_raw();
+    let mode = meta.mode() & 0o7777;
+    let mut found = Vec::new();
+    if meta.uid() != me {
+        found.push(Finding::warning(
+            format!("the folder belongs to user {} and this is user {me}", meta.uid()),
+            "its owner can remove lock files under their holders: use a folder of your own, unless you share it \
+             on purpose (distlock.access=group)",
+        ));
+    }
+    if mode & 0o002 != 0 {
+        found.push(Finding::warning(
+            format!("everybody may write into the folder (mode {mode:o})"),
+            format!("whoever can write there can block or break every lock: chmod o-w {}", dir.display()),
+        ));
+    }
+    if found.is_empty() {
+        found.push(Finding::good(format!("the folder is private (mode {mode:o})")));
+    }
+    Ok(found)
+}
+
+fn file_system(dir: &Path) -> Finding {
+    match network(dir) {
+        Some(name) => Finding::warning(
+            format!("the folder is on {name}"),
+            "locks may not hold between machines, or survive a crashed holder, and waiters poll: use a local \
+             disk, or a server such as Redis or PostgreSQL for locks across machines",
+        ),
+        None => Finding::good("the folder is on a local file system"),
+    }
+}
+
+fn space(dir: &Path) -> Result<Vec<Finding>> {
+    let stat = statvfs(dir).map_err(|error| failure(error.into(), "look at the file system", dir))?;
+    let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+    let mut found = Vec::new();
+    if free < LITTLE_SPACE {
+        found.push(Finding::warning(
+            format!("only {} KiB are free on the file system", free >> 10),
+            "a new lock needs 8 KiB and is refused without: free some space",
+        ));
+    }
+    // File systems without a fixed number of inodes say that they have none.
+    if stat.f_files > 0 && stat.f_favail < FEW_INODES {
+        found.push(Finding::warning(
+            format!("only {} inodes are free on the file system", stat.f_favail),
+            "every lock is a file, and a new one is refused without: remove files nobody needs",
+        ));
+    }
+    if found.is_empty() {
+        found.push(Finding::good(format!("{} MiB are free", free >> 20)));
+    }
+    Ok(found)
+}
+
+/// Really locks a file, from two descriptors: there are file systems that say yes to everything.
+fn locks(layout: &Layout) -> Result<Finding> {
+    let path = layout.base().join(format!("doctor-{}-{:016x}", std::process::id(), fastrand::u64(..)));
+    let checked = excludes(layout, &path);
+    let _ = fs::remove_file(&path);
+    Ok(match checked? {
+        true => Finding::good("kernel locks work there"),
+        false => Finding::warning(
+            "kernel locks do not work there: two holders got one lock",
+            "do not use this folder; choose one on a local disk",
+        ),
+    })
+}
+
+fn excludes(layout: &Layout, path: &Path) -> Result<bool> {
+    let (first, second) = (LockFile::open(layout, path)?, LockFile::open(layout, path)?);
+    let excludes = first.try_lock()? && !second.try_lock()? && !second.try_lock_shared()?;
+    first.unlock();
+    Ok(excludes && second.try_lock()?)
+}
+
+/// Whether the folder, or what there is of its path yet, is on a network file system.
+pub(crate) fn is_network(dir: &Path) -> bool {
+    dir.ancestors().find(|dir| dir.exists()).and_then(network).is_some()
+}
+
+/// The sort of network or user-space file system, by the magic numbers of `statfs(2)`.
+#[cfg(target_os = "linux")]
+fn network(dir: &Path) -> Option<&'static str> {
+    // The width and sign of the field differ between architectures; the numbers fit into 32 bits.
+    let magic = rustix::fs::statfs(dir).ok()?.f_type as u32;
+    Some(match magic {
+        0x6969 => "NFS",
+        0xff53_4d42 | 0xfe53_4d42 | 0x517b => "a Windows share (CIFS, SMB)",
+        0x6573_5546 => "a FUSE file system (such as sshfs)",
+        0x00c3_6400 => "Ceph",
+        0x0bd0_0bd0 => "Lustre",
+        0x0102_1997 => "a 9P share",
+        0x5346_414f | 0x6b41_4653 => "AFS",
+        0x0116_1970 => "GFS2",
+        0x7461_636f => "OCFS2",
+        _ => return None,
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn network(_: &Path) -> Option<&'static str> {
+    None
+}

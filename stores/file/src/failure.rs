@@ -1,0 +1,84 @@
+//! From an error of the operating system to one that says what to do.
+
+use std::io;
+use std::path::Path;
+
+use distlock_core::{Error, ErrorKind};
+use rustix::io::Errno;
+
+/// The error for a call on `path` that failed while we wanted to do `action`.
+pub(crate) fn failure(error: io::Error, action: &'static str, path: &Path) -> Error {
+    let (kind, advice) = sort(&error);
+    let made = Error::new(kind, format!("{}: {error}", path.display())).doing(action).caused_by(error);
+    match advice {
+        Some(advice) => made.advise(advice),
+        None => made,
+    }
+}
+
+fn sort(error: &io::Error) -> (ErrorKind, Option<&'static str>) {
+    let Some(errno) = Errno::from_io_error(error) else { return (ErrorKind::Unavailable, None) };
+    match errno {
+        Errno::ACCESS | Errno::PERM => (
+            ErrorKind::Denied,
+            Some(
+                "give this user the right to write there, or choose another folder with file:///dir; users who \
+                 share locks need a folder opened with distlock.access=group",
+            ),
+        ),
+        Errno::ROFS => (
+            ErrorKind::Denied,
+            Some("the file system is mounted read-only: choose another folder with file:///dir"),
+        ),
+        Errno::LOOP => (
+            ErrorKind::Denied,
+            Some("a symbolic link stands where a lock file should be: find out who made it, and remove it"),
+        ),
+        Errno::NOSPC | Errno::DQUOT => (
+            ErrorKind::Exhausted,
+            Some("free space or inodes on that file system (df -h, df -i, quota), or choose another folder"),
+        ),
+        Errno::MFILE | Errno::NFILE => (
+            ErrorKind::Exhausted,
+            Some("too many open files: every lock held or waited for needs one; raise ulimit -n"),
+        ),
+        Errno::NOLCK => (
+            ErrorKind::Exhausted,
+            Some("the kernel has no more file locks (over NFS: start the lock service on the server)"),
+        ),
+        Errno::NOTSUP | Errno::NOSYS | Errno::INVAL => (
+            ErrorKind::Unsupported,
+            Some("this file system has no file locks: choose a folder on a local disk with file:///dir"),
+        ),
+        Errno::NOTDIR | Errno::EXIST | Errno::ISDIR => (
+            ErrorKind::InvalidInput,
+            Some("something else stands where a folder or a lock file should be: choose another folder"),
+        ),
+        Errno::NAMETOOLONG => {
+            (ErrorKind::InvalidInput, Some("the path of the folder is too long: choose a shorter one"))
+        }
+        _ => (ErrorKind::Unavailable, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_refusal_of_the_system_says_where_and_what_to_do() {
+        for (errno, kind) in [
+            (Errno::ACCESS, ErrorKind::Denied),
+            (Errno::ROFS, ErrorKind::Denied),
+            (Errno::NOSPC, ErrorKind::Exhausted),
+            (Errno::DQUOT, ErrorKind::Exhausted),
+            (Errno::MFILE, ErrorKind::Exhausted),
+            (Errno::NOTDIR, ErrorKind::InvalidInput),
+        ] {
+            let error = failure(errno.into(), "open the lock file", Path::new("/var/lock/x"));
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.advice().is_some() && error.to_string().contains("/var/lock/x"), "{error}");
+        }
+        assert_eq!(failure(Errno::IO.into(), "read", Path::new("/x")).kind(), ErrorKind::Unavailable);
+    }
+}

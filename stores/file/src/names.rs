@@ -1,0 +1,135 @@
+//! From the name of a resource to a file name, and back.
+//!
+//! A name may be any text; a file name may not. Lower-case letters, digits, `-`, `_` and inner dots stand for
+//! themselves, and every other byte becomes `%` and two hexadecimal digits. So
+//!
+//! * there is no `/`, no NUL and no leading dot: nothing leaves the folder, and nothing is hidden;
+//! * there is no upper case: names that differ only in case stay apart on file systems that ignore case;
+//! * there is nothing beyond ASCII: names that differ only in how an accent is composed stay apart on file
+//!   systems that normalise Unicode.
+//!
+//! What would be too long for a file name becomes `~` and the SHA-256 of the name; an escaped name never begins
+//! with `~`. The whole name stands inside the file.
+
+use std::fmt::Write;
+
+use percent_encoding::percent_decode_str;
+use sha2::{Digest, Sha256};
+
+/// The longest escaped name that is used as it is. eCryptfs leaves 143 bytes for a file name, and we append up
+/// to five.
+const LONGEST: usize = 130;
+
+const HASHED: char = '~';
+
+/// The file name for a name.
+pub(crate) fn file_name(name: &str) -> String {
+    let mut escaped = String::with_capacity(name.len());
+    for (at, byte) in name.bytes().enumerate() {
+        match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => escaped.push(char::from(byte)),
+            b'.' if at > 0 => escaped.push('.'),
+            _ => {
+                // Writing to a String cannot fail.
+                let _ = write!(escaped, "%{byte:02x}");
+            }
+        }
+        if escaped.len() > LONGEST {
+            return format!("{HASHED}{}", hex(&Sha256::digest(name.as_bytes())));
+        }
+    }
+    escaped
+}
+
+/// Whether the name itself is not in the file name, but only its hash.
+pub(crate) fn is_hashed(file_name: &str) -> bool {
+    file_name.starts_with(HASHED)
+}
+
+/// The name that a file name stands for: `None` if it is hashed, or none of ours.
+pub(crate) fn original(escaped: &str) -> Option<String> {
+    let name = percent_decode_str(escaped).decode_utf8().ok()?;
+    (!name.is_empty() && file_name(&name) == escaped).then(|| name.into_owned())
+}
+
+/// A short fixed-length stand-in for a name: 64 bits of its hash.
+pub(crate) fn short_hash(text: &str) -> String {
+    hex(&Sha256::digest(text.as_bytes())[..8])
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const STRANGE: [&str; 22] = [
+        ".",
+        "..",
+        "/",
+        "../../etc/passwd",
+        "a/b",
+        "a%2fb",
+        "%",
+        "~",
+        "-",
+        "con",
+        "nul.lock",
+        " ",
+        "a ",
+        "a",
+        "A",
+        "\0",
+        "a\0b",
+        "\u{7}\n",
+        "\u{e9}",
+        "e\u{301}",
+        "\u{130}",
+        "日本語",
+    ];
+
+    #[test]
+    fn no_name_leaves_the_folder_or_hides_in_it() {
+        for name in STRANGE {
+            let file = file_name(name);
+            assert!(!file.is_empty() && !file.starts_with('.') && !file.contains(['/', '\0']), "{file:?}");
+            assert!(file.bytes().all(|b| b.is_ascii_graphic() && !b.is_ascii_uppercase()), "{file:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_names_share_a_file_whatever_the_file_system_folds() {
+        let long: Vec<String> = (0..20).map(|n| format!("{}{n}", "x".repeat(4000))).collect();
+        let names = STRANGE.iter().copied().chain(long.iter().map(String::as_str));
+        let folded: Vec<String> = names.map(|name| file_name(name).to_lowercase()).collect();
+        assert_eq!(folded.iter().collect::<HashSet<_>>().len(), folded.len());
+    }
+
+    #[test]
+    fn a_name_comes_back_from_its_file_name() {
+        for name in STRANGE {
+            assert_eq!(original(&file_name(name)).as_deref(), Some(name));
+        }
+        for not_ours in ["", "A", "a%2Fb", "a%2", ".x", "%ff", "a%61"] {
+            assert_eq!(original(not_ours), None, "{not_ours:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_hashed_and_fits_every_file_system() {
+        for name in ["x".repeat(131), "x".repeat(4096), "\u{e9}".repeat(2048), "/".repeat(44)] {
+            let file = file_name(&name);
+            assert!(is_hashed(&file) && file.len() == 65, "{file}");
+            assert_eq!(original(&file), None);
+        }
+        assert!(!is_hashed(&file_name(&"x".repeat(130))));
+        assert!(!is_hashed(&file_name("~x")));
+    }
+}

@@ -1,0 +1,193 @@
+//! A place in a pool, waiting or holding: one file.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use distlock_core::Result;
+
+use super::Paths;
+use crate::failure::failure;
+use crate::layout::{FileId, Layout, list, look};
+use crate::lockfile::{could_lock, is_locked, read_note_at};
+use crate::record::Note;
+
+/// What the name of a slot says: its place in the order of arrival, its weight and the capacity it counts on. The tag
+/// makes it unique also if the count begins again, so that nobody ever removes the file of another one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct SlotName {
+    pub(super) place: u64,
+    pub(super) weight: u32,
+    pub(super) capacity: u32,
+    pub(super) tag: String,
+}
+
+impl fmt::Display for SlotName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let SlotName { place, weight, capacity, tag } = self;
+        write!(f, "{place:020}-{weight}-{capacity}-{tag}")
+    }
+}
+
+impl SlotName {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(4, '-');
+        Some(SlotName {
+            place: parts.next()?.parse().ok()?,
+            weight: parts.next()?.parse().ok()?,
+            capacity: parts.next()?.parse().ok()?,
+            tag: parts.next()?.to_owned(),
+        })
+    }
+
+    pub(super) fn path(&self, dir: &Path) -> PathBuf {
+        dir.join(self.to_string())
+    }
+}
+
+/// The slots in a folder, in their order.
+pub(super) fn slots(dir: &Path) -> Result<Vec<SlotName>> {
+    let names = list(dir).map_err(|error| failure(error, "list the slots", dir))?;
+    let mut slots: Vec<SlotName> = names.iter().filter_map(|name| SlotName::parse(name)).collect();
+    slots.sort();
+    Ok(slots)
+}
+
+/// Whether the owner of a slot lives. A slot that is not there any more has none.
+pub(super) fn is_alive(path: &Path) -> Result<bool> {
+    let alive = look(path).and_then(|file| file.map_or(Ok(false), |file| is_locked(&file)));
+    alive.map_err(|error| failure(error, "look at a slot", path))
+}
+
+/// Takes the slot of a dead owner away. Only for the one who has the gate.
+pub(super) fn clear(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failure(error, "clear a slot", path)),
+        _ => Ok(()),
+    }
+}
+
+/// A slot of ours. Dropping it takes it away.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// Kept open for its lock.
+    file: File,
+    path: PathBuf,
+    name: SlotName,
+    id: FileId,
+}
+
+impl Slot {
+    /// Makes a slot in `dir`. Only for the one who has the gate.
+    pub(super) fn make(
+        layout: &Layout,
+        paths: &Paths,
+        dir: &Path,
+        name: SlotName,
+        note: &Note,
+    ) -> Result<Self> {
+        // Made and locked under a name where nobody looks: so whoever finds a slot that is not locked knows that
+        // its owner is dead. Somebody who died in here may have left one.
+        let unfinished = paths.dir.join("new");
+        clear(&unfinished)?;
+        let failed = |error| failure(error, "make a slot", dir);
+        let file = layout.create(&unfinished).map_err(failed)?;
+        let id = FileId::of(&file).map_err(failed)?;
+        // From here on, dropping removes it, whichever name it has then.
+        let mut slot = Slot { file, path: unfinished, name, id };
+        if !could_lock(slot.file.try_lock()).map_err(failed)? {
+            return Err(failed(io::ErrorKind::WouldBlock.into()));
+        }
+        let made = slot.file.write_all_at(&note.block(), 0).and_then(|()| layout.make_dir(dir));
+        made.and_then(|()| slot.move_to(dir)).map_err(failed)?;
+        Ok(slot)
+    }
+
+    fn move_to(&mut self, dir: &Path) -> io::Result<()> {
+        let path = self.name.path(dir);
+        fs::rename(&self.path, &path)?;
+        self.path = path;
+        Ok(())
+    }
+
+    /// Turns a waiter into a holder. Only for the one who has the gate.
+    pub(super) fn promote(&mut self, layout: &Layout, hold: &Path, note: &Note) -> Result<()> {
+        let moved = self
+            .file
+            .write_all_at(&note.block(), 0)
+            .and_then(|()| layout.make_dir(hold))
+            .and_then(|()| self.move_to(hold));
+        moved.map_err(|error| failure(error, "move a slot", hold))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn name(&self) -> &SlotName {
+        &self.name
+    }
+
+    pub(super) fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// Whether nobody removed or replaced it.
+    pub(super) fn is_in_place(&self) -> Result<bool> {
+        let there = FileId::at(&self.path).map_err(|error| failure(error, "look at a slot", &self.path))?;
+        Ok(there == Some(self.id))
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.is_in_place().unwrap_or(false) {
+            let _ = fs::remove_file(&self.path);
+        }
+        // Closing, which follows, wakes those who watch. Should a child process that was forked just now still
+        // have the descriptor, the lock is free all the same.
+        let _ = self.file.unlock();
+    }
+}
+
+/// Who holds and who waits, the latter in their order. Only looks, and needs no gate.
+pub(crate) fn holders_and_waiters(paths: &Paths) -> Result<(Vec<Note>, Vec<Note>)> {
+    // The queue first: one who is granted meanwhile is then seen in both folders, and not in none.
+    let mut waiters = notes(&paths.queue)?;
+    let holders = notes(&paths.hold)?;
+    waiters.retain(|waiter| holders.iter().all(|holder| holder.lock_id != waiter.lock_id));
+    Ok((holders, waiters))
+}
+
+fn notes(dir: &Path) -> Result<Vec<Note>> {
+    let mut notes = Vec::new();
+    for slot in slots(dir)? {
+        let path = slot.path(dir);
+        let failed = |error| failure(error, "look at a slot", &path);
+        let Some(file) = look(&path).map_err(failed)? else { continue };
+        if is_locked(&file).map_err(failed)? {
+            notes.extend(read_note_at(&file, 0));
+        }
+    }
+    Ok(notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_of_names_is_the_order_of_arrival() {
+        let name = |place, weight| SlotName { place, weight, capacity: 10, tag: "ab-cd".into() };
+        let names = [name(2, 900), name(10, 1), name(u64::MAX, 5)];
+        let mut texts: Vec<String> = names.iter().map(ToString::to_string).collect();
+        texts.sort();
+        let read: Vec<SlotName> = texts.iter().map(|text| SlotName::parse(text).unwrap()).collect();
+        assert_eq!(read, names);
+        for foreign in ["", "new", "1-2-3", "x-1-1-a", ".swp"] {
+            assert_eq!(SlotName::parse(foreign), None, "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! What must not happen, with real processes, a real file system and a real kernel. Each test is named after it.
+
+mod agent;
+mod crash;
+mod exclusion;
+mod frozen;
+mod handover;
+mod looking;
+mod names;
+mod pools;
+mod refusals;
+mod replaced;
+mod support;

@@ -1,0 +1,84 @@
+//! What the tests share.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use distlock_core::store::{Claim, Lease, SessionHold, SessionStore};
+use distlock_core::{Kind, LockIds, Resource, Result};
+use distlock_file::FileStore;
+use tokio_util::sync::CancellationToken;
+
+/// Longer than anything takes; a test that waits this long has failed.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// A claim, with a lock id of its own.
+pub fn claim(kind: Kind, name: &str, weight: u32, capacity: u32) -> Claim {
+    Claim {
+        resource: Resource::new(kind, name).unwrap(),
+        lock_id: LockIds::new(&LockIds::default_label()).next(),
+        weight,
+        capacity,
+        expiry: Duration::from_secs(30),
+        waiting: None,
+        in_turn: false,
+    }
+}
+
+pub fn mutex(name: &str) -> Claim {
+    claim(Kind::Mutex, name, 1, 1)
+}
+
+/// One attempt.
+pub async fn try_once(store: &FileStore, claim: &Claim) -> Result<Option<SessionHold>> {
+    let withdrawn = CancellationToken::new();
+    withdrawn.cancel();
+    store.acquire(claim, &withdrawn).await
+}
+
+/// Waits for as long as a test may take.
+pub async fn acquire(store: &FileStore, claim: &Claim) -> SessionHold {
+    let never = CancellationToken::new();
+    let acquired = tokio::time::timeout(LONG, store.acquire(claim, &never)).await;
+    acquired.expect("never granted").unwrap().expect("nobody withdrew")
+}
+
+pub async fn release(store: &FileStore, claim: &Claim, hold: &SessionHold) {
+    store.release(&Lease::of(claim, hold.token)).await.unwrap();
+}
+
+/// Waits until a condition holds.
+pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !condition().await {
+        assert!(start.elapsed() < LONG, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// Every path below a folder.
+pub fn tree(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(next) = left.pop() {
+        for entry in std::fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            found.push(path.strip_prefix(dir).unwrap().display().to_string());
+            if path.is_dir() {
+                left.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The only lock file of a folder.
+pub fn lock_file(dir: &Path) -> std::path::PathBuf {
+    let mut files = std::fs::read_dir(dir.join("mutex")).unwrap();
+    files.next().unwrap().unwrap().path()
+}
+
+pub fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort();
+    times[times.len() / 2]
+}
