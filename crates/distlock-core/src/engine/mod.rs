@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use self::desk::{Desk, Mail};
 pub(crate) use self::held::Held;
@@ -177,9 +178,10 @@ impl Engine {
             return Err(shared.explain(shared.stopped(), "acquire", &ask.resource));
         }
         let started = shared.clock.now();
+        let span = telemetry::acquire_span(&ask.resource, &shared.store_name);
         let outcome = match &shared.lease {
-            Some(side) => lease::acquire(shared, side, ask, wait).await,
-            None => session::acquire(shared, ask, wait).await,
+            Some(side) => lease::acquire(shared, side, ask, wait).instrument(span).await,
+            None => session::acquire(shared, ask, wait).instrument(span).await,
         };
         match outcome {
             Ok(Some(held)) => {
@@ -201,7 +203,8 @@ impl Engine {
     /// # Cancel safety
     /// Dropping the future leaves the release to the engine's task.
     pub(crate) async fn release(&self, held: &Arc<Held>) -> Result<(), ReleaseFailure> {
-        release::release(&self.shared, held).await
+        let span = telemetry::release_span(&held.lease, &self.shared.store_name);
+        release::release(&self.shared, held).instrument(span).await
     }
 
     /// Leaves the release to the engine's task. Works without a runtime.

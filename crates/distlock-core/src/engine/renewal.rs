@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use tracing::Instrument;
 
 use super::held::Held;
 use super::schedule::renewal_due;
@@ -36,7 +37,10 @@ pub(super) fn begin_due(
     while !renew.is_empty() {
         let rest = renew.split_off(renew.len().min(shared.capabilities.max_batch.max(1)));
         let chunk = std::mem::replace(&mut renew, rest);
-        work.push(Box::pin(renew_chunk(Arc::clone(shared), begin_call(side, &chunk), chunk)));
+        let span = telemetry::extend_span(chunk.len(), &shared.store_name);
+        work.push(Box::pin(
+            renew_chunk(Arc::clone(shared), begin_call(side, &chunk), chunk).instrument(span),
+        ));
     }
 }
 

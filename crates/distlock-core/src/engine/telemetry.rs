@@ -20,6 +20,21 @@ mod names {
     pub(super) const EXTENSION: &str = "distlock_extension_seconds";
 }
 
+/// Around an acquisition, its waiting included.
+pub(crate) fn acquire_span(resource: &Resource, store: &str) -> tracing::Span {
+    tracing::debug_span!("acquire", %resource, store)
+}
+
+/// Around a release that a user waits for.
+pub(crate) fn release_span(lease: &Lease, store: &str) -> tracing::Span {
+    tracing::debug_span!("release", resource = %lease.resource, store)
+}
+
+/// Around the request that extends a batch.
+pub(crate) fn extend_span(leases: usize, store: &str) -> tracing::Span {
+    tracing::debug_span!("extend", leases, store)
+}
+
 /// A lock was granted after this long a wait.
 pub(crate) fn acquired(lease: &Lease, waited: Duration) {
     tracing::debug!(resource = %lease.resource, lock_id = %lease.lock_id, token = lease.token.get(), ?waited, "acquired");
