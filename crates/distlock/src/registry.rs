@@ -3,7 +3,11 @@
 use distlock_core::store::{Backend, Driver, StoreUrl};
 use distlock_core::{Error, ErrorKind, Locks, Result};
 
-static DRIVERS: &[&Driver] = &[&distlock_core::memory::DRIVER];
+static DRIVERS: &[&Driver] = &[
+    &distlock_core::memory::DRIVER,
+    #[cfg(feature = "file")]
+    &distlock_file::DRIVER,
+];
 
 /// The stores that this build knows, for help texts.
 #[must_use]
