@@ -1,0 +1,25 @@
+//! The commands, one file each.
+
+pub(crate) mod break_lock;
+pub(crate) mod completions;
+pub(crate) mod doctor;
+pub(crate) mod ls;
+pub(crate) mod run;
+pub(crate) mod schema;
+pub(crate) mod show;
+
+use std::future::Future;
+
+use crate::exit::Failure;
+
+/// Runs one short piece of async work: what every command but `run` is.
+pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(crate::exit::UNAVAILABLE, format!("cannot start: {error}")))?;
+    let done = runtime.block_on(work);
+    // Not a drop, which would wait for whatever a store still does on threads of its own.
+    runtime.shutdown_background();
+    done
+}

@@ -1,0 +1,350 @@
+//! `distlock run`: takes the lock, runs the command, releases, and exits with the command's own code.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use distlock::store::{Fairness, Query};
+use distlock::{Acquire, Error, ErrorKind, Guard, Kind, Locks, Options, ReleaseError, Resource, TryAcquire};
+
+use crate::duration;
+use crate::exit::{BUSY, Failure, LOST, NOT_EXECUTABLE, UNAVAILABLE};
+use crate::notes::Notes;
+use crate::signals::{self, Blocked, Signals};
+use crate::store::StoreArgs;
+use crate::supervise::{self, End, Job};
+use crate::table::escape;
+
+pub(crate) const EXAMPLES: &str = "\
+The command gets DISTLOCK_NAME and DISTLOCK_TOKEN, a number that rises with every holder. If the lock is lost, its whole
+process group gets SIGTERM and then SIGKILL, before anybody else can have the lock.
+
+Exit code: the command's own, 128 + n if signal n ended it, 126 or 127 if it cannot be run or found; 75 if the lock was
+not to be had, 76 if it was lost while the command ran, 69 if the store failed, 64 for wrong usage.
+
+Examples:
+  distlock run nightly -- ./backup.sh
+  distlock run --no-wait nightly -- ./backup.sh         do nothing if somebody else is at it
+  distlock run --timeout 10s deploy -- make deploy
+  distlock run --read catalogue -- ./report.sh          many readers, or one --write
+  distlock run --of 4 gpu -- ./train.py                 at most four at a time, on all machines together
+  distlock run --hold-at-least 1m cron/hourly -- ./job  a job that ends at once is not run again by a late machine";
+
+const WAIT: &str = "Waiting";
+const LEASE: &str = "Lease";
+const LOCK: &str = "Lock";
+
+/// How long a wait lasts before it is explained.
+const EXPLAIN_AFTER: Duration = Duration::from_secs(1);
+/// How long to go on telling the store, after everything is over, what it has not yet heard.
+const DRAIN: Duration = Duration::from_secs(3);
+
+/// What to run under which lock.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// Share a reader-writer lock with other readers
+    #[arg(long, conflicts_with_all = ["write", "permits", "of"], help_heading = LOCK)]
+    read: bool,
+    /// Have a reader-writer lock alone
+    #[arg(long, conflicts_with_all = ["permits", "of"], help_heading = LOCK)]
+    write: bool,
+    /// How many permits of a semaphore to take [default: 1]
+    #[arg(long, value_name = "N", requires = "of", help_heading = LOCK)]
+    permits: Option<u32>,
+    /// How many permits the semaphore has; everybody must say the same number
+    #[arg(long, value_name = "MAX", help_heading = LOCK)]
+    of: Option<u32>,
+    /// Strictly first come, first served, among all who ask for it
+    #[arg(long, help_heading = LOCK)]
+    fair: bool,
+
+    /// Give up at once if somebody else has the lock
+    #[arg(short = 'n', long, conflicts_with = "timeout", help_heading = WAIT)]
+    no_wait: bool,
+    /// Wait at most this long, such as 500ms, 10s or 2m; without it, for ever
+    #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse, help_heading = WAIT)]
+    timeout: Option<Duration>,
+    /// The exit code when the lock was not to be had
+    #[arg(short = 'E', long, value_name = "N", default_value_t = BUSY, help_heading = WAIT)]
+    conflict_exit_code: u8,
+
+    /// How long the lock outlives us, should this machine die
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "30s", help_heading = LEASE)]
+    expiry: Duration,
+    /// How often the lock is extended [default: a third of the expiry]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = LEASE)]
+    extend_every: Option<Duration>,
+    /// Keep the lock at least this long, also if the command ends earlier
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "0s", help_heading = LEASE)]
+    hold_at_least: Duration,
+    /// The time between SIGTERM and SIGKILL if the lock is lost; never past the end of the lease
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "5s", help_heading = LEASE)]
+    grace: Duration,
+
+    /// Say nothing that is not an error
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Say more; twice: everything
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+
+    /// The name of the lock
+    name: String,
+    /// The command to run, and its arguments
+    #[arg(value_name = "COMMAND", required = true, num_args = 1.., trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+impl RunArgs {
+    fn kind(&self) -> Kind {
+        match (self.read || self.write, self.of) {
+            (true, _) => Kind::RwLock,
+            (false, Some(_)) => Kind::Semaphore,
+            (false, None) => Kind::Mutex,
+        }
+    }
+
+    fn options(&self) -> distlock::Result<Options> {
+        let mut options = Options::new().expiry(self.expiry)?.hold_at_least(self.hold_at_least)?;
+        if let Some(cadence) = self.extend_every {
+            options = options.extension_cadence(cadence)?;
+        }
+        Ok(options)
+    }
+
+    /// One attempt, or a wait.
+    fn once(&self) -> bool {
+        self.no_wait || self.timeout == Some(Duration::ZERO)
+    }
+
+    fn wait(&self, locks: &Locks) -> Acquire {
+        let name = self.name.as_str();
+        let acquire = match (self.read, self.write, self.of) {
+            (true, ..) => locks.rw_lock(name).read(),
+            (_, true, _) => locks.rw_lock(name).write(),
+            (_, _, Some(max)) => locks.semaphore(name, max).acquire_many(self.permits.unwrap_or(1)),
+            _ if self.fair => locks.mutex(name).fair().acquire(),
+            _ => locks.mutex(name).acquire(),
+        };
+        match self.timeout {
+            Some(limit) => acquire.timeout(limit),
+            None => acquire,
+        }
+    }
+
+    fn attempt(&self, locks: &Locks) -> TryAcquire {
+        let name = self.name.as_str();
+        match (self.read, self.write, self.of) {
+            (true, ..) => locks.rw_lock(name).try_read(),
+            (_, true, _) => locks.rw_lock(name).try_write(),
+            (_, _, Some(max)) => locks.semaphore(name, max).try_acquire_many(self.permits.unwrap_or(1)),
+            _ if self.fair => locks.mutex(name).fair().try_acquire(),
+            _ => locks.mutex(name).try_acquire(),
+        }
+    }
+}
+
+/// Runs the command; the answer is its exit code.
+pub(crate) fn execute(store: &StoreArgs, args: &RunArgs) -> Result<u8, Failure> {
+    let notes = Notes::new(args.quiet, args.verbose > 0);
+    if args.verbose > 1 {
+        show_events();
+    }
+    // Everything that can be wrong without the store, before the store is asked.
+    let resource = Resource::new(args.kind(), args.name.as_str())?;
+    let options = args.options()?;
+    match args.command.first() {
+        Some(program) => supervise::check(program)?,
+        None => return Err(Failure::usage("there is no command to run; write it behind --")),
+    }
+    let cannot_start = |error: String| Failure::new(UNAVAILABLE, format!("cannot start: {error}"));
+    let blocked = signals::block().map_err(|error| cannot_start(error.to_string()))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| cannot_start(error.to_string()))?;
+    let run = Run { store, args, resource, options, notes };
+    let done = runtime.block_on(run.run(blocked));
+    // Not a drop, which would wait for whatever a store still does on threads of its own.
+    runtime.shutdown_background();
+    done
+}
+
+/// Shows what the library tells about itself. It names stores without their secrets.
+fn show_events() {
+    use tracing_subscriber::filter::LevelFilter;
+    let _ = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .with_max_level(LevelFilter::DEBUG)
+        .try_init();
+}
+
+struct Run<'a> {
+    store: &'a StoreArgs,
+    args: &'a RunArgs,
+    resource: Resource,
+    options: Options,
+    notes: Notes,
+}
+
+impl Run<'_> {
+    async fn run(&self, blocked: Blocked) -> Result<u8, Failure> {
+        let original_mask = blocked.original();
+        let mut signals =
+            blocked.listen().map_err(|error| Failure::new(UNAVAILABLE, format!("cannot start: {error}")))?;
+        let connected = signals.during(self.store.connect(self.options.clone())).await;
+        let locks = connected.map_err(|signal| Failure::signal(signal as i32))??;
+        let acquired = signals.during(self.acquire(&locks)).await;
+        let guard = match acquired {
+            Ok(Ok(guard)) => guard,
+            Ok(Err(failure)) => {
+                drain(&locks).await;
+                return Err(failure);
+            }
+            Err(signal) => {
+                drain(&locks).await;
+                self.notes.detail(&format!("{signal} ended the wait for {}", self.resource));
+                return Err(Failure::signal(signal as i32));
+            }
+        };
+        let token = guard.token();
+        self.notes.detail(&format!("acquired {} on {}, token {token}", self.resource, locks.store()));
+        let job = Job {
+            command: &self.args.command,
+            variables: vec![("DISTLOCK_NAME", self.args.name.clone()), ("DISTLOCK_TOKEN", token.to_string())],
+            grace: self.args.grace,
+            cadence: self.options.get_extension_cadence(),
+            blocked: original_mask,
+        };
+        let outcome = supervise::run(&guard, &job, &mut signals, &self.notes).await;
+        let code = match &outcome {
+            Ok(outcome) if outcome.lost => {
+                if outcome.end == End::NotStarted {
+                    self.notes.say(&format!("lost {} before the command could be started", self.resource));
+                }
+                Ok(LOST)
+            }
+            Ok(outcome) => Ok(outcome.end.code()),
+            Err(error) => Err(Failure::new(NOT_EXECUTABLE, format!("cannot start the command: {error}"))),
+        };
+        let was_lost = matches!(code, Ok(LOST));
+        let released = self.release(guard, &locks, &mut signals, was_lost).await;
+        drain(&locks).await;
+        match (code, released) {
+            (Ok(_), Released::WasLost) => Ok(LOST),
+            (code, _) => code,
+        }
+    }
+
+    async fn acquire(&self, locks: &Locks) -> Result<Guard, Failure> {
+        let args = self.args;
+        // Pools are served in order anyway, where the store has an order at all.
+        if args.fair && args.kind() != Kind::Mutex && locks.capabilities().fairness == Fairness::None {
+            let refused = locks.capabilities().unsupported("fair locks");
+            return Err(refused.doing("acquire").about(&self.resource).on(locks.store().to_owned()).into());
+        }
+        if args.once() {
+            return match args.attempt(locks).await? {
+                Some(guard) => Ok(guard),
+                None => Err(self.not_acquired(
+                    &Error::new(ErrorKind::Timeout, "somebody else has it")
+                        .doing("acquire")
+                        .about(&self.resource)
+                        .on(locks.store().to_owned())
+                        .advise("wait for it with --timeout, or find the holder with `distlock show`"),
+                )),
+            };
+        }
+        let mut waiting = std::pin::pin!(args.wait(locks).into_future());
+        let explain = async {
+            if self.notes.hints() {
+                tokio::time::sleep(EXPLAIN_AFTER).await;
+                self.explain_wait(locks).await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let acquired = tokio::select! {
+            biased;
+            acquired = &mut waiting => acquired,
+            () = explain => return Err(Failure::silent(UNAVAILABLE)),
+        };
+        acquired.map_err(|error| match error.kind() {
+            ErrorKind::Timeout => self.not_acquired(&error),
+            _ => error.into(),
+        })
+    }
+
+    fn not_acquired(&self, why: &Error) -> Failure {
+        self.notes.tell(&why.to_string());
+        Failure::silent(self.args.conflict_exit_code)
+    }
+
+    /// Says for whom we wait.
+    async fn explain_wait(&self, locks: &Locks) {
+        let query = Query { kind: Some(self.resource.kind()), ..Query::named(self.resource.name()) };
+        let records = locks.inspect(&query).await.unwrap_or_default();
+        let holders = records.iter().flat_map(|record| &record.holders);
+        let mut holders: Vec<String> = holders.map(|holder| escape(holder.lock_id.label())).collect();
+        let more = holders.len().saturating_sub(3);
+        holders.truncate(3);
+        let mut by = holders.join(", ");
+        if more > 0 {
+            by.push_str(&format!(" and {more} more"));
+        }
+        let by = if by.is_empty() { String::new() } else { format!(", held by {by}") };
+        self.notes.hint(&format!("waiting for {}{by}", self.resource));
+    }
+
+    /// Gives the lock back, after the least time it is to be held.
+    async fn release(&self, guard: Guard, locks: &Locks, signals: &mut Signals, was_lost: bool) -> Released {
+        let wanted = self.args.hold_at_least;
+        let held_on = !wanted.is_zero() && !was_lost;
+        if held_on {
+            self.notes.detail(&format!(
+                "keeping {} until it was held for {}",
+                self.resource,
+                duration::show(wanted)
+            ));
+        }
+        let released = match signals.during(guard.release()).await {
+            Ok(released) => released,
+            Err(_) => {
+                // Told to end while only the least time is waited for: give it back now.
+                let _ = locks.shutdown().await;
+                return Released::Done;
+            }
+        };
+        match released {
+            Ok(()) => Released::Done,
+            Err(ReleaseError::Lost { .. }) if was_lost => Released::Done,
+            Err(ReleaseError::Lost { error, .. }) => {
+                self.notes
+                    .say(&format!("{error}; what the command did may have met the work of another holder"));
+                // Lost after the command had ended is none of the command's business.
+                if held_on { Released::Done } else { Released::WasLost }
+            }
+            Err(ReleaseError::Unknown { until, error }) => {
+                let until = duration::show(until);
+                self.notes.say(&format!("{error}; the lock ends by itself within {until}"));
+                Released::Done
+            }
+            Err(error) => {
+                self.notes.say(&error.to_string());
+                Released::Done
+            }
+        }
+    }
+}
+
+enum Released {
+    Done,
+    /// It was lost before it was given back.
+    WasLost,
+}
+
+/// Lets what goes on in the background come to its end: a withdrawn claim, the place in a queue.
+async fn drain(locks: &Locks) {
+    let _ = tokio::time::timeout(DRAIN, locks.shutdown()).await;
+}

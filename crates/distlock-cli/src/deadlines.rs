@@ -1,0 +1,71 @@
+//! When a command that may lose its lock must be told to end, and when it must be dead.
+
+use std::time::Duration;
+
+use distlock::Moment;
+
+/// Processes need a moment to die, the more so the larger they are.
+const KILL_MARGIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
+
+/// Two moments before a lease ends, on the boot clock, which is one and the same for all processes of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deadlines {
+    /// SIGTERM, if no extension has come by then.
+    pub(crate) term_at: Moment,
+    /// SIGKILL: early enough that everybody is dead when the lease ends.
+    pub(crate) kill_at: Moment,
+}
+
+impl Deadlines {
+    /// For a lease that ends at `deadline` unless it is extended, and is to be extended every `cadence` (a third of
+    /// what is left, if the store does not say).
+    ///
+    /// What lies between the next extension and the deadline is divided: half of it, at least, is left for
+    /// extensions that come late, so that one failed request ends nothing; the rest may be grace.
+    pub(crate) fn of(now: Moment, deadline: Moment, cadence: Option<Duration>, grace: Duration) -> Self {
+        let left = deadline.since(now);
+        let cadence = cadence.filter(|cadence| *cadence < left).unwrap_or(left / 3);
+        let room = left.saturating_sub(cadence);
+        let margin = (left / 20).clamp(KILL_MARGIN.0, KILL_MARGIN.1).min(room / 4);
+        let grace = grace.min(room.saturating_sub(margin) / 2);
+        let kill_at = deadline.before(margin);
+        Deadlines { term_at: kill_at.before(grace), kill_at }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn of(left: u32, cadence: u32, grace: u32) -> (Duration, Duration) {
+        let now = Moment::from_origin(Duration::from_secs(1000));
+        let end = now.after(left * MS);
+        let at = Deadlines::of(now, end, Some(cadence * MS), grace * MS);
+        (end.since(at.term_at), end.since(at.kill_at))
+    }
+
+    #[test]
+    fn the_default_lease_leaves_the_whole_grace() {
+        assert_eq!(of(29_700, 10_000, 5_000), (6_000 * MS, 1_000 * MS));
+    }
+
+    #[test]
+    fn nobody_is_told_to_end_before_an_extension_had_its_chance() {
+        for (left, cadence) in [(100, 33), (1_000, 333), (3_000, 1_000), (10_000, 9_900), (2_000, 10_000)] {
+            for grace in [0, 10, 5_000, 3_600_000] {
+                let (term, kill) = of(left, cadence, grace);
+                let due = if cadence < left { cadence } else { left / 3 };
+                assert!((left - due) * MS > term, "{left} {cadence} {grace}: told to end {term:?} before");
+                assert!(term >= kill && kill > Duration::ZERO, "{left} {cadence} {grace}: {term:?} {kill:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_grace_both_come_at_once() {
+        let (term, kill) = of(29_700, 10_000, 0);
+        assert_eq!(term, kill);
+    }
+}

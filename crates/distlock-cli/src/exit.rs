@@ -1,0 +1,83 @@
+//! The exit codes that scripts depend on, and what leads to each.
+
+use distlock::{Error, ErrorKind};
+
+/// Wrong usage: a bad option, name or URL, or something that the store cannot do at all.
+pub(crate) const USAGE: u8 = 64;
+/// The store cannot be reached, or refused us.
+pub(crate) const UNAVAILABLE: u8 = 69;
+/// The lock was not to be had: busy, or the time limit passed.
+pub(crate) const BUSY: u8 = 75;
+/// The lock was lost while the command ran.
+pub(crate) const LOST: u8 = 76;
+/// The command was found, and cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// There is no such command.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// Why a command ends without success: what to say, if anything, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) message: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, message: impl Into<String>) -> Self {
+        Failure { code, message: Some(message.into()) }
+    }
+
+    /// Wrong usage.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Failure::new(USAGE, message)
+    }
+
+    /// Everything was said already.
+    pub(crate) fn silent(code: u8) -> Self {
+        Failure { code, message: None }
+    }
+
+    /// An end that a signal to `distlock` itself brought about.
+    pub(crate) fn signal(number: i32) -> Self {
+        Failure::silent(of_signal(number))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Failure::new(of_kind(error.kind()), error.to_string())
+    }
+}
+
+/// The exit code for a failure of the library. Kinds that are added later count as a store that failed.
+pub(crate) fn of_kind(kind: ErrorKind) -> u8 {
+    match kind {
+        ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::Mismatch => USAGE,
+        ErrorKind::Timeout => BUSY,
+        ErrorKind::Lost => LOST,
+        _ => UNAVAILABLE,
+    }
+}
+
+/// What shells show for a process that a signal ended.
+pub(crate) fn of_signal(number: i32) -> u8 {
+    u8::try_from(128_i32.saturating_add(number)).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contention_an_outage_and_wrong_usage_have_codes_of_their_own() {
+        assert_eq!(of_kind(ErrorKind::Timeout), 75);
+        assert_eq!(of_kind(ErrorKind::Lost), 76);
+        for kind in [ErrorKind::Unavailable, ErrorKind::Denied, ErrorKind::Exhausted, ErrorKind::Corrupt] {
+            assert_eq!(of_kind(kind), 69);
+        }
+        for kind in [ErrorKind::InvalidInput, ErrorKind::Unsupported, ErrorKind::Mismatch] {
+            assert_eq!(of_kind(kind), 64);
+        }
+        assert_eq!(of_signal(15), 143);
+    }
+}

@@ -1,0 +1,84 @@
+//! The line to the watchdog: starts it, tells it, hears from it.
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Child;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+use crate::orders::{News, Order};
+use crate::watchdog::{WORD, this_program};
+
+/// A watchdog and the line to it.
+#[derive(Debug)]
+pub(super) struct Line {
+    watchdog: Child,
+    orders: OwnedWriteHalf,
+    news: Lines<BufReader<OwnedReadHalf>>,
+}
+
+impl Line {
+    /// Starts a watchdog for this command, with these variables added to its environment. The store's URL is not among
+    /// them, nor in any argument: a password stays with `distlock`.
+    pub(super) fn open(command: &[OsString], variables: &[(&str, String)]) -> io::Result<Self> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let watchdog = this_program()?
+            .arg(WORD)
+            .args(command)
+            .envs(variables.iter().map(|(name, value)| (*name, value)))
+            .stdin(OwnedFd::from(theirs))
+            .process_group(0)
+            .spawn()?;
+        send_stdin(&ours)?;
+        ours.set_nonblocking(true)?;
+        let (news, orders) = tokio::net::UnixStream::from_std(ours)?.into_split();
+        Ok(Line { watchdog, orders, news: BufReader::new(news).lines() })
+    }
+
+    /// Gives an order. A watchdog that is frozen reads nothing: better lose a line than wait for it. It then acts on
+    /// the last moments it knows, which is too early rather than too late.
+    pub(super) fn order(&self, order: &Order) {
+        let _ = self.orders.try_write(order.to_line().as_bytes());
+    }
+
+    /// The next news; `None` when the watchdog is gone.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(super) async fn next(&mut self) -> Option<News> {
+        loop {
+            let line = self.news.next_line().await.ok()??;
+            if let Some(news) = News::parse(&line) {
+                return Some(news);
+            }
+        }
+    }
+
+    /// Ends a watchdog that does not answer. The command then dies with it, or becomes our child.
+    pub(super) fn kill_watchdog(&mut self) {
+        let _ = self.watchdog.kill();
+    }
+
+    /// Takes leave of a watchdog that said its last word. Its end is not waited for: it has nothing left to do.
+    pub(super) fn close(&mut self) {
+        let _ = self.watchdog.try_wait();
+    }
+}
+
+/// Our stdin is the command's. It goes over the line because the watchdog's own stdin is the line itself: the one way
+/// to hand a child more than three files without leaving the safe part of the language.
+fn send_stdin(line: &UnixStream) -> io::Result<()> {
+    let stdin = io::stdin();
+    let files = [stdin.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(line, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}

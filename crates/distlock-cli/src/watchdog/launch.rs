@@ -1,0 +1,84 @@
+//! The last step before the command: a process that ties its life to the watchdog's and then becomes the command.
+//!
+//! It is a program of its own run, and not a closure between fork and exec, because there only a handful of calls are
+//! allowed and no language checks which.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::exit::{NOT_EXECUTABLE, NOT_FOUND, USAGE, of_signal};
+use crate::notes::say;
+
+/// The word that makes this program the last step before a command.
+pub(crate) const LAUNCH_WORD: &str = "__launch";
+
+/// This very program, also when its file was replaced or deleted since it was started.
+pub(crate) fn this_program() -> io::Result<Command> {
+    let mut command = if cfg!(target_os = "linux") && std::path::Path::new("/proc/self/exe").exists() {
+        Command::new("/proc/self/exe")
+    } else {
+        Command::new(std::env::current_exe()?)
+    };
+    command.arg0("distlock");
+    Ok(command)
+}
+
+/// Starts the command in a process group of its own, with this stdin and these signals blocked.
+pub(super) fn start(command: &[OsString], stdin: Stdio, blocked: &[i32]) -> io::Result<Child> {
+    let blocked: Vec<String> = blocked.iter().map(i32::to_string).collect();
+    this_program()?
+        .arg(LAUNCH_WORD)
+        .arg(std::process::id().to_string())
+        .arg(blocked.join(","))
+        .args(command)
+        .stdin(stdin)
+        .process_group(0)
+        .spawn()
+}
+
+/// Becomes the command. Arguments: the watchdog's process id, the signals to block, the command.
+pub(crate) fn launch(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let (Some(parent), Some(blocked), Some(program)) = (args.next(), args.next(), args.next()) else {
+        say("this is a part of `distlock run` and no command; see `distlock --help`");
+        return ExitCode::from(USAGE);
+    };
+    #[cfg(target_os = "linux")]
+    {
+        // It stays set when this process becomes the command, unless that changes its user.
+        let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+        // Had the watchdog died before that, nobody would tell us.
+        let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
+        if now.as_deref().map(OsStr::new) != Some(&*parent) {
+            return ExitCode::from(of_signal(Signal::SIGKILL as i32));
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (parent, of_signal(0));
+    restore_mask(&blocked);
+    let error = Command::new(&program).args(args).exec();
+    say(&cannot_run(&program, &error));
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE })
+}
+
+/// What is said of a command that cannot be run.
+pub(crate) fn cannot_run(program: &OsStr, error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::NotFound => "check its name, PATH, and the first line of a script",
+        io::ErrorKind::PermissionDenied => "check that it is a file and may be executed",
+        _ => "check the file",
+    };
+    format!("cannot run {program:?}: {error}; {advice}")
+}
+
+fn restore_mask(blocked: &OsStr) {
+    let mut mask = SigSet::empty();
+    let numbers = blocked.to_str().unwrap_or_default().split(',').filter_map(|word| word.parse::<i32>().ok());
+    for signal in numbers.filter_map(|number| Signal::try_from(number).ok()) {
+        mask.add(signal);
+    }
+    let _ = mask.thread_set_mask();
+}

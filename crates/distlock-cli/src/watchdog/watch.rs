@@ -1,0 +1,237 @@
+//! The watchdog's one loop: orders from `distlock`, news of the command, and the alarm.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+use std::time::Duration;
+
+use distlock::{BootClock, Clock, Moment};
+use nix::sys::signal::Signal;
+use rustix::process::{WaitOptions, wait};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::alarm::Alarm;
+use super::launch;
+use crate::deadlines::Deadlines;
+use crate::family::Family;
+use crate::orders::{News, Order};
+
+/// How often to look whether everybody is gone, while they are being ended.
+const TICK: Duration = Duration::from_millis(10);
+/// What survives SIGKILL for so long cannot be ended by us: another user's process, or one stuck in the kernel.
+const GIVE_UP: Duration = Duration::from_secs(2);
+
+/// Where we are.
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The command runs, and may until these moments.
+    Running(Option<Deadlines>),
+    /// SIGTERM was sent.
+    Ending { kill_at: Moment },
+    /// SIGKILL is being sent until nobody is left.
+    Killing { since: Moment },
+}
+
+/// Starts the command when it is told to, and stays until it is over.
+pub(super) async fn watch(line: UnixStream, stdin: OwnedFd, command: &[OsString]) -> io::Result<()> {
+    // Also takes back an ignored SIGCHLD that we may have inherited, with which no child could be waited for.
+    let mut children = signal(SignalKind::child())?;
+    let alarm = Alarm::new()?;
+    let (orders, news) = tokio::net::UnixStream::from_std(line)?.into_split();
+    let mut orders = BufReader::new(orders).lines();
+    let start = orders.next_line().await?.as_deref().and_then(Order::parse);
+    let Some(Order::Start { deadlines, home, blocked }) = start else { return Ok(()) };
+    let now = BootClock.now();
+    if deadlines.is_some_and(|at| now >= at.term_at) {
+        tell(&news, &News::Late);
+        return Ok(());
+    }
+    let child = match launch::start(command, Stdio::from(stdin), &blocked) {
+        Ok(child) => child,
+        Err(error) => {
+            tell(&news, &News::Failed(error.to_string()));
+            return Ok(());
+        }
+    };
+    let pid = i32::try_from(child.id()).unwrap_or(0);
+    tell(&news, &News::Started(pid));
+    let mut watch = Watch {
+        news,
+        command: pid,
+        home,
+        family: Family::of(pid),
+        phase: Phase::Running(deadlines),
+        ended: None,
+        distlock_is_gone: false,
+    };
+    loop {
+        let due = watch.due();
+        tokio::select! {
+            // Orders first: after a pause, what came meanwhile counts before what the clock says.
+            biased;
+            order = next_order(&mut orders), if !watch.distlock_is_gone => watch.obey(order),
+            _ = children.recv() => watch.reap(),
+            () = alarm.ring_at(due) => watch.act(),
+        }
+        if watch.is_over() {
+            watch.report();
+            return Ok(());
+        }
+    }
+}
+
+/// The next order; `None` when `distlock` is gone.
+async fn next_order(orders: &mut Lines<BufReader<OwnedReadHalf>>) -> Option<Order> {
+    loop {
+        let line = orders.next_line().await.ok()??;
+        if let Some(order) = Order::parse(&line) {
+            return Some(order);
+        }
+    }
+}
+
+/// A `distlock` that is frozen reads nothing: better lose a line than wait for it.
+fn tell(news: &OwnedWriteHalf, item: &News) {
+    let _ = news.try_write(item.to_line().as_bytes());
+}
+
+struct Watch {
+    news: OwnedWriteHalf,
+    command: i32,
+    home: i32,
+    family: Family,
+    phase: Phase,
+    ended: Option<News>,
+    distlock_is_gone: bool,
+}
+
+impl Watch {
+    /// When to act without further word.
+    fn due(&self) -> Moment {
+        match self.phase {
+            Phase::Running(None) => Moment::NEVER,
+            Phase::Running(Some(at)) => at.term_at,
+            Phase::Ending { kill_at } => kill_at.min(BootClock.now().after(TICK)),
+            Phase::Killing { .. } => BootClock.now().after(TICK),
+        }
+    }
+
+    fn obey(&mut self, order: Option<Order>) {
+        match order {
+            Some(Order::Lease(at)) => {
+                if matches!(self.phase, Phase::Running(_)) {
+                    self.phase = Phase::Running(Some(at));
+                }
+            }
+            Some(Order::Signal(number)) => {
+                if let Ok(signal) = Signal::try_from(number) {
+                    self.family.signal_group(signal);
+                }
+            }
+            Some(Order::End { kill_at }) => self.end(kill_at),
+            Some(Order::Start { .. }) => {}
+            None => {
+                self.distlock_is_gone = true;
+                self.kill();
+            }
+        }
+        self.act();
+    }
+
+    /// Does what is due.
+    fn act(&mut self) {
+        let now = BootClock.now();
+        match self.phase {
+            Phase::Running(Some(at)) if now >= at.term_at => {
+                tell(&self.news, &News::Ending);
+                self.end(at.kill_at);
+                if now >= at.kill_at {
+                    self.kill();
+                }
+            }
+            Phase::Ending { kill_at } if now >= kill_at => self.kill(),
+            Phase::Killing { .. } => self.family.signal_everybody(Signal::SIGKILL),
+            _ => {}
+        }
+        self.reap();
+    }
+
+    /// SIGTERM for all, and SIGKILL at that moment or earlier.
+    fn end(&mut self, kill_at: Moment) {
+        match &mut self.phase {
+            Phase::Running(_) => {
+                self.phase = Phase::Ending { kill_at };
+                self.family.signal_everybody(Signal::SIGTERM);
+                // Who is stopped would hear nothing of it.
+                self.family.signal_everybody(Signal::SIGCONT);
+            }
+            Phase::Ending { kill_at: before } => *before = kill_at.min(*before),
+            Phase::Killing { .. } => {}
+        }
+    }
+
+    fn kill(&mut self) {
+        self.phase = Phase::Killing { since: BootClock.now() };
+        self.family.signal_everybody(Signal::SIGKILL);
+    }
+
+    /// Takes note of every child that ended or was stopped, those included that became ours.
+    fn reap(&mut self) {
+        let all = WaitOptions::NOHANG | WaitOptions::UNTRACED;
+        while let Ok(Some((pid, status))) = wait(all) {
+            if pid.as_raw_nonzero().get() != self.command {
+                continue;
+            }
+            if let Some(number) = status.stopping_signal() {
+                tell(&self.news, &News::Stopped(number));
+            } else if let Some(code) = status.exit_status() {
+                self.ended = Some(News::Exited(code));
+            } else if let Some(number) = status.terminating_signal() {
+                self.ended = Some(News::Killed(number));
+            }
+        }
+    }
+
+    /// A command that ended by itself may leave something behind, as daemons are started; one that had to end may not.
+    fn is_over(&self) -> bool {
+        match self.phase {
+            Phase::Running(_) => self.ended.is_some(),
+            Phase::Ending { .. } => self.ended.is_some() && self.family.alive() == 0,
+            Phase::Killing { since } => {
+                let patience_over = BootClock.now().since(since) >= GIVE_UP;
+                (self.ended.is_some() && self.family.alive() == 0)
+                    || (patience_over && self.distlock_is_gone)
+                    || (patience_over && self.ended.is_some())
+            }
+        }
+    }
+
+    fn report(&self) {
+        if matches!(self.phase, Phase::Killing { .. }) {
+            let left = self.family.alive();
+            if left > 0 {
+                tell(&self.news, &News::Left(left));
+            }
+        }
+        if let Some(ended) = &self.ended {
+            tell(&self.news, ended);
+        }
+        if self.distlock_is_gone {
+            self.give_the_terminal_back();
+        }
+    }
+
+    /// `distlock` cannot do it any more, and a script that goes on would find itself in the background.
+    fn give_the_terminal_back(&self) {
+        let Ok(terminal) = std::fs::File::open("/dev/tty") else { return };
+        let is_commands = rustix::termios::tcgetpgrp(&terminal)
+            .is_ok_and(|group| group.as_raw_nonzero().get() == self.command);
+        if let (true, Some(home)) = (is_commands, rustix::process::Pid::from_raw(self.home)) {
+            let _ = rustix::termios::tcsetpgrp(&terminal, home);
+        }
+    }
+}
