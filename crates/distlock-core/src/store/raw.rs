@@ -21,9 +21,10 @@ pub trait RawDriver: Send + Sync {
     /// If the store cannot be reached or refuses.
     async fn server_requests(&self) -> Result<Option<u64>>;
 
-    /// Removes what `cycle` left behind.
+    /// Removes what `cycle` left behind, and every record of a lock whose name begins with this: of a benchmark, whose
+    /// names nobody uses again, not even the tokens need to be remembered.
     ///
     /// # Errors
     /// If the store cannot be reached or refuses.
-    async fn clean_up(&self) -> Result<()>;
+    async fn clean_up(&self, prefix: &str) -> Result<()>;
 }
