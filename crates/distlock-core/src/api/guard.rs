@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::clock::{Moment, sleep_until};
 use crate::engine::{Engine, Held, ReleaseFailure};
@@ -32,11 +32,32 @@ pub struct Guard {
 pub(crate) struct TurnHold {
     engine: Arc<Engine>,
     held: Option<Arc<Held>>,
+    /// Ends whatever watches the mutex for this turn.
+    watch: Option<DropGuard>,
 }
 
 impl TurnHold {
     pub(crate) fn new(engine: Arc<Engine>, held: Arc<Held>) -> Self {
-        TurnHold { engine, held: Some(held) }
+        TurnHold { engine, held: Some(held), watch: None }
+    }
+
+    /// Gives the turn back when the mutex is lost: it would keep the next one waiting for as long as the lost guard
+    /// lives.
+    fn ends_with(&mut self, mutex: &Arc<Held>) {
+        if let Some(turn) = &self.held {
+            let watch = CancellationToken::new();
+            self.engine.release_on_loss(mutex, turn, watch.clone());
+            self.watch = Some(watch.drop_guard());
+        }
+    }
+
+    /// Gives the turn back and waits for it, so that whoever asks after a release finds nobody there. How it ended
+    /// matters to nobody.
+    async fn release(mut self) {
+        if let Some(held) = &self.held {
+            let _ = self.engine.release(held).await;
+        }
+        self.held = None;
     }
 }
 
@@ -49,7 +70,10 @@ impl Drop for TurnHold {
 }
 
 impl Guard {
-    pub(crate) fn new(engine: Arc<Engine>, held: Arc<Held>, turn: Option<TurnHold>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, held: Arc<Held>, mut turn: Option<TurnHold>) -> Self {
+        if let Some(turn) = &mut turn {
+            turn.ends_with(&held);
+        }
         Guard { engine, held: Some(held), turn }
     }
 
@@ -177,6 +201,9 @@ impl Guard {
         let held = Arc::clone(self.held());
         let ended = self.engine.release(&held).await;
         self.held = None;
+        if let Some(turn) = self.turn.take() {
+            turn.release().await;
+        }
         ended.map_err(|failure| match failure {
             ReleaseFailure::Lost(reason) => ReleaseError::Lost {
                 error: Error::new(

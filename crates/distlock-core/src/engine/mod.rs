@@ -212,6 +212,18 @@ impl Engine {
         self.shared.desk.post(Mail::Release(held));
     }
 
+    /// Releases one hold when another is lost, unless `over` comes first.
+    pub(crate) fn release_on_loss(&self, lock: &Held, other: &Arc<Held>, over: CancellationToken) {
+        let (lost, other) = (lock.signal().clone(), Arc::clone(other));
+        let desk = Arc::clone(&self.shared.desk);
+        self.shared.desk.post(Mail::Background(Box::pin(async move {
+            tokio::select! {
+                () = lost.cancelled() => desk.post(Mail::Release(other)),
+                () = over.cancelled() => {}
+            }
+        })));
+    }
+
     /// Ends all waiting, turns what is held lost, releases it, and waits until the store was told of everything.
     pub(crate) async fn shutdown(&self) -> Result<()> {
         self.shared.closing.cancel();

@@ -1,0 +1,51 @@
+//! The turn in front of a fair mutex goes when the mutex does, whichever way that goes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{SECOND, World};
+use distlock_core::{Kind, ReleaseError};
+
+#[tokio::test(start_paused = true)]
+async fn a_fair_mutex_is_free_for_fair_users_when_its_release_returns() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    for _ in 0..10 {
+        let guard = ours.mutex("a").fair().acquire().await.unwrap();
+        guard.release().await.unwrap();
+        let next = theirs.mutex("a").fair().try_acquire().await.unwrap();
+        next.expect("the turn was still taken").release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_guard_that_lives_on_keeps_no_fair_user_waiting() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    let lost = ours.mutex("a").fair().acquire().await.unwrap();
+    ours.break_lock(Kind::Mutex, "a").await.unwrap();
+    lost.lost().await;
+    let next = theirs.mutex("a").fair().acquire().timeout(10 * SECOND).await.unwrap();
+    assert!(matches!(lost.release().await, Err(ReleaseError::Lost { .. })));
+    assert!(!next.is_lost() && ours.mutex("a").fair().try_acquire().await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_dropped_between_the_mutex_and_its_turn_frees_both() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    for polls in 0..6 {
+        let guard = ours.mutex("a").fair().acquire().await.unwrap();
+        let mut release = Box::pin(guard.release());
+        for _ in 0..polls {
+            if futures_util::FutureExt::now_or_never(&mut release).is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        drop(release);
+        world.until_clean("a").await;
+        let next = theirs.mutex("a").fair().acquire().timeout(SECOND).await.unwrap();
+        next.release().await.unwrap();
+    }
+}
