@@ -1,5 +1,7 @@
 //! (being written)
 
+pub mod actors;
+pub mod conformance;
 pub mod history;
 pub mod proxy;
 pub mod servers;

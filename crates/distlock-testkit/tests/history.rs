@@ -203,6 +203,21 @@ fn a_holder_that_was_never_told_of_its_loss_is_found_unless_it_died() {
 }
 
 #[test]
+fn a_lock_that_an_operator_broke_may_have_a_new_holder_before_the_old_one_knows() {
+    let resource = || "mutex \"m\"".to_owned();
+    let both = |breaks: Option<u64>| {
+        let script = script().holds(0, 100, "a", 1, 5).holds(20, 30, "b", 1, 6);
+        match breaks {
+            Some(ms) => script.line(ms, "operator", 0, What::Broken { resource: resource() }),
+            None => script,
+        }
+    };
+    assert_eq!(both(Some(10)).breaks(), []);
+    assert_eq!(both(Some(25)).breaks(), [Rule::HeldBeyondCapacity]);
+    assert_eq!(both(None).breaks(), [Rule::HeldBeyondCapacity]);
+}
+
+#[test]
 fn a_request_without_an_answer_is_found_unless_it_was_given_up_or_its_actor_died() {
     assert_eq!(script().asks(0, "a", 1).breaks(), [Rule::NotAnswered]);
     assert_eq!(script().asks(0, "a", 1).line(5, "a", 1, What::Cancelled).breaks(), []);

@@ -77,6 +77,12 @@ pub enum What {
     Paused,
     /// The actor goes on.
     Resumed,
+    /// An operator is about to take a resource from whoever holds it. This is the one thing that may give a lock to
+    /// somebody else before its holder knows: the holder is told with its next extension.
+    Broken {
+        /// Kind and name.
+        resource: String,
+    },
 }
 
 /// How a release ended.
@@ -121,6 +127,7 @@ impl fmt::Display for What {
             What::Killed => f.write_str("was killed"),
             What::Paused => f.write_str("was paused"),
             What::Resumed => f.write_str("goes on"),
+            What::Broken { resource } => write!(f, "breaks {resource}"),
         }
     }
 }

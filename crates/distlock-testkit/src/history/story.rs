@@ -38,7 +38,21 @@ pub(super) struct Fate {
     pub(super) pauses: Vec<(u64, Option<u64>)>,
 }
 
-impl Story<'_> {
+impl<'h> Story<'h> {
+    /// What an operator broke counts as held until then only. A request that was under way may have been granted
+    /// before or after: nothing is known about it.
+    fn cut_at(&mut self, broken: &'h Event) {
+        let Some(grant) = &mut self.grant else { return };
+        if self.asked.at <= broken.at && grant.told.at >= broken.at {
+            grant.held = None;
+        }
+        if let Some((first, last)) = grant.held
+            && (first.at..last.at).contains(&broken.at)
+        {
+            grant.held = Some((first, broken));
+        }
+    }
+
     /// Whether the two can never be held together.
     pub(super) fn excludes(&self, other: &Story<'_>) -> bool {
         let both = u64::from(self.weight) + u64::from(other.weight);
@@ -63,8 +77,11 @@ pub(super) struct Stories<'h> {
 pub(super) fn tell(events: &[Event]) -> Stories<'_> {
     let mut lines: BTreeMap<(&str, u64), Vec<&Event>> = BTreeMap::new();
     let mut fates: HashMap<&str, Fate> = HashMap::new();
+    let mut breaks: Vec<(&str, &Event)> = Vec::new();
     for event in events {
-        if event.ask == 0 {
+        if let What::Broken { resource } = &event.what {
+            breaks.push((resource, event));
+        } else if event.ask == 0 {
             let fate = fates.entry(&event.actor).or_default();
             match event.what {
                 What::Killed => fate.killed = Some(event.at),
@@ -84,7 +101,13 @@ pub(super) fn tell(events: &[Event]) -> Stories<'_> {
     let mut strays = Vec::new();
     for lines in lines.into_values() {
         match story(&lines) {
-            Some(story) => stories.push(story),
+            Some(mut story) => {
+                let resource = story.resource;
+                for (_, broken) in breaks.iter().filter(|(broken, _)| *broken == resource) {
+                    story.cut_at(broken);
+                }
+                stories.push(story);
+            }
             None => strays.extend(lines),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use distlock_core::store::{Capabilities, Fairness};
-use distlock_core::{Acquire, Kind, Locks, Request, Resource, TryAcquire, WRITER_WEIGHT};
+use distlock_core::{Acquire, Kind, Locks, Request, TryAcquire, WRITER_WEIGHT};
 use serde::{Deserialize, Serialize};
 
 /// One lock of any kind.
@@ -112,13 +112,10 @@ impl Want {
         }
     }
 
-    /// Kind and name, for logs.
+    /// Kind and name, for logs. Never cut: names may differ in their last byte only.
     #[must_use]
     pub fn resource(&self) -> String {
-        match Resource::new(self.kind(), self.name()) {
-            Ok(resource) => resource.to_string(),
-            Err(_) => format!("{} {:?}", self.kind(), self.name()),
-        }
+        format!("{} {:?}", self.kind(), self.name())
     }
 
     /// Asks for it, waiting.

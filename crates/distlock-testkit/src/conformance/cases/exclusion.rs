@@ -1,0 +1,139 @@
+//! While a guard says that it is held, no other guard that excludes it does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::Locks;
+
+use crate::actors::Contest;
+use crate::conformance::{Fixture, Stage};
+use crate::history::{Recorder, Want};
+
+/// Lets processes contend; the history, checked at the end of the case, says whether they ever held together.
+async fn contend<F: Fixture>(stage: &Stage<F>, processes: u32, contest: impl Fn(u32) -> Contest) {
+    let actors: Vec<_> =
+        (0..processes).map(|n| stage.actor(&format!("process-{n}"), stage.lasting())).collect();
+    // All orders are out before the first answer is awaited: they connect and ask at the same time.
+    let mut contests = Vec::new();
+    for (n, actor) in (0..).zip(&actors) {
+        let contest = contest(n);
+        contests.push((contest.rounds as usize, actor.contend(contest)));
+    }
+    let mut rounds = Vec::new();
+    for (expected, contest) in contests {
+        stage.within("an end of the contest", contest).await;
+        rounds.push(expected);
+    }
+    let grants = stage.grants();
+    for (actor, expected) in actors.iter().zip(rounds) {
+        assert_eq!(grants.get(actor.name()), Some(&expected), "grants of {}", actor.name());
+    }
+    for actor in actors {
+        actor.leave().await;
+    }
+}
+
+/// Several processes take one mutex many times.
+pub async fn processes_never_hold_a_mutex_together<F: Fixture>(stage: Stage<F>) {
+    let pace = stage.pace();
+    contend(&stage, pace.processes, |_| Contest::over([Want::mutex("contended")], pace.rounds)).await;
+}
+
+/// Half of them ask fairly, half do not: a fair mutex and a plain one of the same name are the same lock.
+pub async fn fair_and_plain_users_of_a_mutex_never_hold_together<F: Fixture>(stage: Stage<F>) {
+    let pace = stage.pace();
+    let (fair, plain) = (Want::fair("contended"), Want::mutex("contended"));
+    if !stage.offers(&stage.locks().await, &fair).await {
+        return;
+    }
+    contend(&stage, pace.processes, |n| {
+        let want = if n % 2 == 0 { &fair } else { &plain };
+        Contest::over([want.clone()], pace.rounds / 2)
+    })
+    .await;
+}
+
+/// Readers of several processes among writers of several processes.
+pub async fn a_writer_never_holds_with_a_reader_or_another_writer<F: Fixture>(stage: Stage<F>) {
+    let pace = stage.pace();
+    let (read, write) = (Want::read("contended"), Want::write("contended"));
+    if !stage.offers(&stage.locks().await, &write).await {
+        return;
+    }
+    contend(&stage, pace.processes, |_| {
+        Contest::over([read.clone(), write.clone(), read.clone(), read.clone(), write.clone()], pace.rounds)
+    })
+    .await;
+}
+
+/// Requests of different weights from several processes.
+pub async fn permits_in_use_never_exceed_the_capacity<F: Fixture>(stage: Stage<F>) {
+    let pace = stage.pace();
+    let want = |wanted| Want::permits("contended", 3, wanted);
+    if !stage.offers(&stage.locks().await, &want(1)).await {
+        return;
+    }
+    contend(&stage, pace.processes, |_| {
+        Contest::over([want(1), want(2), want(1), want(3), want(1)], pace.rounds)
+    })
+    .await;
+}
+
+/// Nobody prepares the store: ten processes connect and ask in the same moment, and what the store makes on first
+/// use (a table, an index, a folder) must not get in their way.
+pub async fn ten_processes_starting_at_once_on_an_empty_store_all_get_their_turn<F: Fixture>(
+    stage: Stage<F>,
+) {
+    contend(&stage, 10, |_| Contest {
+        hold: Duration::from_millis(2),
+        ..Contest::over([Want::mutex("first"), Want::mutex("second")], 2)
+    })
+    .await;
+}
+
+async fn hold_again_and_again(recorder: &Arc<Recorder>, locks: &Locks, want: &Want, rounds: u32) {
+    for _ in 0..rounds {
+        let taken = recorder.take(locks, want).await.expect("a grant");
+        taken.look();
+        tokio::task::yield_now().await;
+        taken.look();
+        taken.release().await.expect("a release");
+    }
+}
+
+/// The tasks of one engine, whose requests go out together in batches, for every way of being alone.
+pub async fn tasks_of_one_engine_never_hold_together<F: Fixture>(stage: Stage<F>) {
+    let locks = stage.locks().await;
+    let recorder = stage.recorder("tasks");
+    let mut tasks = tokio::task::JoinSet::new();
+    for want in Want::every_exclusive(locks.capabilities(), "contended") {
+        for _ in 0..6 {
+            let (recorder, locks, want) = (Arc::clone(&recorder), locks.clone(), want.clone());
+            tasks.spawn(async move { hold_again_and_again(&recorder, &locks, &want, 10).await });
+        }
+    }
+    stage.within("an end of all tasks", tasks.join_all()).await;
+}
+
+/// Two engines of one process are to each other what two processes are.
+pub async fn engines_of_one_process_exclude_each_other<F: Fixture>(stage: Stage<F>) {
+    let (one, other) = (stage.locks().await, stage.locks().await);
+    let recorder = stage.recorder("engines");
+    for want in Want::every_exclusive(one.capabilities(), "shared") {
+        let held = stage.take(&recorder, &one, &want).await;
+        assert!(recorder.try_take(&other, &want).await.unwrap().is_none(), "{want:?} was given out twice");
+        assert!(recorder.try_take(&one, &want).await.unwrap().is_none(), "{want:?} is re-entrant");
+        held.release().await.unwrap();
+        let held = stage.take(&recorder, &other, &want).await;
+        assert!(recorder.try_take(&one, &want).await.unwrap().is_none(), "{want:?} was given out twice");
+        held.release().await.unwrap();
+    }
+    let mut tasks = tokio::task::JoinSet::new();
+    for locks in [one, other] {
+        let recorder = Arc::clone(&recorder);
+        tasks.spawn(async move {
+            hold_again_and_again(&recorder, &locks, &Want::mutex("shared"), 25).await;
+        });
+    }
+    stage.within("an end of both", tasks.join_all()).await;
+}

@@ -1,0 +1,101 @@
+//! What operators see.
+
+use distlock_core::store::Query;
+
+use crate::conformance::{Fixture, Stage};
+use crate::history::Want;
+
+/// Who holds, with which token and weight, until when, and of which capacity; and that it is gone once it is given
+/// back.
+pub async fn inspect_shows_who_holds_what<F: Fixture>(stage: Stage<F>) {
+    let (holder, operator) = (stage.locks().await, stage.locks().await);
+    let recorder = stage.recorder("holder");
+    let mut wants = Want::every_exclusive(holder.capabilities(), "shown");
+    wants.extend([Want::read("shown to readers"), Want::permits("shown in part", 5, 2)]);
+    wants.retain(|want| want.is_offered(holder.capabilities()));
+    for want in wants {
+        assert!(stage.record(&operator, &want).await.is_none(), "{want:?} is shown before it is held");
+        let held = stage.take(&recorder, &holder, &want).await;
+        let record = stage.record(&operator, &want).await.expect("what is held is shown");
+        assert_eq!(record.kind, want.kind());
+        assert_eq!(record.capacity, want.capacity());
+        assert!(record.waiters.is_empty(), "{record:?}");
+        let [shown] = &record.holders[..] else { panic!("one holder, and {record:?} is shown") };
+        assert_eq!(shown.lock_id, *held.lock_id());
+        assert_eq!(shown.lock_id.label(), held.lock_id().label());
+        assert!(shown.lock_id.label().starts_with("engine-"), "the label does not say who: {shown:?}");
+        assert_eq!(shown.weight, want.weight());
+        if let Some(token) = shown.token {
+            assert_eq!(token, held.token(), "{want:?}");
+        }
+        if let Some(left) = shown.expires_in {
+            assert!(left <= stage.lasting().expiry, "{left:?} are left of {want:?}");
+        }
+        held.release().await.unwrap();
+        assert!(stage.record(&operator, &want).await.is_none(), "{want:?} is shown after its release");
+    }
+}
+
+/// Who waits, where the store knows; elsewhere it shows nobody rather than a guess.
+pub async fn inspect_shows_who_waits<F: Fixture>(stage: Stage<F>) {
+    let (holder, waiter) = (stage.locks().await, stage.locks().await);
+    let recorder = stage.recorder("holder");
+    for want in Want::every_exclusive(holder.capabilities(), "waited for") {
+        let held = stage.take(&recorder, &holder, &want).await;
+        let waiting = tokio::spawn({
+            let (locks, want, patience) = (waiter.clone(), want.clone(), stage.pace().patience);
+            async move { want.acquire(&locks).timeout(patience).await }
+        });
+        stage.until_waiting(&holder, &want, 1).await;
+        let record = stage.record(&holder, &want).await.expect("what is held is shown");
+        assert_eq!(record.holders.len(), 1, "{record:?}");
+        if holder.capabilities().shows_waiters {
+            let [shown] = &record.waiters[..] else { panic!("one waiter, and {record:?} is shown") };
+            assert!(shown.lock_id.label().starts_with("engine-"), "the label does not say who: {shown:?}");
+            assert_ne!(shown.lock_id.label(), held.lock_id().label());
+            assert_eq!(
+                shown.weight,
+                if want.kind() == distlock_core::Kind::Mutex { 1 } else { want.weight() }
+            );
+        }
+        held.release().await.unwrap();
+        let guard = waiting.await.unwrap().expect("a turn");
+        let record = stage.record(&holder, &want).await.expect("what is held is shown");
+        assert_eq!(record.holders[0].lock_id, *guard.lock_id());
+        assert!(record.waiters.is_empty(), "a waiter that was served is still shown: {record:?}");
+    }
+}
+
+/// A query gives what it asks for and nothing else.
+pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(stage: Stage<F>) {
+    let locks = stage.locks().await;
+    let recorder = stage.recorder("holder");
+    let mut held = Vec::new();
+    for name in ["app/a", "app/b", "app%", "apple", "other"] {
+        held.push(stage.take(&recorder, &locks, &Want::mutex(name)).await);
+    }
+    let names = |records: Vec<distlock_core::store::Record>| -> Vec<String> {
+        records.into_iter().filter_map(|record| record.name).collect()
+    };
+    let all = locks.inspect(&Query::default()).await.unwrap();
+    assert_eq!(all.len(), 5, "{all:?}");
+    if all.iter().any(|record| record.name.is_none()) {
+        // Only hashes are kept: nothing but whole names can be found.
+        let found = locks.inspect(&Query::named("apple")).await.unwrap();
+        return assert_eq!(found.len(), 1, "{found:?}");
+    }
+    assert_eq!(names(locks.inspect(&Query::named("apple")).await.unwrap()), ["apple"]);
+    assert_eq!(names(locks.inspect(&Query::named("app")).await.unwrap()), [""; 0]);
+    assert_eq!(names(locks.inspect(&Query::prefixed("app/")).await.unwrap()), ["app/a", "app/b"]);
+    assert_eq!(names(locks.inspect(&Query::prefixed("app%")).await.unwrap()), ["app%"]);
+    let semaphores = Query { kind: Some(distlock_core::Kind::Semaphore), ..Query::default() };
+    assert_eq!(names(locks.inspect(&semaphores).await.unwrap()), [""; 0]);
+}
+
+/// `doctor` reaches the store and says something.
+pub async fn doctor_finds_a_store_that_works<F: Fixture>(stage: Stage<F>) {
+    let locks = stage.locks().await;
+    let findings = locks.doctor().await.expect("doctor");
+    assert!(!findings.is_empty(), "doctor has nothing to say");
+    assert!(!locks.store().is_empty());
+}

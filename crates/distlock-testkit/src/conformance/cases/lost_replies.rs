@@ -1,0 +1,152 @@
+//! Requests that fail on their way there or back: undone, recognised, or tried again.
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::faults::{Fault, Verb};
+use distlock_core::{ErrorKind, ReleaseError};
+
+use crate::actors::Terms;
+use crate::conformance::stalls::undisturbed;
+use crate::conformance::{Fixture, Stage};
+use crate::history::Want;
+
+fn only_for_leases() {
+    println!("this store has sessions, not leases: its requests are its own business");
+}
+
+/// The store granted and the answer was lost: asked again, it recognises the lock id. One holder, one release.
+pub async fn a_grant_whose_reply_was_lost_is_recognised<F: Fixture>(stage: Stage<F>) {
+    let Some((locks, faults)) = stage.faulty_locks_on(stage.lasting()).await else {
+        return only_for_leases();
+    };
+    let other = stage.locks().await;
+    let recorder = stage.recorder("both");
+    for want in Want::every_exclusive(locks.capabilities(), "answered late") {
+        faults.next(Verb::Acquire, 1, Fault::lost_reply());
+        let held = stage.take(&recorder, &locks, &want).await;
+        let record = stage.record(&other, &want).await.expect("a holder");
+        assert_eq!(record.holders.len(), 1, "{record:?}");
+        assert_eq!(record.holders[0].lock_id, *held.lock_id());
+        held.release().await.unwrap();
+        stage.until_nothing_is_left(&other, &want).await;
+        stage.take(&recorder, &other, &want).await.release().await.unwrap();
+    }
+}
+
+/// The store granted, and all that is heard of it are errors: the user is told, and the grant is taken back long
+/// before its expiry.
+pub async fn a_grant_that_nobody_heard_of_is_taken_back<F: Fixture>(stage: Stage<F>) {
+    let Some((locks, faults)) = stage.faulty_locks_on(stage.lasting()).await else {
+        return only_for_leases();
+    };
+    let other = stage.locks().await;
+    let recorder = stage.recorder("both");
+    for want in Want::every_exclusive(locks.capabilities(), "never answered") {
+        faults.always(Verb::Acquire, Fault::lost_reply());
+        let error = recorder.take_within(&locks, &want, Duration::from_millis(300)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "an outage must not look like contention: {error}");
+        assert!(error.is_outcome_unknown() && error.store().is_some(), "{error}");
+        faults.heal();
+        stage.take(&recorder, &other, &want).await.release().await.unwrap();
+        stage.until_nothing_is_left(&other, &want).await;
+    }
+}
+
+/// The request hangs, was carried out all the same, and its user gave up: it is undone when it comes back.
+pub async fn a_request_that_comes_back_late_is_undone<F: Fixture>(stage: Stage<F>) {
+    let Some((locks, faults)) = stage.faulty_locks_on(stage.lasting()).await else {
+        return only_for_leases();
+    };
+    let other = stage.locks().await;
+    let recorder = stage.recorder("other");
+    for want in Want::every_exclusive(locks.capabilities(), "given up on") {
+        for fault in [
+            Fault::none().delay_after(Duration::from_millis(100)),
+            Fault::none().delay_before(Duration::from_millis(100)),
+        ] {
+            faults.next(Verb::Acquire, 1, fault);
+            let limit = Duration::from_millis(20);
+            let gave_up = tokio::time::timeout(limit, want.acquire(&locks).into_future()).await;
+            assert!(gave_up.is_err(), "the request was to be late");
+            faults.heal();
+            // The late request may be granted after we asked: it must go again, for us.
+            stage.take(&recorder, &other, &want).await.release().await.unwrap();
+            stage.until_nothing_is_left(&other, &want).await;
+        }
+    }
+}
+
+/// A release whose answer was lost is told as such, and the lock is free, or soon is, long before its expiry.
+pub async fn a_release_whose_reply_was_lost_is_finished<F: Fixture>(stage: Stage<F>) {
+    let Some((locks, faults)) = stage.faulty_locks_on(stage.lasting()).await else {
+        return only_for_leases();
+    };
+    let other = stage.locks().await;
+    let recorder = stage.recorder("both");
+    for want in Want::every_exclusive(locks.capabilities(), "given back") {
+        for fault in [Fault::lost_reply(), Fault::fail()] {
+            let held = stage.take(&recorder, &locks, &want).await;
+            faults.next(Verb::Release, 1, fault);
+            let released = held.release().await;
+            assert!(matches!(released, Ok(()) | Err(ReleaseError::Unknown { .. })), "{released:?}");
+            stage.take(&recorder, &other, &want).await.release().await.unwrap();
+        }
+    }
+}
+
+/// A renewal that fails is tried again until the deadline: it takes nothing from its holder.
+pub async fn a_failed_renewal_changes_nothing<F: Fixture>(stage: Stage<F>) {
+    let terms = Terms { cadence: Some(stage.pace().expiry / 8), ..stage.expiring() };
+    let other = stage.locks().await;
+    let want = Want::mutex("extended with trouble");
+    for (n, fault) in [Fault::fail(), Fault::lost_reply()].into_iter().enumerate() {
+        undisturbed(stage.pace().expiry / 4, async |attempt| {
+            let Some((locks, faults)) = stage.faulty_locks_on(terms).await else {
+                only_for_leases();
+                return Ok(());
+            };
+            let recorder = stage.recorder(&format!("holder-{n}-{attempt}"));
+            let held = stage.take(&recorder, &locks, &want).await;
+            let begun = std::time::Instant::now();
+            faults.next(Verb::Renew, 2, fault);
+            while begun.elapsed() < 2 * stage.pace().expiry {
+                let other = recorder.try_take(&other, &want).await.unwrap();
+                if !held.look() {
+                    return Err(format!("lost after two failed renewals: {:?}", held.loss()));
+                }
+                assert!(other.is_none(), "a failed renewal freed the lock");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            held.release().await.map_err(|error| error.to_string())
+        })
+        .await;
+    }
+}
+
+/// Renewals that all fail: the guard is lost before the store may give the lock away, and the history shows it.
+pub async fn a_holder_cut_off_from_its_store_is_lost_in_time<F: Fixture>(stage: Stage<F>) {
+    let Some((locks, faults)) = stage.faulty_locks_on(stage.expiring()).await else {
+        return only_for_leases();
+    };
+    let other = stage.locks().await;
+    let recorder = stage.recorder("both");
+    for want in Want::every_exclusive(locks.capabilities(), "cut off") {
+        let held = stage.take(&recorder, &locks, &want).await;
+        faults.always_all(Fault::fail());
+        let next = tokio::spawn({
+            let (stage, recorder) = (stage.clone(), Arc::clone(&recorder));
+            let (other, want) = (other.clone(), want.clone());
+            async move { stage.take(&recorder, &other, &want).await }
+        });
+        while held.look() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let next = stage.within(format!("the next holder of {want:?}"), next).await.unwrap();
+        let error = recorder.take_within(&locks, &want, Duration::from_millis(50)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "an outage must not look like contention: {error}");
+        faults.heal();
+        next.release().await.unwrap();
+    }
+}

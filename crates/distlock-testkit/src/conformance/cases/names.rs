@@ -1,0 +1,195 @@
+//! Names are free: any non-empty UTF-8 string works and is only itself.
+
+use distlock_core::{ErrorKind, Locks, MAX_NAME_BYTES};
+
+use crate::conformance::{Fixture, Stage};
+use crate::history::Want;
+
+/// One lock of each kind that the store has, under this name.
+fn each_kind(locks: &Locks, name: &str) -> Vec<Want> {
+    let mut wants = Want::every_exclusive(locks.capabilities(), name);
+    wants.retain(|want| !matches!(want, Want::FairMutex(_)));
+    wants
+}
+
+/// Names that a careless store folds together: by case, by accents, by trailing blanks, by what it thinks is a path, a
+/// pattern, an end of a string, or by cutting them off.
+fn lookalikes() -> Vec<String> {
+    let long = "x".repeat(MAX_NAME_BYTES - 1);
+    let mut names: Vec<String> = [
+        "orders",
+        "Orders",
+        "ORDERS",
+        "orders ",
+        " orders",
+        "orders\t",
+        "orders\n",
+        "orders\0",
+        "orders\0more",
+        "orders/",
+        "./orders",
+        "a/../orders",
+        "orders%20",
+        "orders%",
+        "order_",
+        "ordérs",
+        "orde\u{301}rs",
+        "ordеrs",
+        "straße",
+        "strasse",
+        "STRASSE",
+        "ﬁle",
+        "file",
+        "Ⅳ",
+        "IV",
+        "istanbul",
+        "İstanbul",
+        "ıstanbul",
+        "１",
+        "1",
+        "01",
+        "1.0",
+        "true",
+        "null",
+    ]
+    .map(str::to_owned)
+    .into();
+    // Beyond what an index or a file name holds, and different in the last byte only.
+    for length in [63, 64, 127, 128, 190, 191, 254, 255, 256, 767, 1023, 1024, 2000] {
+        names.push("x".repeat(length));
+    }
+    names.push(format!("{long}a"));
+    names.push(format!("{long}b"));
+    names.push(format!("a{long}"));
+    names
+}
+
+/// All of them are held at once, by one engine, and each is held for another.
+pub async fn names_that_look_alike_are_different_locks<F: Fixture>(stage: Stage<F>) {
+    let (one, other) = (stage.locks().await, stage.locks().await);
+    let recorder = stage.recorder("both");
+    let mut held = Vec::new();
+    for name in lookalikes() {
+        let want = Want::mutex(name);
+        let taken = recorder.try_take(&one, &want).await.unwrap();
+        held.push((taken.unwrap_or_else(|| panic!("{want:?} is taken for another name")), want));
+    }
+    for (_, want) in &held {
+        assert!(want.try_acquire(&other).await.unwrap().is_none(), "{want:?} is not held for others");
+    }
+    for (taken, _) in held {
+        taken.release().await.unwrap();
+    }
+    // The kinds that share a record have its own ways to fold names: the worst of them once more.
+    for make in [Want::write as fn(String) -> Want, |name| Want::permits(name, 1, 1)] {
+        if !stage.offers(&one, &make("any".into())).await {
+            continue;
+        }
+        let mut held = Vec::new();
+        for name in ["orders", "ORDERS", "orders ", "orders\0", "ordérs", "orde\u{301}rs"] {
+            let want = make(name.into());
+            let taken = recorder.try_take(&one, &want).await.unwrap();
+            held.push(taken.unwrap_or_else(|| panic!("{want:?} is taken for another name")));
+        }
+    }
+}
+
+/// Names that a careless store takes for something else: a path, SQL, Lua, a glob, a format, a header, an end of input.
+pub async fn any_name_works_and_comes_back_as_it_was<F: Fixture>(stage: Stage<F>) {
+    let (one, other) = (stage.locks().await, stage.locks().await);
+    let recorder = stage.recorder("both");
+    let names: Vec<String> = [
+        " ",
+        ".",
+        "..",
+        "/",
+        "//",
+        "/etc/passwd",
+        "../../etc/passwd",
+        "a/b/c",
+        "C:\\temp\\x",
+        "CON",
+        "\0",
+        "\u{1}\u{2}\u{1f}\u{7f}",
+        "\r\n",
+        "\u{feff}bom",
+        "\u{202e}right to left",
+        "'",
+        "''; DROP TABLE locks; --",
+        "\" OR \"\"=\"",
+        "`; $(reboot)",
+        "${jndi:x}",
+        "$where",
+        "$set.a",
+        "a.b.c",
+        "{curly}",
+        "{a}{b}",
+        "*",
+        "[a-z]?",
+        "%s%n",
+        "_%",
+        "return redis.call('flushall')",
+        "]]--[[",
+        "\\",
+        "\\0",
+        "#-1",
+        "host:1#0123-1",
+        "🦀",
+        "日本語",
+        "e\u{301}\u{301}\u{301}",
+    ]
+    .map(str::to_owned)
+    .into_iter()
+    .chain(["x".repeat(MAX_NAME_BYTES), "é".repeat(MAX_NAME_BYTES / 2), "\0".repeat(MAX_NAME_BYTES)])
+    .collect();
+    for name in &names {
+        for want in each_kind(&one, name) {
+            let held = stage.take(&recorder, &one, &want).await;
+            assert_eq!(held.resource().name(), name);
+            assert!(want.try_acquire(&other).await.unwrap().is_none(), "{want:?} is not held for others");
+            let record = stage.record(&other, &want).await;
+            let record = record.unwrap_or_else(|| panic!("{want:?} is not shown"));
+            match (&record.name, &record.key) {
+                (Some(shown), _) => assert_eq!(shown, name),
+                (None, key) => assert!(key.is_some(), "{want:?} is shown without name or key"),
+            }
+            held.release().await.unwrap();
+        }
+    }
+}
+
+/// What no store could keep is refused before anything is sent, whichever way one asks.
+pub async fn empty_and_overlong_names_are_refused<F: Fixture>(stage: Stage<F>) {
+    let locks = stage.locks().await;
+    for name in [String::new(), "x".repeat(MAX_NAME_BYTES + 1), "é".repeat(MAX_NAME_BYTES / 2 + 1)] {
+        for want in each_kind(&locks, &name) {
+            let refused = [
+                want.acquire(&locks).await.err(),
+                want.try_acquire(&locks).await.err(),
+                locks.acquire_all([want.request()]).await.err(),
+                locks.break_lock(want.kind(), want.name()).await.err(),
+            ];
+            for error in refused {
+                let error = error.unwrap_or_else(|| panic!("a name of {} bytes was accepted", name.len()));
+                assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            }
+        }
+    }
+}
+
+/// A mutex, a reader-writer lock and a semaphore of one name have nothing to do with each other.
+pub async fn kinds_of_the_same_name_do_not_meet<F: Fixture>(stage: Stage<F>) {
+    let (one, other) = (stage.locks().await, stage.locks().await);
+    let recorder = stage.recorder("both");
+    let wants = each_kind(&one, "one name");
+    let mut held = Vec::new();
+    for want in &wants {
+        let taken = recorder.try_take(&one, want).await.unwrap();
+        held.push(taken.unwrap_or_else(|| panic!("{want:?} met another kind of its name")));
+    }
+    for (want, taken) in wants.iter().zip(held) {
+        taken.release().await.unwrap();
+        let again = recorder.try_take(&other, want).await.unwrap();
+        again.unwrap_or_else(|| panic!("{want:?} met another kind of its name")).release().await.unwrap();
+    }
+}

@@ -1,0 +1,335 @@
+//! The steps of a store, one by one, without an engine around them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use distlock_core::store::{
+    Attempt, Backend, Claim, Lease, LeaseStore, Query, Released, Renewal, SessionStore, Waiting,
+};
+use distlock_core::{
+    CancellationToken, ErrorKind, FencingToken, Kind, LockId, LockIds, Resource, WRITER_WEIGHT,
+};
+
+use crate::conformance::{Fixture, Stage};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// Makes claims, each under a lock id of its own.
+struct Claims(LockIds);
+
+impl Claims {
+    fn new() -> Self {
+        Claims(LockIds::new("protocol"))
+    }
+
+    fn claim(&self, kind: Kind, name: &str) -> Claim {
+        let (weight, capacity) = match kind {
+            Kind::RwLock => (WRITER_WEIGHT, WRITER_WEIGHT),
+            _ => (1, 1),
+        };
+        Claim {
+            resource: Resource::new(kind, name).expect("a good name"),
+            lock_id: self.0.next(),
+            weight,
+            capacity,
+            expiry: LONG,
+            waiting: None,
+            in_turn: false,
+        }
+    }
+}
+
+fn lease_of(claim: &Claim, token: u64) -> Lease {
+    Lease::of(claim, FencingToken::new(token))
+}
+
+/// One claim alone.
+async fn attempt(store: &dyn LeaseStore, claim: &Claim) -> Attempt {
+    let mut answers = store.try_acquire(std::slice::from_ref(claim)).await.expect("an answer");
+    assert_eq!(answers.len(), 1, "one answer for one claim");
+    answers.pop().expect("one answer").unwrap_or_else(|error| panic!("{claim:?}: {error}"))
+}
+
+async fn granted(store: &dyn LeaseStore, claim: &Claim) -> u64 {
+    match attempt(store, claim).await {
+        Attempt::Granted { token } => token.get(),
+        busy @ Attempt::Busy { .. } => panic!("{claim:?} should have been granted: {busy:?}"),
+    }
+}
+
+async fn is_busy(store: &dyn LeaseStore, claim: &Claim) -> bool {
+    matches!(attempt(store, claim).await, Attempt::Busy { .. })
+}
+
+async fn renew(store: &dyn LeaseStore, lease: &Lease) -> Renewal {
+    let mut answers = store.renew(std::slice::from_ref(lease)).await.expect("an answer");
+    answers.pop().expect("one answer").expect("a renewal")
+}
+
+async fn release(store: &dyn LeaseStore, lease: &Lease) -> Released {
+    let mut answers = store.release(std::slice::from_ref(lease)).await.expect("an answer");
+    answers.pop().expect("one answer").expect("a release")
+}
+
+/// The two connections of a lease store; `None`, said aloud, for a session store.
+async fn leases<F: Fixture>(stage: &Stage<F>) -> Option<(Arc<dyn LeaseStore>, Arc<dyn LeaseStore>)> {
+    match (stage.fixture().connect().await, stage.fixture().connect().await) {
+        (Backend::Lease(one), Backend::Lease(other)) => Some((one, other)),
+        _ => {
+            println!("this store has sessions, not leases: there is no such step");
+            None
+        }
+    }
+}
+
+async fn sessions<F: Fixture>(stage: &Stage<F>) -> Option<(Arc<dyn SessionStore>, Arc<dyn SessionStore>)> {
+    match (stage.fixture().connect().await, stage.fixture().connect().await) {
+        (Backend::Session(one), Backend::Session(other)) => Some((one, other)),
+        _ => None,
+    }
+}
+
+fn kinds(store: &dyn LeaseStore) -> Vec<Kind> {
+    [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn]
+        .into_iter()
+        .filter(|kind| store.capabilities().has(*kind))
+        .collect()
+}
+
+/// A claim whose answer was lost is asked again under its lock id: it is recognised, keeps its token and starts its
+/// expiry anew. Nobody else gets it meanwhile.
+pub async fn a_claim_that_is_asked_again_is_recognised<F: Fixture>(stage: Stage<F>) {
+    let Some((one, other)) = leases(&stage).await else { return };
+    let claims = Claims::new();
+    for kind in kinds(&*one) {
+        let claim = claims.claim(kind, "asked again");
+        let first = granted(&*one, &claim).await;
+        // Also over another connection: the first one may be gone.
+        let again = granted(&*other, &claim).await;
+        assert!(again >= first, "the token of one grant went from {first} to {again}");
+        assert!(is_busy(&*other, &claims.claim(kind, "asked again")).await, "{kind}: two holders");
+        assert_eq!(renew(&*one, &lease_of(&claim, again)).await, Renewal::Extended);
+        assert!(matches!(release(&*one, &lease_of(&claim, again)).await, Released::Done { .. }));
+        let next = claims.claim(kind, "asked again");
+        assert!(granted(&*other, &next).await > again);
+        release(&*other, &lease_of(&next, 0)).await;
+    }
+}
+
+/// A renewal extends what is ours and never takes a lock: not a free one, not one that expired, not somebody else's.
+pub async fn a_renewal_never_takes_a_lock<F: Fixture>(stage: Stage<F>) {
+    let Some((one, other)) = leases(&stage).await else { return };
+    let claims = Claims::new();
+    for kind in kinds(&*one) {
+        let never = claims.claim(kind, "renewed");
+        assert_eq!(renew(&*one, &lease_of(&never, 1)).await, Renewal::NotYours);
+        let claim = Claim { expiry: stage.pace().expiry / 4, ..claims.claim(kind, "renewed") };
+        let token = granted(&*one, &claim).await;
+        stage.within("an expiry", until_nobody_holds(&*other, kind)).await;
+        let late = renew(&*one, &lease_of(&claim, token)).await;
+        assert_eq!(late, Renewal::NotYours, "a renewal that came too late took the {kind} again");
+        let next = claims.claim(kind, "renewed");
+        granted(&*other, &next).await;
+        assert_eq!(renew(&*one, &lease_of(&claim, token)).await, Renewal::NotYours);
+        release(&*other, &lease_of(&next, 0)).await;
+    }
+}
+
+/// Looks until nobody holds it any more.
+async fn until_nobody_holds(store: &dyn LeaseStore, kind: Kind) {
+    let query = Query { kind: Some(kind), ..Query::named("renewed") };
+    while store.inspect(&query).await.expect("inspect").iter().any(|record| !record.holders.is_empty()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A renewal carries a token, and the store keeps the higher one: a quorum writes its token back like this.
+pub async fn a_renewal_raises_the_token<F: Fixture>(stage: Stage<F>) {
+    let Some((one, other)) = leases(&stage).await else { return };
+    let claims = Claims::new();
+    for kind in kinds(&*one) {
+        let claim = claims.claim(kind, "raised");
+        let token = granted(&*one, &claim).await + 1_000_000;
+        assert_eq!(renew(&*one, &lease_of(&claim, token)).await, Renewal::Extended);
+        assert_eq!(renew(&*one, &lease_of(&claim, 1)).await, Renewal::Extended);
+        release(&*one, &lease_of(&claim, token)).await;
+        let next = claims.claim(kind, "raised");
+        let later = granted(&*other, &next).await;
+        assert!(later > token, "{kind}: {later} after a renewal with {token}");
+        release(&*other, &lease_of(&next, 0)).await;
+    }
+}
+
+/// Whoever gives back what it does not have changes nothing, on either sort of store.
+pub async fn giving_back_what_is_not_ours_changes_nothing<F: Fixture>(stage: Stage<F>) {
+    let claims = Claims::new();
+    let stranger = |claim: &Claim| Claim { lock_id: LockId::from_stored("stranger#0"), ..claim.clone() };
+    if let Some((one, other)) = sessions(&stage).await {
+        let claim = claims.claim(Kind::Mutex, "not theirs");
+        let never = CancellationToken::new();
+        let hold = one.acquire(&claim, &never).await.unwrap().expect("a grant");
+        for store in [&one, &other] {
+            store.release(&lease_of(&stranger(&claim), hold.token.get())).await.expect("no error");
+        }
+        let once = CancellationToken::new();
+        once.cancel();
+        let next = other.acquire(&claims.claim(Kind::Mutex, "not theirs"), &once).await.unwrap();
+        assert!(next.is_none(), "somebody else's release took the lock");
+        assert!(hold.session.ended().is_none());
+        return one.release(&lease_of(&claim, hold.token.get())).await.unwrap();
+    }
+    let Some((one, other)) = leases(&stage).await else { return };
+    for kind in kinds(&*one) {
+        let claim = claims.claim(kind, "not theirs");
+        let token = granted(&*one, &claim).await;
+        let stranger = lease_of(&stranger(&claim), token);
+        assert_eq!(release(&*other, &stranger).await, Released::NotYours);
+        assert_eq!(renew(&*other, &stranger).await, Renewal::NotYours);
+        assert_eq!(renew(&*one, &lease_of(&claim, token)).await, Renewal::Extended, "{kind}");
+        assert!(is_busy(&*other, &claims.claim(kind, "not theirs")).await);
+        assert!(matches!(release(&*one, &lease_of(&claim, token)).await, Released::Done { .. }));
+        assert_eq!(release(&*one, &lease_of(&claim, token)).await, Released::NotYours, "released twice");
+    }
+}
+
+/// One attempt and no trace of it: whoever does not wait is not waiting.
+pub async fn one_attempt_leaves_no_trace<F: Fixture>(stage: Stage<F>) {
+    let claims = Claims::new();
+    if let Some((one, other)) = sessions(&stage).await {
+        let once = CancellationToken::new();
+        once.cancel();
+        let claim = claims.claim(Kind::Mutex, "tried");
+        let hold = one.acquire(&claim, &once).await.unwrap().expect("it is free: one attempt is enough");
+        let begun = Instant::now();
+        assert!(other.acquire(&claims.claim(Kind::Mutex, "tried"), &once).await.unwrap().is_none());
+        assert!(begun.elapsed() < stage.pace().patience / 4, "one attempt took {:?}", begun.elapsed());
+        // A wait that is withdrawn ends soon, with nothing.
+        let withdraw = CancellationToken::new();
+        let waiting = tokio::spawn({
+            let (other, claim, withdraw) =
+                (Arc::clone(&other), claims.claim(Kind::Mutex, "tried"), withdraw.clone());
+            async move { other.acquire(&claim, &withdraw).await }
+        });
+        tokio::time::sleep(stage.pace().settling).await;
+        assert!(!waiting.is_finished());
+        withdraw.cancel();
+        assert!(stage.within("an end of the wait", waiting).await.unwrap().unwrap().is_none());
+        one.release(&lease_of(&claim, hold.token.get())).await.unwrap();
+        let next = claims.claim(Kind::Mutex, "tried");
+        let hold = other.acquire(&next, &once).await.unwrap().expect("nobody holds it");
+        return other.release(&lease_of(&next, hold.token.get())).await.unwrap();
+    }
+    let Some((one, other)) = leases(&stage).await else { return };
+    for kind in kinds(&*one) {
+        let claim = claims.claim(kind, "tried");
+        granted(&*one, &claim).await;
+        for _ in 0..3 {
+            assert!(is_busy(&*other, &claims.claim(kind, "tried")).await);
+        }
+        let query = Query { kind: Some(kind), ..Query::named("tried") };
+        let found = other.inspect(&query).await.unwrap();
+        assert!(found.iter().all(|record| record.waiters.is_empty()), "{found:?}");
+        release(&*one, &lease_of(&claim, 0)).await;
+        let next = claims.claim(kind, "tried");
+        granted(&*other, &next).await;
+        release(&*other, &lease_of(&next, 0)).await;
+    }
+}
+
+/// A waiter that withdraws is gone: it is released under its lock id like a holder.
+pub async fn a_withdrawn_claim_is_gone<F: Fixture>(stage: Stage<F>) {
+    let Some((one, other)) = leases(&stage).await else { return };
+    let claims = Claims::new();
+    for kind in kinds(&*one) {
+        let holder = claims.claim(kind, "withdrawn");
+        granted(&*one, &holder).await;
+        let waiting = Waiting { inbox: distlock_core::store::Inbox::new("protocol"), ttl: LONG };
+        let waiter = Claim { waiting: Some(waiting), ..claims.claim(kind, "withdrawn") };
+        assert!(is_busy(&*other, &waiter).await);
+        release(&*other, &lease_of(&waiter, 0)).await;
+        assert!(matches!(release(&*one, &lease_of(&holder, 0)).await, Released::Done { .. }));
+        let query = Query { kind: Some(kind), ..Query::named("withdrawn") };
+        let found = other.inspect(&query).await.unwrap();
+        let left = found.iter().any(|record| !record.holders.is_empty() || !record.waiters.is_empty());
+        assert!(!left, "{kind}: a waiter that withdrew is still there: {found:?}");
+    }
+}
+
+/// A batch is many single steps: as many answers as items, in their order, and one bad claim fails alone.
+pub async fn a_batch_is_many_single_steps<F: Fixture>(stage: Stage<F>) {
+    let Some((one, other)) = leases(&stage).await else { return };
+    let claims = Claims::new();
+    for kind in kinds(&*one) {
+        let taken = claims.claim(kind, "taken before");
+        granted(&*other, &taken).await;
+        let size = 100.min(one.capabilities().max_batch);
+        let mut batch: Vec<Claim> =
+            (2..size).map(|n| claims.claim(kind, &format!("batch/{}", (n * 7) % size))).collect();
+        let busy = batch.len() / 2;
+        batch.insert(busy, claims.claim(kind, "taken before"));
+        let mut bad = None;
+        if kind == Kind::Semaphore {
+            bad = Some(busy + 1);
+            batch.insert(busy + 1, Claim { capacity: 2, ..claims.claim(kind, "taken before") });
+        }
+        let answers = one.try_acquire(&batch).await.unwrap();
+        assert_eq!(answers.len(), batch.len());
+        let mut leases = Vec::new();
+        for (n, (claim, answer)) in batch.iter().zip(answers).enumerate() {
+            match answer {
+                Err(error) if Some(n) == bad => assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}"),
+                Ok(Attempt::Busy { .. }) if n == busy => {}
+                Ok(Attempt::Granted { token }) if n != busy => leases.push(Lease::of(claim, token)),
+                other => panic!("item {n} of a batch of {kind}: {other:?}"),
+            }
+        }
+        let renewals = one.renew(&leases).await.unwrap();
+        assert!(renewals.iter().all(|renewal| matches!(renewal, Ok(Renewal::Extended))), "{renewals:?}");
+        leases.push(lease_of(&claims.claim(kind, "never held"), 1));
+        let released = one.release(&leases).await.unwrap();
+        let (last, all) = released.split_last().unwrap();
+        assert!(all.iter().all(|released| matches!(released, Ok(Released::Done { .. }))), "{released:?}");
+        assert!(matches!(last, Ok(Released::NotYours)), "{last:?}");
+    }
+    assert!(one.try_acquire(&[]).await.unwrap().is_empty());
+    assert!(one.renew(&[]).await.unwrap().is_empty());
+    assert!(one.release(&[]).await.unwrap().is_empty());
+}
+
+/// Two claims for one resource in one batch: one of them gets it.
+pub async fn a_batch_that_names_a_resource_twice_grants_it_once<F: Fixture>(stage: Stage<F>) {
+    let Some((one, _)) = leases(&stage).await else { return };
+    let claims = Claims::new();
+    for kind in kinds(&*one) {
+        if one.capabilities().max_batch < 3 {
+            continue;
+        }
+        let batch: Vec<Claim> = (0..3).map(|_| claims.claim(kind, "twice")).collect();
+        let answers = one.try_acquire(&batch).await.unwrap();
+        let granted: Vec<_> =
+            answers.iter().filter(|answer| matches!(answer, Ok(Attempt::Granted { .. }))).collect();
+        assert_eq!(granted.len(), 1, "{kind}: {answers:?}");
+        let leases: Vec<_> = batch.iter().map(|claim| lease_of(claim, 0)).collect();
+        let released = one.release(&leases).await.unwrap();
+        let done = released.iter().filter(|released| matches!(released, Ok(Released::Done { .. }))).count();
+        assert_eq!(done, 1, "{released:?}");
+    }
+}
+
+/// What keeps us out says for how long: a waiter that is told nothing else comes back at that moment.
+pub async fn a_busy_lock_says_when_to_ask_again<F: Fixture>(stage: Stage<F>) {
+    let Some((one, other)) = leases(&stage).await else { return };
+    let claims = Claims::new();
+    let expiry = stage.pace().expiry;
+    for kind in kinds(&*one) {
+        let claim = Claim { expiry, ..claims.claim(kind, "told when") };
+        granted(&*one, &claim).await;
+        match attempt(&*other, &claims.claim(kind, "told when")).await {
+            Attempt::Busy { retry_after: Some(after) } => {
+                assert!(after <= expiry + Duration::from_millis(50), "{kind}: {after:?} of {expiry:?}");
+            }
+            told => panic!("{kind}: a lock that expires does not say when: {told:?}"),
+        }
+        release(&*one, &lease_of(&claim, 0)).await;
+    }
+}
