@@ -1,0 +1,167 @@
+-- One atomic step of each pool that is asked about, for all verbs: acquire, renew, release, break. One row for each
+-- question comes back.
+--
+-- Rows that exist are read again by FOR NO KEY UPDATE after waiting for their locks, and everything below reads that
+-- copy. A pool that nobody used yet is inserted at the end; if somebody else was faster, nothing is written for it,
+-- the answer says so, and the question is asked again.
+--
+-- Times are microseconds since 1970 by this server's clock; durations are microseconds.
+WITH ask AS MATERIALIZED (
+    SELECT *
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::bigint[], $7::text[],
+                $8::bigint[], $9::bigint[], $10::bytea[])
+         WITH ORDINALITY
+         AS u (key, verb, id, weight, capacity, expiry, inbox, waits, token, name, n)
+), locked AS MATERIALIZED (
+    SELECT p.*
+    FROM {pool} p
+    WHERE p.key = ANY ($1)
+    ORDER BY p.key  -- one order for all: batches cannot deadlock
+    FOR NO KEY UPDATE
+), pool AS MATERIALIZED (
+    SELECT k.key, l.key IS NOT NULL AS known, l.capacity, coalesce(l.token, 0) AS token, l.holders, l.queue,
+           floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now
+    FROM (SELECT DISTINCT a.key FROM ask a) k LEFT JOIN locked l ON l.key = k.key
+
+-- Expired holders and waiters are gone, whatever the question.
+), holder AS MATERIALIZED (
+    SELECT p.key, h.*
+    FROM pool p CROSS JOIN LATERAL ROWS FROM (
+        jsonb_to_recordset(p.holders)
+        AS (id text, weight integer, token bigint, since bigint, until bigint, inbox text)
+    ) WITH ORDINALITY AS h (id, weight, token, since, until, inbox, place)
+    WHERE h.until > p.now
+), waiter AS MATERIALIZED (
+    SELECT p.key, q.*
+    FROM pool p CROSS JOIN LATERAL ROWS FROM (
+        jsonb_to_recordset(p.queue)
+        AS (id text, weight integer, inbox text, expiry bigint, asked bigint, until bigint)
+    ) WITH ORDINALITY AS q (id, weight, inbox, expiry, asked, until, place)
+    WHERE q.until > p.now
+
+-- A pool in use has the capacity of those who use it; one that is not has that of the first who asks.
+), sized AS MATERIALIZED (
+    SELECT p.key, p.now, p.token, p.known,
+           CASE WHEN EXISTS (SELECT FROM holder h WHERE h.key = p.key)
+                  OR EXISTS (SELECT FROM waiter w WHERE w.key = p.key)
+                THEN p.capacity
+                ELSE coalesce((SELECT a.capacity FROM ask a WHERE a.key = p.key AND a.verb = 'acquire'
+                               ORDER BY a.n LIMIT 1), p.capacity)
+           END AS capacity
+    FROM pool p
+), fitting AS MATERIALIZED (
+    SELECT a.*, s.now, s.capacity = a.capacity OR a.verb <> 'acquire' AS fits
+    FROM ask a JOIN sized s ON s.key = a.key
+
+-- What the questions change for those who hold already.
+), kept AS MATERIALIZED (
+    SELECT h.key, h.id, h.weight, h.since, h.inbox, h.place, f.n,
+           coalesce(f.verb IN ('release', 'break'), false) AS leaves,
+           greatest(h.token, f.token) AS token,
+           CASE WHEN f.verb IN ('acquire', 'renew') THEN f.now + f.expiry ELSE h.until END AS until
+    FROM holder h LEFT JOIN fitting f ON f.key = h.key AND f.fits AND (f.id = h.id OR f.verb = 'break')
+
+-- The line: who waited, in their order and refreshed if they ask again; then those who come and would wait; then
+-- those who come and would not, the lightest first.
+), line AS MATERIALIZED (
+    SELECT w.key, w.id, coalesce(f.weight, w.weight) AS weight, coalesce(f.inbox, w.inbox) AS inbox,
+           coalesce(f.expiry, w.expiry) AS expiry, f.n,
+           CASE WHEN f.n IS NULL THEN w.asked ELSE f.now END AS asked,
+           CASE WHEN f.n IS NULL THEN w.until ELSE f.now + f.waits END AS until,
+           w.place, w.until AS known_until
+    FROM waiter w LEFT JOIN fitting f ON f.key = w.key AND f.id = w.id AND f.fits AND f.verb <> 'renew'
+    WHERE f.verb IS DISTINCT FROM 'release'
+    UNION ALL
+    SELECT f.key, f.id, f.weight, f.inbox, f.expiry, f.n, f.now, f.now + f.waits,
+           1000000 + CASE WHEN f.waits IS NULL THEN 1000000 + f.weight::bigint * 1000000 ELSE 0 END + f.n,
+           f.now + f.waits
+    FROM fitting f
+    WHERE f.verb = 'acquire' AND f.fits
+      AND NOT EXISTS (SELECT FROM holder h WHERE h.key = f.key AND h.id = f.id)
+      AND NOT EXISTS (SELECT FROM waiter w WHERE w.key = f.key AND w.id = f.id)
+
+-- The head of the line is served while it fits, strictly in order: a light one never passes a heavy one. Who is not
+-- served and does not wait steps out, and then those behind may fit.
+), used AS MATERIALIZED (
+    SELECT s.key, s.now, s.capacity, greatest(s.token, max(k.token)) AS token,
+           coalesce(sum(k.weight) FILTER (WHERE NOT k.leaves), 0) AS weight
+    FROM sized s LEFT JOIN kept k ON k.key = s.key
+    GROUP BY s.key, s.now, s.capacity, s.token
+), first_look AS MATERIALIZED (
+    SELECT l.*, u.now, u.capacity, u.weight AS used, u.token AS last_token,
+           u.weight + sum(l.weight) OVER (PARTITION BY l.key ORDER BY l.place) <= u.capacity AS served
+    FROM line l JOIN used u ON u.key = l.key
+), served AS MATERIALIZED (
+    SELECT f.*,
+           f.used + sum(f.weight) OVER ordered <= f.capacity AS granted,
+           greatest(f.last_token + 1, f.now / 1000) + row_number() OVER ordered - 1 AS token,
+           CASE WHEN f.n IS NULL THEN least(f.expiry, 2000000) ELSE f.expiry END AS lasts
+    FROM first_look f
+    WHERE f.served OR f.until IS NOT NULL
+    WINDOW ordered AS (PARTITION BY f.key ORDER BY f.place)
+
+), after AS MATERIALIZED (
+    SELECT k.key, k.place, k.id, k.weight, k.token, k.since, k.until, k.inbox FROM kept k WHERE NOT k.leaves
+    UNION ALL
+    SELECT s.key, 1000000000 + s.place, s.id, s.weight, s.token, s.now, s.now + s.lasts, s.inbox
+    FROM served s WHERE s.granted
+), changed AS MATERIALIZED (
+    SELECT u.key, u.capacity,
+           greatest(u.token, (SELECT max(a.token) FROM after a WHERE a.key = u.key)) AS token,
+           coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'id', a.id, 'weight', a.weight, 'token', a.token, 'since', a.since, 'until', a.until,
+                          'inbox', a.inbox) ORDER BY a.place)
+               FROM after a WHERE a.key = u.key), '[]') AS holders,
+           coalesce((
+               SELECT jsonb_agg(jsonb_build_object(
+                          'id', s.id, 'weight', s.weight, 'inbox', s.inbox, 'expiry', s.expiry, 'asked', s.asked,
+                          'until', s.until) ORDER BY s.place)
+               FROM served s WHERE s.key = u.key AND NOT s.granted), '[]') AS queue,
+           to_timestamp(greatest(
+               u.now,
+               (SELECT max(a.until) FROM after a WHERE a.key = u.key),
+               (SELECT max(s.until) FROM served s WHERE s.key = u.key AND NOT s.granted)) / 1000000.0) AS used_until
+    FROM used u
+), updated AS (
+    UPDATE {pool} p
+    SET capacity = c.capacity, token = c.token, holders = c.holders, queue = c.queue, used_until = c.used_until
+    FROM changed c JOIN pool ON pool.key = c.key
+    WHERE p.key = c.key AND pool.known
+    RETURNING p.key
+), inserted AS (
+    INSERT INTO {pool} AS p (key, capacity, token, holders, queue, used_until, name)
+    SELECT c.key, c.capacity, c.token, c.holders, c.queue, c.used_until,
+           (SELECT a.name FROM ask a WHERE a.key = c.key LIMIT 1)
+    FROM changed c JOIN pool ON pool.key = c.key
+    WHERE NOT pool.known AND c.holders <> '[]'
+    ORDER BY c.key
+    ON CONFLICT (key) DO NOTHING
+    RETURNING p.key
+
+-- Only who was served without asking is told: an answer tells the others.
+), pushed AS MATERIALIZED (
+    SELECT s.key, s.inbox,
+           pg_notify(s.inbox, concat_ws(' ', 'granted', s.token, s.now - s.asked, s.lasts, s.id)) AS told
+    FROM served s
+    WHERE s.granted AND s.n IS NULL AND s.inbox IS NOT NULL
+)
+SELECT f.n, f.fits, s.capacity,
+       s.known OR NOT f.fits OR f.verb <> 'acquire' OR EXISTS (SELECT FROM inserted i WHERE i.key = f.key) AS written,
+       coalesce(k.token, g.token) AS token,
+       k.id IS NOT NULL AS was_holder, w.id IS NOT NULL AS was_waiter,
+       EXISTS (SELECT FROM pushed p WHERE p.key = f.key AND p.inbox IS DISTINCT FROM coalesce(k.inbox, w.inbox)) AS woke,
+       -- When it is worth asking again: at the end of the first who holds or stands before.
+       least(
+           (SELECT min(a.until) FROM after a WHERE a.key = f.key),
+           (SELECT min(l.known_until) FROM served l
+            WHERE l.key = f.key AND NOT l.granted AND l.id <> f.id
+              AND l.place < coalesce((SELECT m.place FROM line m WHERE m.key = f.key AND m.id = f.id), 0))
+       ) - f.now AS remaining,
+       k.id AS holder_id, k.weight AS holder_weight, k.since AS holder_since, k.until - f.now AS holder_remaining
+FROM fitting f
+JOIN sized s ON s.key = f.key
+LEFT JOIN kept k ON k.n = f.n
+LEFT JOIN waiter w ON w.key = f.key AND w.id = f.id
+LEFT JOIN served g ON g.n = f.n AND g.granted
+ORDER BY f.n
