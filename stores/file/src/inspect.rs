@@ -1,16 +1,15 @@
 //! Who holds and who waits. Only looks: it takes no gate, makes no file, and makes nobody's attempt fail.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use distlock_core::store::{Query, Record, Waiter};
+use distlock_core::store::{Query, Record};
 use distlock_core::{Kind, Result};
 
 use crate::failure::failure;
 use crate::layout::{Layout, look};
 use crate::lockfile::read_name;
 use crate::mutex;
-use crate::names::{original, short_hash};
+use crate::names::original;
 use crate::pool::{Paths, holders_and_waiters};
 use crate::record::Note;
 use crate::waiting::waiters;
@@ -24,7 +23,7 @@ pub(crate) struct Found {
     name: String,
     capacity: u32,
     pub(crate) holders: Vec<Note>,
-    waiters: Vec<Waiter>,
+    waiters: Vec<Note>,
 }
 
 impl Found {
@@ -35,7 +34,7 @@ impl Found {
             key: None,
             capacity: self.capacity,
             holders: self.holders.iter().map(Note::holder).collect(),
-            waiters: self.waiters.clone(),
+            waiters: self.waiters.iter().map(Note::waiter).collect(),
         }
     }
 }
@@ -43,7 +42,6 @@ impl Found {
 /// Everything that is asked for, sorted by name.
 pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<Found>> {
     let mut found = Vec::new();
-    let mut announced: Option<HashMap<String, Vec<Waiter>>> = None;
     for kind in KINDS.into_iter().filter(|kind| query.kind.is_none_or(|wanted| wanted == *kind)) {
         for (name, path) in candidates(layout, kind, query)? {
             if !query.matches(kind, &name) {
@@ -51,17 +49,14 @@ pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<Found>> {
             }
             let (capacity, holders, waiters) = match kind {
                 Kind::Mutex => {
-                    let announced = match &mut announced {
-                        Some(announced) => announced,
-                        None => announced.insert(announcements(layout)?),
-                    };
-                    let waiters = announced.remove(&short_hash(&name)).unwrap_or_default();
+                    let waiters =
+                        waiters(layout, &name).map_err(|error| failure(error, "list the waiters", &path))?;
                     (1, holder_of_mutex(&path)?.into_iter().collect(), waiters)
                 }
                 _ => {
                     let (holders, waiters) = holders_and_waiters(&Paths::new(path))?;
                     let capacity = holders.iter().chain(&waiters).next().map_or(0, |note| note.capacity);
-                    (capacity, holders, waiters.iter().map(Note::waiter).collect())
+                    (capacity, holders, waiters)
                 }
             };
             if !(holders.is_empty() && waiters.is_empty()) {
@@ -94,13 +89,4 @@ fn candidates(layout: &Layout, kind: Kind, query: &Query) -> Result<Vec<(String,
 fn holder_of_mutex(path: &Path) -> Result<Option<Note>> {
     let looked = look(path).and_then(|file| file.map_or(Ok(None), |file| mutex::holder(&file)));
     looked.map_err(|error| failure(error, "look at the lock file", path))
-}
-
-fn announcements(layout: &Layout) -> Result<HashMap<String, Vec<Waiter>>> {
-    let mut by_mutex: HashMap<String, Vec<Waiter>> = HashMap::new();
-    let all = waiters(layout).map_err(|error| failure(error, "list the waiters", &layout.waiting()))?;
-    for (hash, note) in all {
-        by_mutex.entry(hash).or_default().push(note.waiter());
-    }
-    Ok(by_mutex)
 }

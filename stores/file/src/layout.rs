@@ -7,7 +7,7 @@
 //!                 hold/SLOT       one for each claim that holds
 //! DIR/semaphore/NAME/…            the same
 //! DIR/turn/NAME/…                 the same: the queue of a fair mutex
-//! DIR/waiting/…                   one for each claim that waits for a mutex, for `distlock show`
+//! DIR/waiting/HASH/…              one for each claim that waits for a mutex, in the order of their names
 //! ```
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -57,6 +57,7 @@ pub(crate) struct Layout {
 }
 
 const LOCK: &str = ".lock";
+const WAITING: &str = "waiting";
 
 impl Layout {
     pub(crate) fn new(base: PathBuf, access: Access) -> Self {
@@ -77,9 +78,9 @@ impl Layout {
         self.of_kind(kind).join(names::file_name(name))
     }
 
-    /// The folder in which waiters for mutexes show themselves.
-    pub(crate) fn waiting(&self) -> PathBuf {
-        self.base.join("waiting")
+    /// The folder in which the waiters for a mutex show themselves. It comes and goes with them.
+    pub(crate) fn waiting(&self, name: &str) -> PathBuf {
+        self.base.join(WAITING).join(names::short_hash(name))
     }
 
     fn of_kind(&self, kind: Kind) -> PathBuf {
@@ -149,7 +150,11 @@ impl Layout {
         if self.access == Access::Group && dir.starts_with(&self.base) {
             fs::set_permissions(dir, Permissions::from_mode(0o2770))?;
         }
-        dir.parent().map_or(Ok(()), sync_dir)
+        match dir.parent() {
+            // What waiters show of themselves need not survive a power failure.
+            Some(parent) if !dir.starts_with(self.base.join(WAITING)) => sync_dir(parent),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -62,7 +62,7 @@
 //!                 hold/SLOT       one for each claim that holds
 //! DIR/semaphore/NAME/…            the same
 //! DIR/turn/NAME/…                 the same: the queue of a fair mutex
-//! DIR/waiting/…                   one for each claim that waits for a mutex, to be shown
+//! DIR/waiting/HASH/…              one for each claim that waits for a mutex, in the order of their names
 //! ```
 //! NAME is the name with everything but `a-z 0-9 - _ .` as `%xx`, or `~` and its SHA-256 if that is too long. Files are
 //! text in checksummed blocks of a fixed size, overwritten in place; `cat` shows who holds.

@@ -11,6 +11,7 @@ use crate::failure::failure;
 use crate::layout::{FileId, Layout, sync_dir};
 use crate::names;
 use crate::record::{self, Count, NAME_AT, NOTE, NOTE_AT, Note};
+use crate::watch::Watcher;
 
 /// An open lock file. The kernel lock belongs to the open file, not to the process: two of them exclude each
 /// other inside one process as well, and closing, by death of the process too, gives it back.
@@ -29,6 +30,11 @@ impl LockFile {
             Ok(LockFile { file, path: path.to_owned(), id })
         });
         opened.map_err(|error| failure(error, "open the lock file", path))
+    }
+
+    /// The same, in the place among our files that a held one should have.
+    pub(crate) fn raised(self, watcher: &Watcher) -> Self {
+        LockFile { file: watcher.raise(self.file), ..self }
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -22,7 +22,7 @@ use crate::lockfile::{LockFile, is_locked};
 use crate::shared::{Shared, blocking};
 use crate::wait::{Pace, Pause};
 use crate::waiting::Announcement;
-use crate::watch::{HeldFile, Kept, Scope};
+use crate::watch::{HeldFile, Kept, Scope, Watch};
 
 /// How long a single attempt goes on if nobody holds the lock and somebody looks at it. To look takes
 /// microseconds, unless the one who looks is stopped just then.
@@ -72,12 +72,12 @@ pub(crate) async fn acquire(
             Tried::Busy(file) => file,
         }
     };
-    let mut watch = shared.watcher.watch(file.path(), Scope::File);
-    let _shown = {
+    let shown = {
         let attempt = attempt.clone();
         blocking(move || Ok(Announcement::make(&attempt.shared, &attempt.claim))).await?
     };
     let mut pace = Pace::new();
+    let mut watched: Option<(PathBuf, Option<Watch>)> = None;
     let mut seen = None;
     loop {
         if file.try_lock()? {
@@ -86,13 +86,24 @@ pub(crate) async fn acquire(
                 Tried::Granted(hold) => return Ok(Some(hold)),
                 Tried::Busy(another) => file = another,
             }
-            watch = shared.watcher.watch(file.path(), Scope::File);
+            watched = None;
             continue;
         }
         if !file.is_in_place()? {
             file = LockFile::open(&shared.layout, &attempt.path)?;
-            watch = shared.watcher.watch(file.path(), Scope::File);
+            watched = None;
             continue;
+        }
+        if watched.as_ref().is_none_or(|(path, _)| path != file.path()) {
+            // Only the first waiters watch the lock file: see `waiting`. Once we do, we go on.
+            let behind = shown.as_ref().and_then(|shown| shown.behind().ok()).flatten();
+            let target = behind.unwrap_or_else(|| file.path().to_owned());
+            if watched.as_ref().is_none_or(|(path, _)| *path != target) {
+                let watch = shared.watcher.watch(&target, Scope::File);
+                watched = Some((target, watch));
+                // What happened before the watch began would not be told.
+                continue;
+            }
         }
         // Woken, and busy all the same: if the note names another holder than before, somebody was faster. If it
         // names the same one, he may be dying just now, and it is worth trying again at once.
@@ -101,7 +112,8 @@ pub(crate) async fn acquire(
             pace.relax();
             seen = note;
         }
-        if pace.pause(watch.as_ref(), withdraw).await == Pause::Withdrawn {
+        let watch = watched.as_ref().and_then(|(_, watch)| watch.as_ref());
+        if pace.pause(watch, withdraw).await == Pause::Withdrawn {
             return Ok(None);
         }
     }
@@ -156,6 +168,7 @@ impl Attempt {
 
     /// Makes a locked file a hold. `Busy` with another file if this one was removed or replaced.
     fn grant(&self, file: LockFile) -> Result<Tried> {
+        let file = file.raised(&self.shared.watcher);
         if !file.is_in_place()? {
             return self.open().map(Tried::Busy);
         }

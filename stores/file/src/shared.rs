@@ -43,7 +43,7 @@ impl Shared {
     pub(crate) fn new(config: FileConfig) -> Self {
         let kernel_tells = config.wakeups == Wakeups::Auto && !crate::doctor::is_network(&config.dir);
         Shared {
-            watcher: Watcher::new(&config.dir, kernel_tells),
+            watcher: Watcher::new(kernel_tells),
             layout: Layout::new(config.dir, config.access),
             process: LockIds::default_label(),
             holds: Mutex::default(),

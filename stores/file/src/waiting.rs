@@ -1,9 +1,14 @@
 //! Waiters for a mutex show themselves: one small file each, locked by its owner for as long as he waits.
 //!
-//! It is for people (`distlock show`) and decides nothing. So a failure here is not one of the wait, and files of
-//! waiters that died are cleaned away by whoever comes across them.
+//! It tells people who waits, and waiters what to watch. A mutex has no queue, and whoever finds it free may take it;
+//! but if a release woke everybody, the cost of a hand-over would grow with the number of waiters. So only the first two
+//! watch the lock file, and each one behind them watches the one two places before it. (Two, because one may be stopped;
+//! if both are, those behind come by polling.)
+//!
+//! Nothing here decides who holds. So a failure here is not one of the wait, and whoever comes across the file of a dead
+//! waiter removes it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use distlock_core::store::Claim;
 
-use crate::layout::{Layout, list, look};
+use crate::layout::{Layout, is_absent, list, look};
 use crate::lockfile::{could_lock, is_locked, read_note_at};
 use crate::names::short_hash;
 use crate::record::Note;
@@ -24,30 +29,36 @@ const UNFINISHED: &str = "new-";
 /// The time after which an unfinished one is certainly left over.
 const STALE: Duration = Duration::from_secs(60);
 
+/// How many waiters watch the lock file itself.
+const WATCHERS: usize = 2;
+
 /// A waiter that shows itself. Dropping it ends that.
 #[derive(Debug)]
 pub(crate) struct Announcement {
     /// Kept open for its lock.
-    file: fs::File,
+    file: File,
     path: PathBuf,
 }
 
 impl Announcement {
     /// Shows that this claim waits, if that can be done.
     pub(crate) fn make(shared: &Shared, claim: &Claim) -> Option<Announcement> {
-        let made = Announcement::try_make(shared, claim);
+        // The folder goes with the last waiter, so it may go just when we come.
+        let mut made = Announcement::try_make(shared, claim);
+        for _ in 0..5 {
+            match made {
+                Err(error) if is_absent(&error) => made = Announcement::try_make(shared, claim),
+                _ => break,
+            }
+        }
         made.map_err(|error| tracing::debug!(%error, resource = %claim.resource, "a waiter cannot be shown"))
             .ok()
     }
 
     fn try_make(shared: &Shared, claim: &Claim) -> io::Result<Announcement> {
-        let dir = shared.layout.waiting();
+        let dir = shared.layout.waiting(claim.resource.name());
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let name = format!(
-            "{}-{since:020}-{}",
-            short_hash(claim.resource.name()),
-            short_hash(claim.lock_id.as_str())
-        );
+        let name = format!("{since:020}-{}", short_hash(claim.lock_id.as_str()));
         let unfinished = dir.join(format!("{UNFINISHED}{name}"));
         let file = shared.layout.create(&unfinished)?;
         // From here on, dropping removes it, whichever name it has then.
@@ -61,41 +72,81 @@ impl Announcement {
         made.path = path;
         Ok(made)
     }
+
+    /// The announcement to watch; `None`: the lock file itself.
+    pub(crate) fn behind(&self) -> io::Result<Option<PathBuf>> {
+        let Some(dir) = self.path.parent() else { return Ok(None) };
+        let mut before = names(dir)?;
+        before.retain(|name| Some(name.as_ref()) < self.path.file_name());
+        let mut alive = 0;
+        for path in before.iter().rev().map(|name| dir.join(name)) {
+            if is_waiting(&path)?.is_some() {
+                alive += 1;
+                if alive == WATCHERS {
+                    return Ok(Some(path));
+                }
+            }
+        }
+        Ok(None)
+    }
 }
 
 impl Drop for Announcement {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        // Closing, which follows, wakes the one who watches us.
+        remove(&self.path);
     }
 }
 
-/// Everybody who waits for a mutex: the short hash of its name, and who. In the order in which they came.
-pub(crate) fn waiters(layout: &Layout) -> io::Result<Vec<(String, Note)>> {
-    let dir = layout.waiting();
-    let mut names = list(&dir)?;
-    names.sort();
-    let mut found = Vec::new();
-    for name in names {
-        let path = dir.join(&name);
-        if name.starts_with(UNFINISHED) {
-            remove_if_stale(&path);
-            continue;
-        }
-        let Some(file) = look(&path)? else { continue };
-        if !is_locked(&file)? {
-            let _ = fs::remove_file(&path);
-            continue;
-        }
-        if let (Some((hash, _)), Some(note)) = (name.split_once('-'), read_note_at(&file, 0)) {
-            found.push((hash.to_owned(), note));
+/// Everybody who waits for a mutex, in the order in which they came.
+pub(crate) fn waiters(layout: &Layout, name: &str) -> io::Result<Vec<Note>> {
+    let dir = layout.waiting(name);
+    let mut notes = Vec::new();
+    for name in names(&dir)? {
+        if let Some(file) = is_waiting(&dir.join(name))? {
+            notes.extend(read_note_at(&file, 0));
         }
     }
-    Ok(found)
+    Ok(notes)
+}
+
+/// The announcements in a folder, in their order.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let mut names = list(dir)?;
+    names.retain(|name| {
+        let finished = !name.starts_with(UNFINISHED);
+        if !finished {
+            remove_if_stale(&dir.join(name));
+        }
+        finished
+    });
+    names.sort();
+    Ok(names)
+}
+
+/// The file of a waiter who lives. That of a dead one is removed.
+fn is_waiting(path: &Path) -> io::Result<Option<File>> {
+    let Some(file) = look(path)? else { return Ok(None) };
+    if is_locked(&file)? {
+        return Ok(Some(file));
+    }
+    remove(path);
+    Ok(None)
+}
+
+/// Removes an announcement, and the folders above it if it was the last one: a folder that is not empty stays.
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+    for dir in path.ancestors().skip(1).take(2) {
+        if fs::remove_dir(dir).is_err() {
+            break;
+        }
+    }
 }
 
 fn remove_if_stale(path: &Path) {
     let age = fs::metadata(path).and_then(|meta| meta.modified()).ok().and_then(|at| at.elapsed().ok());
     if age.is_some_and(|age| age > STALE) {
-        let _ = fs::remove_file(path);
+        remove(path);
     }
 }

@@ -10,9 +10,10 @@ use distlock_core::Result;
 
 use super::Paths;
 use crate::failure::failure;
-use crate::layout::{FileId, Layout, list, look};
+use crate::layout::{FileId, list, look};
 use crate::lockfile::{could_lock, is_locked, read_note_at};
 use crate::record::Note;
+use crate::shared::Shared;
 
 /// What the name of a slot says: its place in the order of arrival, its weight and the capacity it counts on. The tag
 /// makes it unique also if the count begins again, so that nobody ever removes the file of another one.
@@ -82,26 +83,33 @@ pub(super) struct Slot {
 impl Slot {
     /// Makes a slot in `dir`. Only for the one who has the gate.
     pub(super) fn make(
-        layout: &Layout,
+        shared: &Shared,
         paths: &Paths,
         dir: &Path,
         name: SlotName,
         note: &Note,
     ) -> Result<Self> {
+        let layout = &shared.layout;
         // Made and locked under a name where nobody looks: so whoever finds a slot that is not locked knows that
         // its owner is dead. Somebody who died in here may have left one.
         let unfinished = paths.dir.join("new");
         clear(&unfinished)?;
         let failed = |error| failure(error, "make a slot", dir);
-        let file = layout.create(&unfinished).map_err(failed)?;
+        let file = shared.watcher.raise(layout.create(&unfinished).map_err(failed)?);
         let id = FileId::of(&file).map_err(failed)?;
         // From here on, dropping removes it, whichever name it has then.
         let mut slot = Slot { file, path: unfinished, name, id };
         if !could_lock(slot.file.try_lock()).map_err(failed)? {
             return Err(failed(io::ErrorKind::WouldBlock.into()));
         }
-        let made = slot.file.write_all_at(&note.block(), 0).and_then(|()| layout.make_dir(dir));
-        made.and_then(|()| slot.move_to(dir)).map_err(failed)?;
+        slot.file.write_all_at(&note.block(), 0).map_err(failed)?;
+        match slot.move_to(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = layout.make_dir(&paths.hold).and_then(|()| layout.make_dir(&paths.queue));
+                made.and_then(|()| slot.move_to(dir)).map_err(failed)?;
+            }
+            moved => moved.map_err(failed)?,
+        }
         Ok(slot)
     }
 
@@ -113,12 +121,8 @@ impl Slot {
     }
 
     /// Turns a waiter into a holder. Only for the one who has the gate.
-    pub(super) fn promote(&mut self, layout: &Layout, hold: &Path, note: &Note) -> Result<()> {
-        let moved = self
-            .file
-            .write_all_at(&note.block(), 0)
-            .and_then(|()| layout.make_dir(hold))
-            .and_then(|()| self.move_to(hold));
+    pub(super) fn promote(&mut self, hold: &Path, note: &Note) -> Result<()> {
+        let moved = self.file.write_all_at(&note.block(), 0).and_then(|()| self.move_to(hold));
         moved.map_err(|error| failure(error, "move a slot", hold))
     }
 

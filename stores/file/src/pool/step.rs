@@ -64,7 +64,7 @@ impl Step {
             };
             let make = |dir: &Path, token| {
                 let note = self.shared.note(&self.claim, token);
-                Slot::make(&self.shared.layout, &self.paths, dir, name.clone(), &note)
+                Slot::make(&self.shared, &self.paths, dir, name.clone(), &note)
             };
             if self.nearest_alive(&queue, Some(&gate))?.is_none() && self.fits(hold, Some(&gate))? {
                 let token = gate.count(self.claim.resource.name())?;
@@ -98,7 +98,7 @@ impl Step {
         }
         let token = gate.count(self.claim.resource.name())?;
         let note = self.shared.note(&self.claim, Some(token));
-        slot.promote(&self.shared.layout, &self.paths.hold, &note)?;
+        slot.promote(&self.paths.hold, &note)?;
         Ok(self.keep(&gate, slot, token)?.map_or(Moved::Displaced, Moved::Granted))
     }
 

@@ -8,22 +8,29 @@
 //!   when the last one closes it.
 //! * A folder's watch tells of the closing of a file that was in it also after the file was unlinked (unless
 //!   `IN_EXCL_UNLINK` is asked for), so that one event serves for a release and for a crash.
+//! * A process that dies gives its files up from the highest descriptor down, and giving up an inotify instance takes
+//!   the kernel 10 to 20 ms (it waits for readers of its lists). So locks must have higher descriptors than the instance,
+//!   or they are freed that much later.
 //! * Adding a watch on the same inode gives the same number again and replaces its mask; so the masks are constant.
 
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
 use super::Scope;
 
-/// An inotify instance.
+/// An inotify instance, and a way to interrupt who waits for it.
 #[derive(Debug)]
-pub(super) struct Kernel(OwnedFd);
+pub(super) struct Kernel {
+    inotify: OwnedFd,
+    bell: OwnedFd,
+}
 
 /// Something happened.
 #[derive(Debug)]
@@ -38,7 +45,10 @@ pub(super) struct Event {
 
 impl Kernel {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Kernel(inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?))
+        Ok(Kernel {
+            inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
     }
 
     pub(super) fn add(&self, path: &Path, scope: Scope) -> io::Result<i32> {
@@ -53,12 +63,27 @@ impl Kernel {
                     | WatchFlags::DONT_FOLLOW
             }
         };
-        Ok(inotify::add_watch(&self.0, path, mask)?)
+        Ok(inotify::add_watch(&self.inotify, path, mask)?)
+    }
+
+    /// The same open file, under a higher descriptor than ours.
+    pub(super) fn raise(&self, file: File) -> File {
+        let least = self.inotify.as_raw_fd() + 1;
+        if file.as_raw_fd() >= least {
+            return file;
+        }
+        // The lock belongs to the open file, not to the descriptor. If there is no free one, it stays as it is.
+        rustix::io::fcntl_dupfd_cloexec(&file, least).map_or(file, File::from)
     }
 
     /// Fails only for a watch that the kernel took away already.
     pub(super) fn remove(&self, key: i32) {
-        let _ = inotify::remove_watch(&self.0, key);
+        let _ = inotify::remove_watch(&self.inotify, key);
+    }
+
+    /// Ends the wait of another thread.
+    pub(super) fn interrupt(&self) {
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }
 
     /// Waits for events, at most this long, and returns all there are.
@@ -67,10 +92,12 @@ impl Kernel {
             tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: at_most.subsec_nanos().into(),
         };
-        // An interrupted wait is a short one.
-        let _ = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&timeout));
+        let mut either = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
+        // A wait that a signal cut short is a short one.
+        let _ = poll(&mut either, Some(&timeout));
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = inotify::Reader::new(self.0.as_fd(), &mut buffer);
+        let mut reader = inotify::Reader::new(self.inotify.as_fd(), &mut buffer);
         let mut events = Vec::new();
         // It ends with "would block" when there are no more.
         while let Ok(event) = reader.next() {

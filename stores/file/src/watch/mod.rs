@@ -7,6 +7,9 @@
 //! What is told is a hint and never a grant. It may be missing: there may be no inotify at all, it may run out of
 //! watches, and it does not see what another machine does on a network file system. So waiters look again from time
 //! to time whatever happens, and the thread looks after held files at every tick.
+//!
+//! A held file is watched only after it was held for a moment: most locks are held for less, and an instance that
+//! ever had a watch costs a process 10 to 20 ms when it ends.
 
 #[cfg(target_os = "linux")]
 #[path = "inotify.rs"]
@@ -15,7 +18,8 @@ mod kernel;
 #[path = "none.rs"]
 mod kernel;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Thread;
@@ -30,6 +34,9 @@ use kernel::{Event, Kernel};
 /// How often held files are looked after when the kernel tells, and when it does not.
 const TICK: Duration = Duration::from_secs(5);
 const TICK_ALONE: Duration = Duration::from_millis(500);
+
+/// How long a file is held before it is watched.
+const FRESH: Duration = Duration::from_millis(200);
 
 /// After it failed, how long before asking the kernel for an instance again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
@@ -74,16 +81,16 @@ struct State {
     /// When the kernel refused an instance the last time.
     refused: Option<Instant>,
     thread: Option<Thread>,
-    /// On the folder of the store: taking it away wakes the thread.
-    sentinel: Option<i32>,
     watches: HashMap<i32, Vec<(u64, Listener)>>,
-    holds: HashMap<u64, Arc<HeldFile>>,
+    /// What is held, and its watch if it has one yet.
+    holds: HashMap<u64, (Arc<HeldFile>, Option<i32>)>,
+    /// Holds that may have no watch yet, by age.
+    fresh: VecDeque<(Instant, u64)>,
     last_number: u64,
 }
 
 #[derive(Debug)]
 struct Inner {
-    base: PathBuf,
     kernel_tells: bool,
     state: Mutex<State>,
 }
@@ -106,14 +113,13 @@ pub(crate) struct Watch {
 pub(crate) struct Kept {
     inner: Arc<Inner>,
     number: u64,
-    key: Option<i32>,
 }
 
 impl Watcher {
     /// `kernel_tells`: whether to use the kernel's notifications.
-    pub(crate) fn new(base: &Path, kernel_tells: bool) -> Self {
+    pub(crate) fn new(kernel_tells: bool) -> Self {
         let state = Mutex::new(State::default());
-        Watcher(Arc::new(Inner { base: base.to_owned(), kernel_tells, state }))
+        Watcher(Arc::new(Inner { kernel_tells, state }))
     }
 
     /// Watches a path. `None`: the kernel cannot tell; poll.
@@ -125,16 +131,24 @@ impl Watcher {
         Some(Watch { inner: Arc::clone(&self.0), number, key, notify })
     }
 
+    /// Makes a file that is to be held one of the first that the kernel gives up if we die; see `inotify.rs`.
+    pub(crate) fn raise(&self, file: File) -> File {
+        match &self.started().kernel {
+            Some(kernel) => kernel.raise(file),
+            None => file,
+        }
+    }
+
     /// Looks after a held file from now on.
     pub(crate) fn keep(&self, held: &Arc<HeldFile>) -> Kept {
         let mut state = self.started();
         let number = state.next();
-        let key = state.kernel.as_ref().and_then(|kernel| kernel.add(&held.path, Scope::File).ok());
-        if let Some(key) = key {
-            state.watches.entry(key).or_default().push((number, Listener::Hold(Arc::clone(held))));
+        state.holds.insert(number, (Arc::clone(held), None));
+        state.fresh.push_back((Instant::now(), number));
+        if state.fresh.len() == 1 {
+            state.wake_thread();
         }
-        state.holds.insert(number, Arc::clone(held));
-        Kept { inner: Arc::clone(&self.0), number, key }
+        Kept { inner: Arc::clone(&self.0), number }
     }
 
     /// Whether the kernel tells at present; for `doctor`.
@@ -148,11 +162,8 @@ impl Watcher {
         if self.0.kernel_tells && state.kernel.is_none() && due {
             match Kernel::new() {
                 Ok(kernel) => {
-                    state.sentinel = kernel.add(&self.0.base, Scope::Folder).ok();
+                    state.wake_thread();
                     state.kernel = Some(Arc::new(kernel));
-                    if let Some(thread) = &state.thread {
-                        thread.unpark();
-                    }
                 }
                 Err(error) => {
                     tracing::debug!(%error, "no inotify: waiting by polling (see fs.inotify.max_user_instances)");
@@ -195,8 +206,7 @@ impl Drop for Watch {
 impl Drop for Kept {
     fn drop(&mut self) {
         let mut state = self.inner.lock();
-        state.holds.remove(&self.number);
-        if let Some(key) = self.key {
+        if let Some((_, Some(key))) = state.holds.remove(&self.number) {
             state.forget(key, self.number);
         }
     }
@@ -206,6 +216,29 @@ impl State {
     fn next(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
+    }
+
+    fn wake_thread(&self) {
+        match (&self.kernel, &self.thread) {
+            (Some(kernel), _) => kernel.interrupt(),
+            (None, Some(thread)) => thread.unpark(),
+            (None, None) => {}
+        }
+    }
+
+    /// Begins to watch what was held long enough, and returns it: it may have been replaced before.
+    fn watch_holds(&mut self) -> Vec<Arc<HeldFile>> {
+        let mut begun = Vec::new();
+        while self.fresh.front().is_some_and(|(since, _)| since.elapsed() >= FRESH) {
+            let Some((_, number)) = self.fresh.pop_front() else { break };
+            let Some((held, key)) = self.holds.get_mut(&number) else { continue };
+            *key = self.kernel.as_ref().and_then(|kernel| kernel.add(&held.path, Scope::File).ok());
+            if let Some(key) = key {
+                self.watches.entry(*key).or_default().push((number, Listener::Hold(Arc::clone(held))));
+            }
+            begun.push(Arc::clone(held));
+        }
+        begun
     }
 
     fn forget(&mut self, key: i32, number: u64) {
@@ -230,10 +263,8 @@ impl Inner {
         let mut state = self.lock();
         for event in events {
             let told: Vec<&(u64, Listener)> = match event.key {
-                Some(key) if Some(key) != state.sentinel => {
-                    state.watches.get(&key).into_iter().flatten().collect()
-                }
-                _ => state.watches.values().flatten().collect(),
+                Some(key) => state.watches.get(&key).into_iter().flatten().collect(),
+                None => state.watches.values().flatten().collect(),
             };
             for (_, listener) in told {
                 match listener {
@@ -252,39 +283,43 @@ impl Inner {
     }
 
     fn tick(&self) {
-        let holds: Vec<Arc<HeldFile>> = self.lock().holds.values().cloned().collect();
+        let holds: Vec<Arc<HeldFile>> =
+            self.lock().holds.values().map(|(held, _)| Arc::clone(held)).collect();
         holds.iter().for_each(|held| held.check());
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        // Either way the thread wakes up, finds us gone and ends.
-        if let (Some(kernel), Some(sentinel)) = (&state.kernel, state.sentinel) {
-            kernel.remove(sentinel);
-        }
-        if let Some(thread) = &state.thread {
-            thread.unpark();
-        }
+        // The thread wakes up, finds us gone and ends.
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).wake_thread();
     }
 }
 
 fn run(inner: &Weak<Inner>) {
     let mut last_tick = Instant::now();
     loop {
-        let Some(kernel) = inner.upgrade().map(|inner| inner.lock().kernel.clone()) else { return };
+        let Some((kernel, fresh)) = inner.upgrade().map(|inner| {
+            let state = inner.lock();
+            (state.kernel.clone(), state.fresh.front().map(|(since, _)| *since))
+        }) else {
+            return;
+        };
         let tick = if kernel.is_some() { TICK } else { TICK_ALONE };
-        let left = tick.saturating_sub(last_tick.elapsed());
+        let until_tick = tick.saturating_sub(last_tick.elapsed());
+        let until_fresh = fresh.map_or(tick, |since| FRESH.saturating_sub(since.elapsed()));
+        let nap = until_tick.min(until_fresh);
         let events = match kernel {
-            Some(kernel) => kernel.wait(left),
+            Some(kernel) => kernel.wait(nap),
             None => {
-                std::thread::park_timeout(left);
+                std::thread::park_timeout(nap);
                 Vec::new()
             }
         };
         let Some(inner) = inner.upgrade() else { return };
         inner.tell(&events);
+        let begun = inner.lock().watch_holds();
+        begun.iter().for_each(|held| held.check());
         if last_tick.elapsed() >= tick {
             inner.tick();
             last_tick = Instant::now();

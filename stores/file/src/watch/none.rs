@@ -1,6 +1,7 @@
 //! Where the kernel has no inotify: waiters poll.
 
 use std::convert::Infallible;
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -27,7 +28,15 @@ impl Kernel {
         match self.0 {}
     }
 
+    pub(super) fn raise(&self, _: File) -> File {
+        match self.0 {}
+    }
+
     pub(super) fn remove(&self, _: i32) {
+        match self.0 {}
+    }
+
+    pub(super) fn interrupt(&self) {
         match self.0 {}
     }
 

@@ -20,7 +20,7 @@ const DIR: &str = "DISTLOCK_FILE_TEST_DIR";
 const POLL: &str = "DISTLOCK_FILE_TEST_POLL";
 
 /// A process that can be told to acquire and release.
-pub struct Agent {
+pub(crate) struct Agent {
     child: Child,
     reports: mpsc::Receiver<String>,
     seen: Vec<String>,
@@ -28,25 +28,25 @@ pub struct Agent {
 
 impl Agent {
     /// Starts one on this folder.
-    pub fn start(dir: &Path) -> Agent {
+    pub(crate) fn start(dir: &Path) -> Agent {
         Agent::start_as(dir, Command::new(std::env::current_exe().unwrap()))
     }
 
     /// Starts one that polls.
-    pub fn start_polling(dir: &Path) -> Agent {
+    pub(crate) fn start_polling(dir: &Path) -> Agent {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(POLL, "1");
         Agent::start_as(dir, command)
     }
 
     /// Starts one inside a shell script, which must end with `exec "$0" "$@"`.
-    pub fn start_in(dir: &Path, wrapper: &[&str], script: &str) -> Agent {
+    pub(crate) fn start_in(dir: &Path, wrapper: &[&str], script: &str) -> Agent {
         let mut command = Command::new(wrapper[0]);
         command.args(&wrapper[1..]).args(["sh", "-c", script]).arg(std::env::current_exe().unwrap());
         Agent::start_as(dir, command)
     }
 
-    pub fn start_as(dir: &Path, mut command: Command) -> Agent {
+    pub(crate) fn start_as(dir: &Path, mut command: Command) -> Agent {
         let mut child = command
             .args(["agent::a_process_of_its_own", "--exact", "--nocapture", "--test-threads=1"])
             .env(DIR, dir)
@@ -68,16 +68,16 @@ impl Agent {
         agent
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    pub fn tell(&mut self, order: &str) {
+    pub(crate) fn tell(&mut self, order: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
     }
 
     /// Waits for a report that begins like this, and returns the words after it.
-    pub fn wait_for(&mut self, beginning: &str) -> Vec<String> {
+    pub(crate) fn wait_for(&mut self, beginning: &str) -> Vec<String> {
         loop {
             if let Some(at) = self.seen.iter().position(|report| begins(report, beginning)) {
                 let report = self.seen.remove(at);
@@ -90,35 +90,51 @@ impl Agent {
         }
     }
 
-    pub fn ask(&mut self, order: &str, beginning: &str) -> Vec<String> {
+    /// Waits for the next report, whatever it is.
+    pub(crate) fn wait_for_any(&mut self) -> String {
+        if self.seen.is_empty() {
+            return self.reports.recv_timeout(LONG).unwrap();
+        }
+        self.seen.remove(0)
+    }
+
+    pub(crate) fn ask(&mut self, order: &str, beginning: &str) -> Vec<String> {
         self.tell(order);
         self.wait_for(beginning)
     }
 
     /// Acquires, and returns the token and the moment of the grant.
-    pub fn acquire(&mut self, number: u32, claim: &str) -> (u64, u64) {
+    pub(crate) fn acquire(&mut self, number: u32, claim: &str) -> (u64, u64) {
         granted(&self.ask(&format!("acquire {number} {claim}"), &format!("granted {number}")))
     }
 
     /// Waits for the grant of what was asked for before.
-    pub fn granted(&mut self, number: u32) -> (u64, u64) {
+    pub(crate) fn granted(&mut self, number: u32) -> (u64, u64) {
         granted(&self.wait_for(&format!("granted {number}")))
     }
 
+    /// The grant of what was asked for before, if it was reported already.
+    pub(crate) fn granted_by_now(&mut self, number: u32) -> Option<(u64, u64)> {
+        self.seen.extend(self.reports.try_iter());
+        let beginning = format!("granted {number}");
+        let there = self.seen.iter().any(|report| begins(report, &beginning));
+        there.then(|| self.granted(number))
+    }
+
     /// Releases, and returns the moment before it.
-    pub fn release(&mut self, number: u32) -> u64 {
+    pub(crate) fn release(&mut self, number: u32) -> u64 {
         self.ask(&format!("release {number}"), &format!("released {number}"))[0].parse().unwrap()
     }
 
     /// kill -9, and waits for its end. Returns the moment before it.
-    pub fn kill(&mut self) -> u64 {
+    pub(crate) fn kill(&mut self) -> u64 {
         let now = BootClock.now().as_nanos();
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         now
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
@@ -140,7 +156,7 @@ impl Drop for Agent {
 }
 
 /// A claim in the words of an order.
-pub fn spell(kind: Kind, name: &str, weight: u32, capacity: u32) -> String {
+pub(crate) fn spell(kind: Kind, name: &str, weight: u32, capacity: u32) -> String {
     let name: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
     format!("{kind} {weight} {capacity} {name}")
 }
@@ -221,6 +237,12 @@ impl Work {
                 file.lock().unwrap();
                 std::mem::forget(file);
                 report(format_args!("locked"));
+            }
+            ["stuff", path] => {
+                // Until nothing more fits, in pieces small enough to use the last of it.
+                let mut file = std::fs::File::create(path).unwrap();
+                while file.write_all(&[b'x'; 512]).is_ok() {}
+                report(format_args!("stuffed"));
             }
             ["remove", path] => {
                 std::fs::remove_file(path).unwrap();

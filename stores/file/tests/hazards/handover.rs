@@ -1,1 +1,130 @@
+//! A waiter that learns late.
+//!
+//! The limits are orders of magnitude, for slow machines; the figures are printed (`--nocapture`).
 
+use std::time::{Duration, Instant};
+
+use distlock_core::Kind;
+use distlock_file::FileStore;
+
+use crate::agent::{Agent, spell};
+use crate::support::{acquire, claim, median, mutex, release};
+
+/// From the release in one process to the grant in another one that waits.
+fn hand_overs(kind: Kind, start: fn(&std::path::Path) -> Agent, bystanders: usize) -> Vec<Duration> {
+    let dir = tempfile::tempdir().unwrap();
+    let lock = spell(kind, "x", 1, 1);
+    let mut agents: Vec<Agent> = (0..2 + bystanders).map(|_| start(dir.path())).collect();
+    let (mut holder, mut number) = (0, 1);
+    agents[holder].acquire(number, &lock);
+    let mut asked = vec![0; agents.len()];
+    for (at, agent) in agents.iter_mut().enumerate().skip(1) {
+        agent.tell(&format!("acquire 1 {lock}"));
+        asked[at] = 1;
+    }
+    let mut times = Vec::new();
+    for _ in 0..60 {
+        // Long enough for everybody to have gone to sleep: this is about being woken.
+        std::thread::sleep(Duration::from_millis(20));
+        let released = agents[holder].release(number);
+        let before = holder;
+        let (winner, granted) = first_granted(&mut agents, &asked);
+        times.push(Duration::from_nanos(granted.saturating_sub(released)));
+        asked[before] += 1;
+        number = asked[winner];
+        agents[before].tell(&format!("acquire {} {lock}", asked[before]));
+        holder = winner;
+    }
+    times
+}
+
+fn first_granted(agents: &mut [Agent], asked: &[u32]) -> (usize, u64) {
+    let start = Instant::now();
+    loop {
+        for (at, agent) in agents.iter_mut().enumerate() {
+            if let Some((_, granted)) = agent.granted_by_now(asked[at]) {
+                return (at, granted);
+            }
+        }
+        assert!(start.elapsed() < crate::support::LONG, "nobody was granted");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+fn check(what: &str, mut times: Vec<Duration>, limit: Duration) {
+    times.sort();
+    println!("{what}: median {:?}, 95 % {:?}", times[times.len() / 2], times[times.len() * 95 / 100]);
+    assert!(median(times) < limit);
+}
+
+const TEN: Duration = Duration::from_millis(10);
+
+#[test]
+fn a_mutex_is_not_handed_over_at_the_next_poll_only() {
+    check("hand-over of a mutex", hand_overs(Kind::Mutex, Agent::start, 0), TEN);
+}
+
+#[test]
+fn a_pool_is_not_handed_over_at_the_next_poll_only() {
+    check("hand-over of a pool", hand_overs(Kind::Semaphore, Agent::start, 0), TEN);
+}
+
+#[test]
+fn many_waiters_do_not_slow_the_hand_over_down() {
+    check("hand-over of a mutex, 16 waiters", hand_overs(Kind::Mutex, Agent::start, 15), 4 * TEN);
+    check("hand-over of a pool, 16 waiters", hand_overs(Kind::Semaphore, Agent::start, 15), 4 * TEN);
+}
+
+#[test]
+fn without_inotify_a_waiter_is_served_all_the_same() {
+    let limit = Duration::from_millis(200);
+    check("hand-over of a mutex by polling", hand_overs(Kind::Mutex, Agent::start_polling, 0), limit);
+    check("hand-over of a pool by polling", hand_overs(Kind::Turn, Agent::start_polling, 0), limit);
+}
+
+#[tokio::test]
+async fn waiting_is_not_a_busy_loop() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    let mut agent = Agent::start(dir.path());
+    for (number, kind) in [(1, Kind::Mutex), (2, Kind::RwLock)] {
+        acquire(&store, &claim(kind, "x", 1, 1)).await;
+        agent.tell(&format!("acquire {number} {}", spell(kind, "x", 1, 1)));
+    }
+    let ticks = || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", agent.pid())).unwrap();
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let before = ticks();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    // In hundredths of a second.
+    let used = ticks() - before;
+    assert!(used <= 10, "{used} ticks in two seconds of waiting");
+}
+
+#[tokio::test]
+async fn the_cost_of_a_lock_nobody_else_wants() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let mut times = Vec::new();
+        for _ in 0..300 {
+            let claim = claim(kind, "x", 1, 1);
+            let start = Instant::now();
+            let hold = acquire(&store, &claim).await;
+            release(&store, &claim, &hold).await;
+            times.push(start.elapsed());
+        }
+        check(&format!("acquire and release of a {kind}"), times, TEN);
+    }
+    let mut times = Vec::new();
+    for name in 0..100 {
+        let claim = mutex(&format!("new {name}"));
+        let start = Instant::now();
+        let hold = acquire(&store, &claim).await;
+        release(&store, &claim, &hold).await;
+        times.push(start.elapsed());
+    }
+    check("the same with a new name each time", times, 5 * TEN);
+}

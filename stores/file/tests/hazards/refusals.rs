@@ -1,1 +1,159 @@
+//! A folder that cannot be used: an error that says so, and no grant.
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+use distlock_core::{ErrorKind, Kind};
+use distlock_file::FileStore;
+
+use crate::agent::{Agent, spell};
+use crate::support::{acquire, claim, mutex, release, tree, try_once};
+
+/// Somebody without rights: user 65534 (nobody) if we are root, ourselves otherwise.
+fn somebody_else(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534).gid(65534);
+    }
+    command
+}
+
+#[test]
+fn a_folder_without_the_right_to_write_is_not_called_busy() {
+    let dir = tempfile::tempdir().unwrap();
+    // Where the program can be read by everybody.
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = dir.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let locks = dir.path().join("locks");
+    std::fs::create_dir(&locks).unwrap();
+    std::fs::set_permissions(&locks, std::fs::Permissions::from_mode(0o555)).unwrap();
+    for order in ["try", "acquire"] {
+        for kind in [Kind::Mutex, Kind::RwLock] {
+            let mut agent = Agent::start_as(&locks, somebody_else(&program));
+            let said = agent.ask(&format!("{order} 1 {}", spell(kind, "x", 1, 1)), "failed 1");
+            assert_eq!(said[0], "Denied", "{said:?}");
+            let text = said.join(" ");
+            assert!(text.contains("locks") && text.contains("choose another folder"), "{text}");
+        }
+    }
+    std::fs::set_permissions(&locks, std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(tree(&locks).is_empty());
+}
+
+/// A process that sees a tiny file system at `dir`, alone: nothing is mounted for anybody else, and it goes with it.
+fn on_a_tiny_disk(dir: &Path) -> Agent {
+    let unshare: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &["unshare", "--mount", "--propagation", "private"],
+        false => &["unshare", "--mount", "--map-root-user"],
+    };
+    let path = dir.display();
+    let script = format!("mount -t tmpfs -o size=96k,mode=700 tiny '{path}' && exec \"$0\" \"$@\"");
+    Agent::start_in(dir, unshare, &script)
+}
+
+#[test]
+fn a_full_disk_refuses_a_new_lock_and_goes_on_counting_for_an_old_one() {
+    let dir = tempfile::tempdir().unwrap();
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let mut agent = on_a_tiny_disk(dir.path());
+        let (old, new) = (spell(kind, "old", 1, 1), spell(kind, "new", 1, 1));
+        let (token, _) = agent.acquire(1, &old);
+        agent.release(1);
+        let stuffing = dir.path().join("stuffing");
+        agent.ask(&format!("stuff {}", stuffing.display()), "stuffed");
+        let said = agent.ask(&format!("try 2 {new}"), "failed 2");
+        assert_eq!(said[0], "Exhausted", "{said:?}");
+        assert!(said.join(" ").contains("free space"), "{said:?}");
+        if kind == Kind::Mutex {
+            // All its blocks were written when it was new.
+            assert_eq!(agent.acquire(3, &old).0, token + 1);
+            agent.release(3);
+        }
+        agent.ask(&format!("remove {}", stuffing.display()), "removed");
+        agent.acquire(4, &new);
+        assert!(agent.acquire(5, &old).0 > token);
+    }
+}
+
+#[test]
+fn too_many_open_files_are_not_called_busy_and_break_nothing() {
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut agent = Agent::start_in(dir.path(), &["env"], "ulimit -n 24 && exec \"$0\" \"$@\"");
+        let mut number = 0;
+        let said = loop {
+            number += 1;
+            agent.tell(&format!("try {number} {}", spell(kind, &format!("lock {number}"), 1, 1)));
+            let report = agent.wait_for_any();
+            if report.starts_with("failed") {
+                break report;
+            }
+            assert!(report.starts_with("granted") && number < 24, "{report}");
+        };
+        assert!(said.contains("Exhausted") && said.contains("ulimit"), "{said}");
+        agent.release(1);
+        agent.release(2);
+        agent.release(3);
+        agent.acquire(100, &spell(kind, "after", 1, 1));
+    }
+}
+
+#[tokio::test]
+async fn something_else_where_the_folder_should_be_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    for path in [file.clone(), file.join("below")] {
+        let store = FileStore::open(path).unwrap();
+        for kind in [Kind::Mutex, Kind::RwLock] {
+            let error = try_once(&store, &claim(kind, "x", 1, 1)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+            assert!(error.advice().is_some(), "{error}");
+        }
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+}
+
+#[tokio::test]
+async fn a_link_where_a_lock_file_should_be_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    std::fs::create_dir(dir.path().join("mutex")).unwrap();
+    let victim = dir.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    std::os::unix::fs::symlink(&victim, dir.path().join("mutex/x.lock")).unwrap();
+    let error = try_once(&store, &mutex("x")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+}
+
+#[tokio::test]
+async fn the_folder_comes_back_after_somebody_removed_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("locks");
+    let store = FileStore::open(&base).unwrap();
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let mut last = None;
+        for _ in 0..3 {
+            let claim = claim(kind, "x", 1, 1);
+            let hold = acquire(&store, &claim).await;
+            assert!(Some(hold.token) > last);
+            last = Some(hold.token);
+            release(&store, &claim, &hold).await;
+            std::fs::remove_dir_all(&base).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_than_there_is_does_not_wait_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    for (weight, capacity) in [(0, 3), (4, 3)] {
+        let error = try_once(&store, &claim(Kind::Semaphore, "x", weight, capacity)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+}

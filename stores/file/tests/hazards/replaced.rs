@@ -1,1 +1,115 @@
+//! A lock file that somebody removed or replaced: two holders, or a waiter that waits for ever.
 
+use std::fs;
+use std::path::Path;
+
+use distlock_core::Kind;
+use distlock_core::store::{LossReason, SessionHold};
+use distlock_file::{FileConfig, FileStore, Wakeups};
+
+use crate::agent::{Agent, spell};
+use crate::support::{LONG, acquire, claim, lock_file, mutex, release, tree, try_once, until};
+
+async fn assert_lost(hold: &SessionHold) {
+    tokio::time::timeout(LONG, hold.session.wait_for_end()).await.expect("nobody noticed");
+    let Some(LossReason::SessionEnded(why)) = hold.session.ended() else {
+        panic!("{:?}", hold.session.ended())
+    };
+    assert!(why.contains("removed or replaced"), "{why}");
+}
+
+/// The ways in which it happens.
+fn remove(path: &Path) {
+    fs::remove_file(path).unwrap();
+}
+
+fn replace(path: &Path) {
+    fs::write(path.with_extension("copy"), fs::read(path).unwrap()).unwrap();
+    fs::rename(path.with_extension("copy"), path).unwrap();
+}
+
+fn move_away(path: &Path) {
+    fs::rename(path, path.with_extension("away")).unwrap();
+}
+
+fn move_folder(path: &Path) {
+    let folder = path.parent().unwrap();
+    fs::rename(folder, folder.with_extension("away")).unwrap();
+}
+
+#[tokio::test]
+async fn the_holder_of_a_removed_or_replaced_lock_file_does_not_go_on() {
+    for wakeups in [Wakeups::Auto, Wakeups::Poll] {
+        for (change, spares_others) in
+            [(remove as fn(&Path), true), (replace, true), (move_away, true), (move_folder, false)]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let store = FileStore::with(FileConfig::new(dir.path()).wakeups(wakeups)).unwrap();
+            let (held, other) = (mutex("x"), mutex("other"));
+            let (hold, unharmed) = (acquire(&store, &held).await, acquire(&store, &other).await);
+            change(&dir.path().join("mutex/x.lock"));
+            assert_lost(&hold).await;
+            assert!(!spares_others || unharmed.session.ended().is_none());
+            // The token of the next one is higher although the file is new.
+            let next = mutex("x");
+            let later = acquire(&store, &next).await;
+            assert!(later.token > hold.token);
+            release(&store, &held, &hold).await;
+            assert!(try_once(&store, &mutex("x")).await.unwrap().is_none(), "the old hold freed the new one");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_for_a_removed_or_replaced_lock_file_does_not_wait_for_ever() {
+    for change in [remove, replace, move_away] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileStore::open(dir.path()).unwrap();
+        let mut holder = Agent::start(dir.path());
+        let (token, _) = holder.acquire(1, &spell(Kind::Mutex, "x", 1, 1));
+        let wanted = mutex("x");
+        let waiting = {
+            let (store, wanted) = (store.clone(), wanted.clone());
+            tokio::spawn(async move { acquire(&store, &wanted).await })
+        };
+        until("it waits", async || tree(dir.path()).iter().any(|path| path.starts_with("waiting/"))).await;
+        change(&lock_file(dir.path()));
+        holder.wait_for("lost 1");
+        let hold = waiting.await.unwrap();
+        assert!(hold.token.get() > token);
+        assert!(try_once(&store, &mutex("x")).await.unwrap().is_none());
+    }
+}
+
+#[tokio::test]
+async fn the_holder_of_a_removed_pool_does_not_go_on_and_its_waiters_begin_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    let mut holder = Agent::start(dir.path());
+    let (token, _) = holder.acquire(1, &spell(Kind::RwLock, "x", 1, 1));
+    let wanted = claim(Kind::RwLock, "x", 1, 1);
+    let waiting = {
+        let (store, wanted) = (store.clone(), wanted.clone());
+        tokio::spawn(async move { acquire(&store, &wanted).await })
+    };
+    until("it waits", async || tree(dir.path()).iter().any(|path| path.contains("/queue/"))).await;
+    fs::remove_dir_all(dir.path().join("rwlock")).unwrap();
+    holder.wait_for("lost 1");
+    let hold = waiting.await.unwrap();
+    assert!(hold.token.get() > token);
+    holder.release(1);
+    assert!(try_once(&store, &claim(Kind::RwLock, "x", 1, 1)).await.unwrap().is_none());
+    assert!(hold.session.ended().is_none());
+}
+
+#[tokio::test]
+async fn a_removed_gate_does_not_let_too_many_in() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    let first = acquire(&store, &claim(Kind::Semaphore, "x", 1, 2)).await;
+    remove(&dir.path().join("semaphore/x/gate"));
+    let second = acquire(&store, &claim(Kind::Semaphore, "x", 1, 2)).await;
+    assert!(second.token > first.token);
+    assert!(try_once(&store, &claim(Kind::Semaphore, "x", 1, 2)).await.unwrap().is_none());
+    assert!(first.session.ended().is_none());
+}

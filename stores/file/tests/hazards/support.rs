@@ -9,10 +9,10 @@ use distlock_file::FileStore;
 use tokio_util::sync::CancellationToken;
 
 /// Longer than anything takes; a test that waits this long has failed.
-pub const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A claim, with a lock id of its own.
-pub fn claim(kind: Kind, name: &str, weight: u32, capacity: u32) -> Claim {
+pub(crate) fn claim(kind: Kind, name: &str, weight: u32, capacity: u32) -> Claim {
     Claim {
         resource: Resource::new(kind, name).unwrap(),
         lock_id: LockIds::new(&LockIds::default_label()).next(),
@@ -24,30 +24,30 @@ pub fn claim(kind: Kind, name: &str, weight: u32, capacity: u32) -> Claim {
     }
 }
 
-pub fn mutex(name: &str) -> Claim {
+pub(crate) fn mutex(name: &str) -> Claim {
     claim(Kind::Mutex, name, 1, 1)
 }
 
 /// One attempt.
-pub async fn try_once(store: &FileStore, claim: &Claim) -> Result<Option<SessionHold>> {
+pub(crate) async fn try_once(store: &FileStore, claim: &Claim) -> Result<Option<SessionHold>> {
     let withdrawn = CancellationToken::new();
     withdrawn.cancel();
     store.acquire(claim, &withdrawn).await
 }
 
 /// Waits for as long as a test may take.
-pub async fn acquire(store: &FileStore, claim: &Claim) -> SessionHold {
+pub(crate) async fn acquire(store: &FileStore, claim: &Claim) -> SessionHold {
     let never = CancellationToken::new();
     let acquired = tokio::time::timeout(LONG, store.acquire(claim, &never)).await;
     acquired.expect("never granted").unwrap().expect("nobody withdrew")
 }
 
-pub async fn release(store: &FileStore, claim: &Claim, hold: &SessionHold) {
+pub(crate) async fn release(store: &FileStore, claim: &Claim, hold: &SessionHold) {
     store.release(&Lease::of(claim, hold.token)).await.unwrap();
 }
 
 /// Waits until a condition holds.
-pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
         assert!(start.elapsed() < LONG, "waited in vain until {what}");
@@ -56,7 +56,7 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 }
 
 /// Every path below a folder.
-pub fn tree(dir: &Path) -> Vec<String> {
+pub(crate) fn tree(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut left = vec![dir.to_owned()];
     while let Some(next) = left.pop() {
@@ -73,12 +73,12 @@ pub fn tree(dir: &Path) -> Vec<String> {
 }
 
 /// The only lock file of a folder.
-pub fn lock_file(dir: &Path) -> std::path::PathBuf {
+pub(crate) fn lock_file(dir: &Path) -> std::path::PathBuf {
     let mut files = std::fs::read_dir(dir.join("mutex")).unwrap();
     files.next().unwrap().unwrap().path()
 }
 
-pub fn median(mut times: Vec<Duration>) -> Duration {
+pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort();
     times[times.len() / 2]
 }
