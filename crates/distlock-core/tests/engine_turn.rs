@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{SECOND, World};
+use common::{SECOND, World, until};
 use distlock_core::{Kind, ReleaseError};
 
 #[tokio::test(start_paused = true)]
@@ -28,6 +28,20 @@ async fn a_lost_guard_that_lives_on_keeps_no_fair_user_waiting() {
     let next = theirs.mutex("a").fair().acquire().timeout(10 * SECOND).await.unwrap();
     assert!(matches!(lost.release().await, Err(ReleaseError::Lost { .. })));
     assert!(!next.is_lost() && ours.mutex("a").fair().try_acquire().await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_fair_mutex_is_free_for_fair_users_before_its_holder_knows() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    let broken = ours.mutex("a").fair().acquire().await.unwrap();
+    let waiter = tokio::spawn(async move { theirs.mutex("a").fair().acquire().await.unwrap() });
+    until(|| async { world.records("a").await.iter().any(|record| !record.waiters.is_empty()) }).await;
+    let begun = tokio::time::Instant::now();
+    ours.break_lock(Kind::Mutex, "a").await.unwrap();
+    let next = waiter.await.unwrap();
+    assert!(begun.elapsed() < SECOND / 2, "{:?}", begun.elapsed());
+    assert!(next.token() > broken.token());
 }
 
 #[tokio::test(start_paused = true)]

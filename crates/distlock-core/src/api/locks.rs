@@ -155,10 +155,15 @@ impl Locks {
     pub async fn break_lock(&self, kind: Kind, name: impl Into<Arc<str>>) -> Result<Vec<Holder>> {
         let resource = Resource::new(kind, name)?;
         let store = self.engine.shared.backend.store();
-        store
-            .break_lock(&resource)
-            .await
-            .map_err(|error| error.doing("break").about(&resource).on(self.store().to_owned()))
+        let explain = |error: crate::Error| error.doing("break").about(&resource).on(self.store().to_owned());
+        let broken = store.break_lock(&resource).await.map_err(explain)?;
+        if kind == Kind::Mutex && !broken.is_empty() && self.capabilities().has(Kind::Turn) {
+            // If it was held fairly, its holder keeps the turn until it knows: fair users must not wait for that.
+            // The worst that comes of it is a waiter who loses its place.
+            let turn = Resource::new(Kind::Turn, resource.name())?;
+            store.break_lock(&turn).await.map_err(explain)?;
+        }
+        Ok(broken)
     }
 
     /// Says what was found at the store and what is dangerous there.
