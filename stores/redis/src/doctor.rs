@@ -1,0 +1,231 @@
+//! What is dangerous at the servers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use distlock_core::store::{Claim, Finding, Inbox, Lease, LeaseStore, Query, Store, Waiting};
+use distlock_core::{FencingToken, Kind, LockIds, Resource, Result};
+use redis::Value;
+
+use crate::net::Live;
+use crate::trouble;
+use crate::{RedisStore, Servers};
+
+/// Clocks further apart than this confuse people who read times; expiry is not affected.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
+
+/// Connects, and says what was found.
+pub(crate) async fn examine(store: &RedisStore) -> Result<Vec<Finding>> {
+    let inner = &store.0;
+    let mut findings = Vec::new();
+    for live in inner.fleet.masters().await? {
+        server(store, &live, &mut findings).await?;
+    }
+    rights(store, &mut findings).await;
+    Ok(findings)
+}
+
+struct Info(HashMap<String, String>);
+
+impl Info {
+    fn read(text: &str) -> Self {
+        let pairs = text.lines().filter_map(|line| line.split_once(':'));
+        Info(pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect())
+    }
+
+    fn get(&self, key: &str) -> &str {
+        self.0.get(key).map_or("", String::as_str)
+    }
+
+    fn number(&self, key: &str) -> u64 {
+        self.get(key).parse().unwrap_or(0)
+    }
+}
+
+async fn ask(store: &RedisStore, live: &Live, words: &[&str]) -> Result<Value> {
+    let mut command = redis::Cmd::new();
+    for word in words {
+        command.arg(word);
+    }
+    match live.send(&command, store.0.config.response_timeout).await? {
+        Value::ServerError(error) => Err(trouble::refused(&trouble::text_of(&error))),
+        value => Ok(value),
+    }
+}
+
+async fn server(store: &RedisStore, live: &Arc<Live>, findings: &mut Vec<Finding>) -> Result<()> {
+    let at = live.address.as_str();
+    match ask(store, live, &["INFO"]).await {
+        Ok(value) => {
+            let text: String = redis::from_redis_value(value).map_err(trouble::nonsense)?;
+            let info = Info::read(&text);
+            version(at, &info, findings);
+            memory(at, &info, findings);
+            persistence(store, live, &info, findings).await;
+            replication(store, at, &info, findings);
+        }
+        Err(error) if error.can_retry() => return Err(error),
+        Err(error) => findings.push(Finding::warning(
+            format!("{at}: INFO was refused ({error}), so memory, persistence and replicas are unknown"),
+            "give the user the right to INFO",
+        )),
+    }
+    clock(store, live, findings).await
+}
+
+fn version(at: &str, info: &Info, findings: &mut Vec<Finding>) {
+    let (name, version) = match info.get("valkey_version") {
+        "" => ("Redis", info.get("redis_version")),
+        version => ("Valkey", version),
+    };
+    let role = info.get("role");
+    if role == "master" {
+        findings.push(Finding::good(format!("{at}: {name} {version}, {role}")));
+    } else {
+        findings.push(Finding::warning(
+            format!("{at}: {name} {version} is a {role} and takes no writes"),
+            "connect to the master",
+        ));
+    }
+}
+
+fn memory(at: &str, info: &Info, findings: &mut Vec<Finding>) {
+    let policy = info.get("maxmemory_policy");
+    let limited = info.number("maxmemory") > 0;
+    if !policy.is_empty() && policy != "noeviction" {
+        let when = if limited { "once it is full" } else { "once it has a maxmemory" };
+        findings.push(Finding::warning(
+            format!("{at}: maxmemory-policy {policy} may delete held locks {when}"),
+            "set maxmemory-policy noeviction, or keep locks on a server of their own",
+        ));
+    } else {
+        findings.push(Finding::good(format!("{at}: nothing is evicted")));
+    }
+    let evicted = info.number("evicted_keys");
+    if evicted > 0 {
+        findings.push(Finding::warning(
+            format!("{at}: {evicted} keys were evicted since it started"),
+            "locks may have been among them: give it more memory",
+        ));
+    }
+}
+
+async fn persistence(store: &RedisStore, live: &Live, info: &Info, findings: &mut Vec<Finding>) {
+    let at = live.address.as_str();
+    let lost = "a restart within the expiry of a held lock gives it to somebody else";
+    if info.get("aof_enabled") != "1" {
+        let saves = match ask(store, live, &["CONFIG", "GET", "save"]).await {
+            Ok(value) => redis::from_redis_value::<HashMap<String, String>>(value).ok(),
+            // Managed servers have no CONFIG.
+            Err(_) => None,
+        };
+        let saves = saves.and_then(|pairs| pairs.get("save").cloned());
+        let what = match saves.as_deref() {
+            Some("") => format!("{at}: nothing is kept on disk: {lost}"),
+            _ => {
+                format!("{at}: no append-only file: after a crash it is as of the last snapshot, and {lost}")
+            }
+        };
+        findings.push(Finding::warning(
+            what,
+            "set appendonly yes, or after a crash keep the server down for the longest expiry",
+        ));
+        return;
+    }
+    findings.push(Finding::good(format!("{at}: append-only file")));
+    if info.get("aof_last_write_status") == "err" {
+        findings.push(Finding::warning(
+            format!("{at}: the append-only file could not be written"),
+            "free the disk, or see the server's log",
+        ));
+    }
+}
+
+fn replication(store: &RedisStore, at: &str, info: &Info, findings: &mut Vec<Finding>) {
+    let replicas = info.number("connected_slaves");
+    let wanted = u64::from(store.0.config.min_replicas);
+    if replicas < wanted {
+        findings.push(Finding::warning(
+            format!("{at}: {replicas} replicas are connected, and distlock.min_replicas asks for {wanted}"),
+            "bring them back; until then nothing can be acquired",
+        ));
+    } else if replicas > 0 && wanted == 0 {
+        findings.push(Finding::warning(
+            format!("{at}: {replicas} replicas follow, and none has to confirm a lock before it counts"),
+            "set distlock.min_replicas=1: a fail-over then loses fewer locks. Fencing tokens protect from the rest",
+        ));
+    } else if replicas == 0 && !matches!(store.0.config.servers, Servers::One(_)) {
+        findings.push(Finding::warning(
+            format!("{at}: no replica is connected that could take over"),
+            "bring the replicas back",
+        ));
+    } else if replicas > 0 {
+        findings.push(Finding::good(format!("{at}: {replicas} replicas, {wanted} of them must confirm")));
+    }
+}
+
+/// Expiry does not depend on our clock; people who compare times do.
+async fn clock(store: &RedisStore, live: &Live, findings: &mut Vec<Finding>) -> Result<()> {
+    let at = live.address.as_str();
+    let begun = Instant::now();
+    let answer = ask(store, live, &["TIME"]).await?;
+    let half = begun.elapsed() / 2;
+    let ours = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(answer).map_err(trouble::nonsense)?;
+    let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros) + half;
+    let apart = ours.abs_diff(theirs);
+    findings.push(if apart > CLOCKS_APART {
+        Finding::warning(
+            format!("{at}: its clock and ours are {apart:.1?} apart"),
+            "expiry goes by the server's clock alone; all the same, run NTP on both: a clock that is set forward ends \
+             leases early",
+        )
+    } else {
+        Finding::good(format!("{at}: its clock and ours are {apart:.0?} apart"))
+    });
+    Ok(())
+}
+
+/// Does once what locks do, under a name that nobody else uses.
+async fn rights(store: &RedisStore, findings: &mut Vec<Finding>) {
+    let ids = LockIds::new("distlock-doctor");
+    let mut refused = Vec::new();
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        if let Err(error) = try_out(store, &ids, kind).await {
+            refused.push(error.to_string());
+        }
+    }
+    if let Err(error) = store.inspect(&Query::prefixed("distlock-doctor")).await {
+        refused.push(error.to_string());
+    }
+    if let Err(error) = store.subscribe(&Inbox::new(ids.prefix())).await {
+        refused.push(format!("{error} (without it waiters poll)"));
+    }
+    match refused.first() {
+        None => findings.push(Finding::good("a lock and a semaphore could be taken, listed and given back")),
+        Some(first) => findings.push(Finding::warning(
+            format!("trying out a lock failed: {first}"),
+            "the user needs ~PREFIX* &PREFIX* +eval +evalsha +time +get +set +del +pexpire +pttl +hget +hmget +hset \
+             +hdel +hgetall +publish +subscribe +unsubscribe +scan +wait +role",
+        )),
+    }
+}
+
+async fn try_out(store: &RedisStore, ids: &LockIds, kind: Kind) -> Result<()> {
+    let claim = Claim {
+        resource: Resource::new(kind, format!("distlock-doctor/{}", ids.prefix()))?,
+        lock_id: ids.next(),
+        weight: 1,
+        capacity: 1,
+        expiry: Duration::from_secs(1),
+        waiting: Some(Waiting { inbox: Inbox::new(ids.prefix()), ttl: Duration::from_secs(1) }),
+        in_turn: false,
+    };
+    let lease = Lease::of(&claim, FencingToken::new(0));
+    let first = |mut answers: Vec<Result<()>>| answers.pop().unwrap_or(Ok(()));
+    first(store.try_acquire(&[claim]).await?.into_iter().map(|answer| answer.map(|_| ())).collect())?;
+    let lease = [lease];
+    first(store.renew(&lease).await?.into_iter().map(|answer| answer.map(|_| ())).collect())?;
+    first(store.release(&lease).await?.into_iter().map(|answer| answer.map(|_| ())).collect())
+}

@@ -1,0 +1,163 @@
+//! What is said to the scripts about claims and leases, and what their answers mean.
+
+use std::time::Duration;
+
+use distlock_core::store::{Attempt, Claim, Lease, Released, Renewal};
+use distlock_core::{Error, ErrorKind, FencingToken, Kind, RecordKind, Resource, Result};
+use redis::Value;
+
+use crate::keys::Keys;
+use crate::net::Answer;
+use crate::script::{Item, Word};
+use crate::trouble;
+
+/// What the scripts answer for an item that failed alone.
+const FAILED: i64 = 9;
+
+/// Whole milliseconds, rounded up: a store may keep a lease longer than asked, never shorter.
+pub(crate) fn milliseconds(duration: Duration) -> u64 {
+    let whole = u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+    // PEXPIRE adds this to the clock; what does not fit is an error there.
+    whole.clamp(1, 1 << 50)
+}
+
+fn item<'a, const N: usize>(keys: &Keys, resource: &Resource, said: [Word<'a>; N]) -> Item<'a> {
+    let keys = keys.of(resource.kind(), resource.name());
+    let mut words = [Word::Number(0); 7];
+    words[..N].copy_from_slice(&said);
+    Item { slot: keys.slot, plain: keys.plain, record: keys.record, words, used: N }
+}
+
+fn is_lock(resource: &Resource) -> bool {
+    resource.kind().record() == RecordKind::Lock
+}
+
+/// What is wrong with a claim, whatever the state of the store.
+pub(crate) fn check(claim: &Claim) -> Result<()> {
+    let (weight, capacity) = (claim.weight, claim.capacity);
+    if is_lock(&claim.resource) || (weight > 0 && weight <= capacity) {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!("a weight of {weight} is not between 1 and the capacity of {capacity}"),
+    )
+    .about(&claim.resource)
+    .advise("ask for at least one permit and for no more than there are"))
+}
+
+/// A claim. `push`: whether a release may grant to it, so that a message is all it needs.
+pub(crate) fn claim_item<'a>(keys: &Keys, claim: &'a Claim, push: bool) -> Item<'a> {
+    let lock = is_lock(&claim.resource);
+    let mode = match (lock, push, claim.in_turn) {
+        (true, true, false) => "lg",
+        (true, true, true) => "lgt",
+        (true, false, false) => "lr",
+        (true, false, true) => "lrt",
+        (false, true, _) => "pg",
+        (false, false, _) => "pr",
+    };
+    let (ttl, inbox) = match &claim.waiting {
+        Some(waiting) => (milliseconds(waiting.ttl), waiting.inbox.as_str()),
+        None => (0, ""),
+    };
+    let said = [
+        Word::Text(mode),
+        Word::Text(claim.lock_id.as_str()),
+        Word::Number(milliseconds(claim.expiry)),
+        Word::Number(ttl),
+        Word::Text(inbox),
+    ];
+    if lock {
+        return item(keys, &claim.resource, said);
+    }
+    let [a, b, c, d, e] = said;
+    let (weight, capacity) = (Word::Number(claim.weight.into()), Word::Number(claim.capacity.into()));
+    item(keys, &claim.resource, [a, b, c, d, e, weight, capacity])
+}
+
+fn mode_of(resource: &Resource) -> Word<'static> {
+    Word::Text(if is_lock(resource) { "l" } else { "p" })
+}
+
+pub(crate) fn renew_item<'a>(keys: &Keys, lease: &'a Lease) -> Item<'a> {
+    let said = [
+        mode_of(&lease.resource),
+        Word::Text(lease.lock_id.as_str()),
+        Word::Number(milliseconds(lease.expiry)),
+        Word::Number(lease.token.get()),
+    ];
+    item(keys, &lease.resource, said)
+}
+
+pub(crate) fn release_item<'a>(keys: &Keys, lease: &'a Lease) -> Item<'a> {
+    item(keys, &lease.resource, [mode_of(&lease.resource), Word::Text(lease.lock_id.as_str())])
+}
+
+/// A look at a resource, which with `take` also takes it from its holders.
+pub(crate) fn look_item(keys: &Keys, resource: &Resource, take: bool) -> Item<'static> {
+    item(keys, resource, [mode_of(resource), Word::Text(if take { "1" } else { "0" })])
+}
+
+/// A code and a number, or the error that the item failed with.
+fn numbers(answer: &Answer) -> Result<(i64, i64)> {
+    match &answer.values {
+        [Value::Int(FAILED), Value::BulkString(text)] => {
+            Err(trouble::refused(&String::from_utf8_lossy(text)))
+        }
+        [Value::Int(code), Value::Int(value)] => Ok((*code, *value)),
+        other => Err(trouble::nonsense(other)),
+    }
+}
+
+/// Fewer replicas confirmed than were asked for. The step was taken all the same.
+fn unconfirmed() -> Error {
+    Error::new(
+        ErrorKind::Unavailable,
+        "fewer replicas confirmed it in time than distlock.min_replicas asks for",
+    )
+    .with_unknown_outcome()
+    .advise("bring the replicas back, or ask for fewer")
+}
+
+pub(crate) fn attempt(claim: &Claim, answer: &Answer) -> Result<Attempt> {
+    match numbers(answer)? {
+        (1, token) => match u64::try_from(token) {
+            Ok(_) if !answer.confirmed => Err(unconfirmed()),
+            Ok(token) => Ok(Attempt::Granted { token: FencingToken::new(token) }),
+            Err(_) => Err(trouble::nonsense(token)),
+        },
+        (0, left) => Ok(Attempt::Busy { retry_after: u64::try_from(left).ok().map(Duration::from_millis) }),
+        (2, theirs) => {
+            let ours = claim.capacity;
+            Err(Error::new(
+                ErrorKind::Mismatch,
+                format!("it is in use with a capacity of {theirs}, and {ours} was asked for"),
+            )
+            .about(&claim.resource)
+            .advise("use one capacity everywhere; it can change once nobody holds it or waits for it"))
+        }
+        other => Err(trouble::nonsense(other)),
+    }
+}
+
+pub(crate) fn renewal(answer: &Answer) -> Result<Renewal> {
+    match numbers(answer)? {
+        (1, _) if !answer.confirmed => Err(unconfirmed()),
+        (1, _) => Ok(Renewal::Extended),
+        (0, _) => Ok(Renewal::NotYours),
+        other => Err(trouble::nonsense(other)),
+    }
+}
+
+pub(crate) fn released(answer: &Answer) -> Result<Released> {
+    match numbers(answer)? {
+        (0, _) => Ok(Released::NotYours),
+        (1, _) => Ok(Released::Done { woke: false }),
+        (2, _) => Ok(Released::Done { woke: true }),
+        other => Err(trouble::nonsense(other)),
+    }
+}
+
+/// The kinds whose keys we know how to make.
+pub(crate) const KINDS: [Kind; 4] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn];
