@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{break_lock, completions, doctor, ls, run, schema, show};
+use crate::commands::{bench, break_lock, completions, doctor, ls, run, schema, show};
 use crate::store::StoreArgs;
 
 const EXAMPLES: &str = "\
@@ -11,8 +11,9 @@ Examples:
   distlock --store redis://cache.example run --timeout 10s migrate -- ./migrate.sh
   distlock ls
 
-The store is a URL: file:///dir, redis://host, postgres://host/db, mongodb://host/db and so on. A URL with a password
-is better kept in DISTLOCK_STORE than on the command line, which other users of the machine can see.";
+The store is a URL: file:///dir, redis://host, postgres://host/db, mongodb://host/db and so
+on. A URL with a password is better kept in DISTLOCK_STORE than on the command line, which
+other users of the machine can see.";
 
 /// Locks that hold across processes and machines.
 #[derive(Parser, Debug)]
@@ -42,6 +43,9 @@ pub(crate) enum Command {
     /// Examine the store: what is dangerous there, and how to mend it
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
+    /// Put load on the store, beside its raw driver
+    #[command(after_help = bench::EXAMPLES)]
+    Bench(bench::BenchArgs),
     /// Print the tables or indexes that the store needs
     #[command(after_help = schema::EXAMPLES)]
     Schema(schema::SchemaArgs),

@@ -28,11 +28,12 @@ use crate::cli::{Cli, Command};
 use crate::exit::Failure;
 
 fn main() -> ExitCode {
-    // The two helpers that `run` starts are this same program. They are no commands: no help, no completion.
+    // The helpers that `run` and `bench` start are this same program. They are no commands: no help, no completion.
     let mut args = std::env::args_os().skip(1);
     match args.next().as_deref().and_then(|word| word.to_str()) {
         Some(watchdog::WORD) => return watchdog::main(args),
         Some(watchdog::LAUNCH_WORD) => return watchdog::launch(args),
+        Some(distlock_load::WORD) => return commands::bench::worker(),
         _ => {}
     }
     let cli = match Cli::try_parse() {
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Show(args) => commands::show::execute(store, args).map(|()| 0),
         Command::Break(args) => commands::break_lock::execute(store, args).map(|()| 0),
         Command::Doctor(args) => commands::doctor::execute(store, args).map(|()| 0),
+        Command::Bench(args) => commands::bench::execute(store, args).map(|()| 0),
         Command::Schema(args) => commands::schema::execute(store, args).map(|()| 0),
         Command::Completions(args) => commands::completions::execute(args).map(|()| 0),
     };

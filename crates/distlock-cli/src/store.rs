@@ -42,7 +42,8 @@ impl std::fmt::Debug for StoreArgs {
     }
 }
 
-async fn open(url: &str) -> Result<Backend> {
+/// Opens the store behind a URL.
+pub(crate) async fn open(url: &str) -> Result<Backend> {
     #[cfg(feature = "test-store")]
     if let Some(backend) = crate::test_store::open(url) {
         return backend;

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub(crate) mod bench;
 pub(crate) mod break_lock;
 pub(crate) mod completions;
 pub(crate) mod doctor;

@@ -87,7 +87,7 @@ fn figures(outcome: &Outcome) -> String {
         figure("requests/op", outcome.requests_per_op, number),
         figure("fairness", outcome.fairness, number),
     ];
-    all.into_iter().flatten().collect::<Vec<_>>().join("   ")
+    all.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
 /// 1, 2 and 5 of each decade within the range, thinned out where they would collide.
