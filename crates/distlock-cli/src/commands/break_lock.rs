@@ -14,8 +14,8 @@ use crate::store::StoreArgs;
 use crate::table::escape;
 
 pub(crate) const EXAMPLES: &str = "\
-The holder is told at its next renewal: `distlock run` then ends its command. Until then it goes on, so make sure
-that it is dead, or that what the lock protects refuses old tokens.
+The holder is told at its next renewal: `distlock run` then ends its command. Until then it
+goes on: make sure that it is dead, or that what the lock protects refuses old tokens.
 
 Examples:
   distlock break nightly

@@ -16,19 +16,21 @@ use crate::supervise::{self, End, Job};
 use crate::table::escape;
 
 pub(crate) const EXAMPLES: &str = "\
-The command gets DISTLOCK_NAME and DISTLOCK_TOKEN, a number that rises with every holder. If the lock is lost, its whole
-process group gets SIGTERM and then SIGKILL, before anybody else can have the lock.
+The command gets DISTLOCK_NAME and DISTLOCK_TOKEN, a number that rises with every holder.
+If the lock is lost, its whole process group gets SIGTERM and then SIGKILL, before anybody
+else can have the lock.
 
-Exit code: the command's own, 128 + n if signal n ended it, 126 or 127 if it cannot be run or found; 75 if the lock was
-not to be had, 76 if it was lost while the command ran, 69 if the store failed, 64 for wrong usage.
+Exit code: the command's own, 128 + n if signal n ended it, 126 or 127 if it cannot be run
+or found; 75 if the lock was not to be had, 76 if it was lost while the command ran, 69 if
+the store failed, 64 for wrong usage.
 
 Examples:
   distlock run nightly -- ./backup.sh
-  distlock run --no-wait nightly -- ./backup.sh         do nothing if somebody else is at it
+  distlock run --no-wait nightly -- ./backup.sh    do nothing if somebody else is at it
   distlock run --timeout 10s deploy -- make deploy
-  distlock run --read catalogue -- ./report.sh          many readers, or one --write
-  distlock run --of 4 gpu -- ./train.py                 at most four at a time, on all machines together
-  distlock run --hold-at-least 1m cron/hourly -- ./job  a job that ends at once is not run again by a late machine";
+  distlock run --read catalogue -- ./report.sh     many readers, or one --write
+  distlock run --of 4 gpu -- ./train.py            at most four at a time in the whole fleet
+  distlock run --hold-at-least 1m hourly -- ./job  not again by a machine whose clock is late";
 
 const WAIT: &str = "Waiting";
 const LEASE: &str = "Lease";

@@ -13,7 +13,7 @@ use crate::{output, view};
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   distlock show nightly          who holds it, since when, and who waits
-  distlock show nightly --json   the same objects as `distlock ls --json`, each with its state: held or waiting";
+  distlock show nightly --json   as `distlock ls --json`, each with its state: held, waiting";
 
 /// What to show.
 #[derive(Args, Debug)]

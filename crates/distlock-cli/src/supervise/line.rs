@@ -1,7 +1,7 @@
 //! The line to the watchdog: starts it, tells it, hears from it.
 
 use std::ffi::OsString;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,6 @@ use std::process::Child;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::orders::{News, Order};
 use crate::watchdog::{WORD, this_program};
@@ -19,8 +18,8 @@ use crate::watchdog::{WORD, this_program};
 #[derive(Debug)]
 pub(super) struct Line {
     watchdog: Child,
-    orders: OwnedWriteHalf,
-    news: Lines<BufReader<OwnedReadHalf>>,
+    orders: UnixStream,
+    news: Lines<BufReader<tokio::net::UnixStream>>,
 }
 
 impl Line {
@@ -37,14 +36,14 @@ impl Line {
             .spawn()?;
         send_stdin(&ours)?;
         ours.set_nonblocking(true)?;
-        let (news, orders) = tokio::net::UnixStream::from_std(ours)?.into_split();
-        Ok(Line { watchdog, orders, news: BufReader::new(news).lines() })
+        let news = tokio::net::UnixStream::from_std(ours.try_clone()?)?;
+        Ok(Line { watchdog, orders: ours, news: BufReader::new(news).lines() })
     }
 
     /// Gives an order. A watchdog that is frozen reads nothing: better lose a line than wait for it. It then acts on
     /// the last moments it knows, which is too early rather than too late.
     pub(super) fn order(&self, order: &Order) {
-        let _ = self.orders.try_write(order.to_line().as_bytes());
+        let _ = (&self.orders).write(order.to_line().as_bytes());
     }
 
     /// The next news; `None` when the watchdog is gone.

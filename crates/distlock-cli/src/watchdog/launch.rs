@@ -66,12 +66,17 @@ pub(crate) fn launch(mut args: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// What is said of a command that cannot be run.
 pub(crate) fn cannot_run(program: &OsStr, error: &io::Error) -> String {
-    let advice = match error.kind() {
-        io::ErrorKind::NotFound => "check its name, PATH, and the first line of a script",
-        io::ErrorKind::PermissionDenied => "check that it is a file and may be executed",
-        _ => "check the file",
-    };
-    format!("cannot run {program:?}: {error}; {advice}")
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!(
+                "cannot run {program:?}: there is no such command; check its name, PATH, and the first line of a script"
+            )
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("cannot run {program:?}: it may not be executed; check that it is a file and its mode")
+        }
+        _ => format!("cannot run {program:?}: {error}; check the file"),
+    }
 }
 
 fn restore_mask(blocked: &OsStr) {

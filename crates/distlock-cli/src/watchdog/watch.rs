@@ -1,7 +1,7 @@
 //! The watchdog's one loop: orders from `distlock`, news of the command, and the alarm.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
@@ -11,7 +11,6 @@ use distlock::{BootClock, Clock, Moment};
 use nix::sys::signal::Signal;
 use rustix::process::{WaitOptions, wait};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::alarm::Alarm;
@@ -41,8 +40,8 @@ pub(super) async fn watch(line: UnixStream, stdin: OwnedFd, command: &[OsString]
     // Also takes back an ignored SIGCHLD that we may have inherited, with which no child could be waited for.
     let mut children = signal(SignalKind::child())?;
     let alarm = Alarm::new()?;
-    let (orders, news) = tokio::net::UnixStream::from_std(line)?.into_split();
-    let mut orders = BufReader::new(orders).lines();
+    let news = line.try_clone()?;
+    let mut orders = BufReader::new(tokio::net::UnixStream::from_std(line)?).lines();
     let start = orders.next_line().await?.as_deref().and_then(Order::parse);
     let Some(Order::Start { deadlines, home, blocked }) = start else { return Ok(()) };
     let now = BootClock.now();
@@ -85,7 +84,7 @@ pub(super) async fn watch(line: UnixStream, stdin: OwnedFd, command: &[OsString]
 }
 
 /// The next order; `None` when `distlock` is gone.
-async fn next_order(orders: &mut Lines<BufReader<OwnedReadHalf>>) -> Option<Order> {
+async fn next_order(orders: &mut Lines<BufReader<tokio::net::UnixStream>>) -> Option<Order> {
     loop {
         let line = orders.next_line().await.ok()??;
         if let Some(order) = Order::parse(&line) {
@@ -95,12 +94,12 @@ async fn next_order(orders: &mut Lines<BufReader<OwnedReadHalf>>) -> Option<Orde
 }
 
 /// A `distlock` that is frozen reads nothing: better lose a line than wait for it.
-fn tell(news: &OwnedWriteHalf, item: &News) {
-    let _ = news.try_write(item.to_line().as_bytes());
+fn tell(mut news: &UnixStream, item: &News) {
+    let _ = news.write(item.to_line().as_bytes());
 }
 
 struct Watch {
-    news: OwnedWriteHalf,
+    news: UnixStream,
     command: i32,
     home: i32,
     family: Family,
