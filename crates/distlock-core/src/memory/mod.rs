@@ -21,7 +21,7 @@ use self::stats::Counters;
 use self::table::Table;
 use crate::clock::{BootClock, Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
-use crate::resource::Resource;
+use crate::resource::{FencingToken, Resource};
 use crate::store::{
     Attempt, Backend, Batch, Capabilities, Claim, Driver, Finding, Holder, Inbox, Lease, LeaseStore, Query,
     Record, Released, Renewal, Store, StoreUrl, WakeStream,
@@ -110,6 +110,12 @@ impl MemoryStore {
     #[must_use]
     pub fn remembered(&self) -> usize {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// The last token of a resource, if the store remembers it; also where nobody holds it.
+    #[must_use]
+    pub fn last_token(&self, resource: &Resource) -> Option<FencingToken> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner).last_token(resource)
     }
 
     /// How many streams of wake-ups are open.

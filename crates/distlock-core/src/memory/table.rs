@@ -6,11 +6,11 @@ use std::time::{Duration, SystemTime};
 use super::records::{Held, LockRecord, PoolRecord, Wakes};
 use crate::clock::Moment;
 use crate::error::Result;
-use crate::resource::{RecordKind, Resource};
+use crate::resource::{FencingToken, RecordKind, Resource};
 use crate::store::{Attempt, Claim, Holder, Lease, Query, Record, Released, Renewal, Waiter};
 
-/// How many records one request looks at for the purge: the work of a request stays bounded, and since each
-/// request makes at most one record for each of its items, more is purged than is made.
+/// How many records one item of a request looks at for the purge: the work stays bounded, and since an item makes
+/// at most one record, more is purged than is made.
 const PURGE_AT_ONCE: usize = 4;
 
 #[derive(Debug)]
@@ -81,6 +81,13 @@ impl Table {
     /// How many records there are, those included that only remember a token.
     pub(super) fn len(&self) -> usize {
         self.records.len()
+    }
+
+    pub(super) fn last_token(&self, resource: &Resource) -> Option<FencingToken> {
+        match self.records.get(resource)? {
+            Entry::Lock(lock) => lock.last_token(),
+            Entry::Pool(pool) => pool.last_token(),
+        }
     }
 
     pub(super) fn inspect(&self, query: &Query, now: Moment) -> Vec<Record> {

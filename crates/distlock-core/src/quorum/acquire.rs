@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Inner;
-use super::error::Failures;
+use super::error::{Failures, silent};
 use super::round::{Answer, Round, to_node};
 use super::ticket::{Fate, Ledger, Use};
 use super::tokens;
@@ -105,13 +105,7 @@ async fn collect(inner: &Arc<Inner>, claims: Vec<Claim>, polls: &mut [Poll]) {
     let tickets: Arc<Vec<Use>> = Arc::new(polls.iter().map(|poll| poll.ticket.clone()).collect());
     let mut round = Round::begin(inner);
     for node in 0..inner.nodes.len() {
-        let call =
-            to_node(
-                inner,
-                node,
-                claims.clone(),
-                |store, claims| async move { store.try_acquire(&claims).await },
-            );
+        let call = ask(Arc::clone(inner), node, claims.clone(), Arc::clone(&tickets));
         let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
         round.call(node, call, move |answer| answered_late(inner, tickets, answer));
     }
@@ -125,6 +119,33 @@ async fn collect(inner: &Arc<Inner>, claims: Vec<Claim>, polls: &mut [Poll]) {
     }
 }
 
+/// Asks one node. A call that hangs is an unknown outcome after a while, so that what it may have done is taken
+/// back; it is driven to its end all the same, and whatever comes of it then is seen to once more.
+pub(super) async fn ask(
+    inner: Arc<Inner>,
+    node: usize,
+    claims: Vec<Claim>,
+    tickets: Arc<Vec<Use>>,
+) -> Vec<Result<Attempt>> {
+    let limit = inner.patience();
+    let mut call = tokio::spawn(to_node(&inner, node, claims, |store, claims: Vec<Claim>| async move {
+        store.try_acquire(&claims).await
+    }));
+    let gone = |count| vec![Err(silent(limit)); count];
+    match tokio::time::timeout(limit, &mut call).await {
+        Ok(answers) => answers.unwrap_or_else(|_| gone(tickets.len())),
+        Err(_) => {
+            let count = tickets.len();
+            tokio::spawn(async move {
+                if let Ok(items) = call.await {
+                    answered_late(inner, tickets, Answer { node, items }).await;
+                }
+            });
+            gone(count)
+        }
+    }
+}
+
 fn record(polls: &mut [Poll], answer: Answer<Attempt>) {
     for (poll, item) in polls.iter_mut().zip(answer.items) {
         poll.record(answer.node, item);
@@ -133,7 +154,7 @@ fn record(polls: &mut [Poll], answer: Answer<Attempt>) {
 
 /// A node answered after nobody listened any more. If the claim was won without it, its vote is welcome, and it
 /// is told the token; if the claim failed or was released since, its vote must go.
-async fn answered_late(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, answer: Answer<Attempt>) {
+pub(super) async fn answered_late(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, answer: Answer<Attempt>) {
     let node = answer.node;
     let mut ended = Vec::new();
     let mut raise = Vec::new();
@@ -212,23 +233,30 @@ fn retry_after(inner: &Inner, poll: &Poll) -> Option<Duration> {
 async fn undo_all(inner: &Arc<Inner>, polls: Vec<Poll>) {
     let nodes = inner.nodes.len();
     let mut surely: Vec<(usize, Vec<Use>)> = (0..nodes).map(|node| (node, Vec::new())).collect();
-    let mut perhaps = surely.clone();
+    let (mut perhaps, mut hardly) = (surely.clone(), surely.clone());
     for poll in polls {
         let (strays, asked_before) = poll.ticket.end();
-        for (node, (surely, perhaps)) in surely.iter_mut().zip(&mut perhaps).enumerate() {
+        let plans = surely.iter_mut().zip(&mut perhaps).zip(&mut hardly);
+        for (node, ((surely, perhaps), hardly)) in plans.enumerate() {
             let granted = poll.granted.iter().any(|(other, _)| *other == node) || strays.contains(&node);
             let unknown = poll.failed.iter().any(|(other, e)| *other == node && e.is_outcome_unknown());
+            let refused = poll.failed.iter().any(|(other, e)| *other == node && !e.is_outcome_unknown());
             let busy = poll.busy.iter().any(|(other, _)| *other == node);
             if granted || unknown || (busy && asked_before) {
                 surely.1.push(poll.ticket.clone());
+            } else if refused {
+                hardly.1.push(poll.ticket.clone());
             } else if !busy {
                 perhaps.1.push(poll.ticket.clone());
             }
         }
     }
-    let inner_too = Arc::clone(inner);
-    if perhaps.iter().any(|(_, what)| !what.is_empty()) {
-        tokio::spawn(async move { withdraw_all(&inner_too, perhaps, Persist::No).await });
+    // Who did not answer is not waited for; who said that nothing was done is asked just once.
+    for (plan, persist) in [(perhaps, Persist::Yes), (hardly, Persist::No)] {
+        if plan.iter().any(|(_, what)| !what.is_empty()) {
+            let inner = Arc::clone(inner);
+            tokio::spawn(async move { withdraw_all(&inner, plan, persist).await });
+        }
     }
     withdraw_all(inner, surely, Persist::Yes).await;
 }

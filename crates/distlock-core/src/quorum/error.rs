@@ -1,7 +1,14 @@
 //! One error for what several nodes said.
 
+use std::time::Duration;
+
 use super::Inner;
 use crate::error::{Error, ErrorKind};
+
+/// The error for a node that did not answer.
+pub(super) fn silent(after: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("no answer within {after:?}")).with_unknown_outcome()
+}
 
 /// The nodes that failed, and why.
 pub(super) struct Failures<'a> {

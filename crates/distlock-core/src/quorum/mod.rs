@@ -15,6 +15,7 @@ mod withdraw;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -106,7 +107,14 @@ fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
     }
 }
 
+/// After this long without an answer a call counts as failed, however late its answer may still come.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 impl Inner {
+    fn patience(&self) -> Duration {
+        PATIENCE.max(self.options.node_timeout)
+    }
+
     /// The error for kinds that a quorum cannot carry.
     fn refuse(&self, kind: Kind) -> Option<Error> {
         let what = match kind {

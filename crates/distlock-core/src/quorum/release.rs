@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::Inner;
 use super::error::Failures;
-use super::round::{Answer, Round, to_node};
+use super::round::{Answer, Round};
 use super::ticket::{Ledger, Use};
-use super::withdraw::{Persist, withdraw};
+use super::withdraw::{Persist, release_on, withdraw};
 use crate::error::{Error, Result};
 use crate::store::{Batch, Lease, Released};
 
@@ -66,13 +66,7 @@ pub(super) async fn release(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Relea
     let mut polls: Vec<Poll> = leases.iter().map(|_| Poll::default()).collect();
     let mut round = Round::begin(inner);
     for node in 0..inner.nodes.len() {
-        let call =
-            to_node(
-                inner,
-                node,
-                for_nodes.clone(),
-                |store, leases| async move { store.release(&leases).await },
-            );
+        let call = release_on(Arc::clone(inner), node, for_nodes.clone());
         let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
         round.call(node, call, move |answer| see_to_failed(inner, tickets, answer));
     }

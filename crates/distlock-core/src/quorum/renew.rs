@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use super::Inner;
+use super::acquire;
 use super::error::Failures;
 use super::round::{Answer, Round, to_node};
-use super::ticket::{Fate, Ledger, Use};
-use super::tokens;
-use super::withdraw::{Persist, withdraw};
+use super::ticket::{Ledger, Use};
 use crate::error::{Error, Result};
-use crate::store::{Attempt, Batch, Claim, Lease, Renewal};
+use crate::store::{Batch, Claim, Lease, Renewal};
 
 /// What the nodes said to one renewal.
 struct Poll {
@@ -112,37 +111,12 @@ fn record(polls: &mut [Poll], answer: Answer<Renewal>) {
 /// anybody; and it is given back if the lease was released meanwhile.
 async fn repair(inner: Arc<Inner>, node: usize, what: Vec<(Use, Lease)>) {
     let claims: Vec<Claim> = what.iter().map(|(_, lease)| as_claim(lease)).collect();
-    let call =
-        to_node(
-            &inner,
-            node,
-            claims,
-            |store, claims: Vec<Claim>| async move { store.try_acquire(&claims).await },
-        );
-    let answers: Vec<Result<Attempt>> = call.await;
-    let mut undo = Vec::new();
-    let mut raise = Vec::new();
-    for ((ticket, lease), answer) in what.into_iter().zip(answers) {
+    let tickets: Arc<Vec<Use>> = Arc::new(what.into_iter().map(|(ticket, _)| ticket).collect());
+    let items = acquire::ask(Arc::clone(&inner), node, claims, Arc::clone(&tickets)).await;
+    for ticket in &*tickets {
         ticket.end_repair(node);
-        let granted = match answer {
-            Ok(Attempt::Granted { token }) => Some(token),
-            Err(error) if error.is_outcome_unknown() => None,
-            Ok(Attempt::Busy { .. }) | Err(_) => continue,
-        };
-        match ticket.granted_late(node) {
-            Fate::Ended => undo.push(ticket),
-            Fate::Kept(_) if granted.is_some_and(|own| own < lease.token) => {
-                raise.push((ticket, lease.token))
-            }
-            Fate::Kept(_) | Fate::Open => {}
-        }
     }
-    if !raise.is_empty() {
-        tokens::write_back_to(&inner, node, raise).await;
-    }
-    if !undo.is_empty() {
-        withdraw(inner, node, undo, Persist::Yes).await;
-    }
+    acquire::answered_late(inner, tickets, Answer { node, items }).await;
 }
 
 fn as_claim(lease: &Lease) -> Claim {

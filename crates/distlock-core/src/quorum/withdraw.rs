@@ -7,9 +7,12 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::Inner;
+use super::error::silent;
+use super::round::to_node;
 use super::ticket::Use;
 use crate::clock::Moment;
-use crate::store::Lease;
+use crate::error::Result;
+use crate::store::{Lease, Released};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
@@ -32,7 +35,7 @@ pub(super) struct Leftovers(Option<UnboundedSender<Leftover>>);
 pub(super) enum Persist {
     /// It granted or may have: until it confirms, or the expiry is over.
     Yes,
-    /// It has not answered yet, and its late answer will be seen to: once is enough.
+    /// It said that nothing was carried out: once, in case it is wrong.
     No,
 }
 
@@ -63,8 +66,7 @@ pub(super) async fn withdraw(inner: Arc<Inner>, node: usize, what: Vec<Use>, per
 /// Returns what the node did not confirm.
 async fn ask(inner: &Arc<Inner>, node: usize, mut what: Vec<Use>) -> Vec<Use> {
     let leases: Vec<Lease> = what.iter().map(|ticket| ticket.lease.clone()).collect();
-    let call = |store: Arc<dyn crate::store::LeaseStore>| async move { store.release(&leases).await };
-    let mut answers = inner.nodes[node].call(what.len(), call).await.into_iter();
+    let mut answers = release_on(Arc::clone(inner), node, leases).await.into_iter();
     let now = inner.options.clock.now();
     what.retain(|ticket| {
         let Some(Err(error)) = answers.next() else { return false };
@@ -74,6 +76,23 @@ async fn ask(inner: &Arc<Inner>, node: usize, mut what: Vec<Use>) -> Vec<Use> {
         true
     });
     what
+}
+
+/// A release on one node that does not wait for ever. The call itself is driven to its end all the same.
+pub(super) async fn release_on(inner: Arc<Inner>, node: usize, leases: Vec<Lease>) -> Vec<Result<Released>> {
+    let count = leases.len();
+    let limit = inner.patience();
+    let call =
+        to_node(
+            &inner,
+            node,
+            leases,
+            |store, leases: Vec<Lease>| async move { store.release(&leases).await },
+        );
+    match tokio::time::timeout(limit, tokio::spawn(call)).await {
+        Ok(Ok(answers)) => answers,
+        _ => vec![Err(silent(limit)); count],
+    }
 }
 
 fn leave(inner: &Arc<Inner>, node: usize, leftover: Leftover) {

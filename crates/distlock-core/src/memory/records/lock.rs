@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Held, Memory, Wakes};
 use crate::clock::Moment;
-use crate::resource::LockId;
+use crate::resource::{FencingToken, LockId};
 use crate::store::{Attempt, Claim, Inbox, Lease, Released, Renewal, Waiting, Wake};
 
 /// One who waits for a lock record.
@@ -109,6 +109,10 @@ impl LockRecord {
             self.holder.as_ref().filter(|held| held.is_live(now)),
             self.waiters.iter().filter(move |waiter| waiter.expires_at > now),
         )
+    }
+
+    pub(in crate::memory) fn last_token(&self) -> Option<FencingToken> {
+        self.memory.last
     }
 
     pub(in crate::memory) fn is_spent(&mut self, now: Moment, retention: Duration) -> bool {

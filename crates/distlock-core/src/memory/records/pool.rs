@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Held, Memory, Wakes};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::resource::LockId;
+use crate::resource::{FencingToken, LockId};
 use crate::store::{Attempt, Claim, GRANT_WINDOW, Inbox, Lease, PushedGrant, Released, Renewal, Wake};
 
 /// One who waits in the queue of a pool.
@@ -149,6 +149,10 @@ impl PoolRecord {
             self.holders.iter().filter(move |held| held.is_live(now)),
             self.queue.iter().filter(move |queued| queued.expires_at > now),
         )
+    }
+
+    pub(in crate::memory) fn last_token(&self) -> Option<FencingToken> {
+        self.memory.last
     }
 
     pub(in crate::memory) fn is_spent(

@@ -1,0 +1,124 @@
+//! A randomised search for schedules in which two hold at once, or a token does not rise. Every schedule comes
+//! from its seed alone; a failure prints it, and `DISTLOCK_SEED=n` runs just that one and shows what happened.
+//! `DISTLOCK_SCHEDULES=n` searches longer.
+
+#![allow(unreachable_pub, clippy::unwrap_used, clippy::panic)] // in the helpers, which clippy does not take for tests
+
+mod naive;
+mod schedule;
+mod world;
+
+use std::sync::Arc;
+
+use distlock_core::quorum::{Quorum, QuorumOptions};
+use distlock_core::store::LeaseStore;
+use distlock_core::{Kind, VirtualClock};
+use naive::{Flaw, Naive};
+use schedule::{Losses, Plan, run};
+use world::World;
+
+fn real(world: &World) -> Arc<dyn LeaseStore> {
+    let options = QuorumOptions::new().clock(Arc::new(VirtualClock::new()));
+    Arc::new(Quorum::with_options(world.stores(), options).unwrap())
+}
+
+/// Mutexes, no more losses than promised to be borne, and a look into the nodes.
+fn plan(build: schedule::Build) -> Plan {
+    Plan { build, losses: Losses::Bearable, kind: Kind::Mutex, strict: true, leaks: false }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().unwrap())
+}
+
+fn schedules(default: u64) -> u64 {
+    number("DISTLOCK_SCHEDULES").unwrap_or(default)
+}
+
+/// The first seed whose schedule breaks a promise.
+fn search(plan: Plan, seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
+    seeds.into_iter().find_map(|seed| run(seed, plan).violation.map(|violation| (seed, violation)))
+}
+
+fn must_hold(plan: Plan, count: u64) {
+    if let Some(seed) = number("DISTLOCK_SEED") {
+        let verdict = run(seed, plan);
+        println!("{}", verdict.log.join("\n"));
+        assert_eq!(verdict.violation, None, "seed {seed}");
+        return;
+    }
+    let (mut grants, mut void) = (0, 0);
+    for seed in 0..count {
+        let verdict = run(seed, plan);
+        grants += verdict.grants;
+        void += u64::from(verdict.void);
+        if let Some(violation) = verdict.violation {
+            let tail = verdict.log.len().saturating_sub(60);
+            panic!("seed {seed}: {violation}\n{}", verdict.log[tail..].join("\n"));
+        }
+    }
+    println!(
+        "{count} schedules, {grants} grants, {void} schedules cut short since more was lost than promised"
+    );
+    assert!(grants > 5 * count, "too little happens: {grants} grants");
+    assert!(void * 20 < count, "too many schedules prove nothing: {void}");
+}
+
+#[test]
+fn no_two_holders_and_rising_tokens_for_mutexes() {
+    must_hold(plan(real), schedules(1_000));
+}
+
+#[test]
+fn no_writer_beside_anybody_and_rising_tokens_for_reader_writer_locks() {
+    must_hold(Plan { kind: Kind::RwLock, ..plan(real) }, schedules(500));
+}
+
+#[test]
+fn nothing_is_left_behind_once_everybody_released_and_every_node_is_back() {
+    let plan = Plan { leaks: true, ..plan(real) };
+    must_hold(plan, schedules(200));
+}
+
+#[test]
+fn a_seed_gives_the_same_schedule_every_time() {
+    let plan = plan(real);
+    for seed in [3, 1_000_003] {
+        assert_eq!(run(seed, plan).log, run(seed, plan).log);
+    }
+}
+
+fn naive(world: &World, flaw: Flaw) -> Arc<dyn LeaseStore> {
+    Arc::new(Naive::new(world.stores(), flaw))
+}
+
+#[test]
+fn the_search_finds_nothing_where_nothing_is_wrong() {
+    let build = |world: &World| naive(world, Flaw::None);
+    must_hold(plan(build), schedules(300));
+}
+
+#[test]
+fn the_search_has_teeth() {
+    let flaws: [(Flaw, schedule::Build); 5] = [
+        (Flaw::MajorityOfAnswers, |world| naive(world, Flaw::MajorityOfAnswers)),
+        (Flaw::ExtendOverGranters, |world| naive(world, Flaw::ExtendOverGranters)),
+        (Flaw::NoWriteBack, |world| naive(world, Flaw::NoWriteBack)),
+        (Flaw::FirstToken, |world| naive(world, Flaw::FirstToken)),
+        (Flaw::LateUndo, |world| naive(world, Flaw::LateUndo)),
+    ];
+    for (flaw, build) in flaws {
+        let found = search(Plan { strict: false, ..plan(build) }, 0..1_000);
+        println!("{flaw:?}: {found:?}");
+        assert!(found.is_some(), "{flaw:?} was not found");
+    }
+}
+
+/// The limit of the promise: see the documentation of `Quorum`.
+#[test]
+fn if_more_nodes_forget_than_promised_to_be_borne_two_may_hold() {
+    let plan = Plan { losses: Losses::Unbounded, strict: false, ..plan(real) };
+    let found = search(plan, 0..1_000);
+    println!("{found:?}");
+    assert!(found.is_some());
+}
