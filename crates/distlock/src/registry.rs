@@ -7,6 +7,8 @@ static DRIVERS: &[&Driver] = &[
     &distlock_core::memory::DRIVER,
     #[cfg(feature = "file")]
     &distlock_file::DRIVER,
+    #[cfg(feature = "redis")]
+    &distlock_redis::DRIVER,
 ];
 
 /// The stores that this build knows, for help texts.

@@ -8,7 +8,7 @@ use distlock_core::Resource;
 use distlock_core::Result;
 use distlock_core::store::{
     Attempt, Batch, Capabilities, Claim, Finding, GRANT_WINDOW, Holder, Inbox, Lease, LeaseStore, Query,
-    Record, Released, Renewal, Store, WakeStream,
+    RawDriver, Record, Released, Renewal, Store, WakeStream,
 };
 
 use crate::config::{RedisConfig, Servers};
@@ -141,6 +141,10 @@ impl Store for RedisStore {
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         doctor::examine(self).await
+    }
+
+    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
+        crate::raw::open(self).await
     }
 }
 

@@ -41,6 +41,11 @@ impl Live {
         self.mailbox.is_closed()
     }
 
+    /// The bare connection, for what needs nothing of the rest.
+    pub(crate) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
     /// Uses it no more. What is under way may still be answered.
     pub(crate) fn give_up(&self) {
         self.mailbox.close();
