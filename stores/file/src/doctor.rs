@@ -124,11 +124,15 @@ pub(crate) fn is_network(dir: &Path) -> bool {
     dir.ancestors().find(|dir| dir.exists()).and_then(network).is_some()
 }
 
-/// The sort of network or user-space file system, by the magic numbers of `statfs(2)`.
 #[cfg(target_os = "linux")]
 fn network(dir: &Path) -> Option<&'static str> {
     // The width and sign of the field differ between architectures; the numbers fit into 32 bits.
-    let magic = rustix::fs::statfs(dir).ok()?.f_type as u32;
+    rustix::fs::statfs(dir).ok().and_then(|stat| network_by_magic(stat.f_type as u32))
+}
+
+/// The sort of network or user-space file system, by the magic numbers of `statfs(2)`.
+#[cfg(target_os = "linux")]
+fn network_by_magic(magic: u32) -> Option<&'static str> {
     Some(match magic {
         0x6969 => "NFS",
         0xff53_4d42 | 0xfe53_4d42 | 0x517b => "a Windows share (CIFS, SMB)",
@@ -146,4 +150,21 @@ fn network(dir: &Path) -> Option<&'static str> {
 #[cfg(not(target_os = "linux"))]
 fn network(_: &Path) -> Option<&'static str> {
     None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_file_system_is_not_taken_for_a_local_one() {
+        for magic in [0x6969, 0xff53_4d42, 0x6573_5546] {
+            assert!(network_by_magic(magic).is_some());
+        }
+        // ext4, XFS, Btrfs, tmpfs, overlayfs, ZFS.
+        for magic in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630, 0x2fc1_2fc1] {
+            assert_eq!(network_by_magic(magic), None);
+        }
+        assert!(!is_network(Path::new("/proc/nowhere/at/all")));
+    }
 }

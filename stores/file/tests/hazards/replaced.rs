@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use distlock_core::Kind;
 use distlock_core::store::{LossReason, SessionHold};
@@ -58,6 +59,25 @@ async fn the_holder_of_a_removed_or_replaced_lock_file_does_not_go_on() {
             assert!(try_once(&store, &mutex("x")).await.unwrap().is_none(), "the old hold freed the new one");
         }
     }
+}
+
+#[tokio::test]
+async fn a_removed_lock_file_is_not_noticed_at_the_next_tick_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    let (held, slot) = (mutex("x"), claim(Kind::Semaphore, "x", 1, 1));
+    let (mutex, pool) = (acquire(&store, &held).await, acquire(&store, &slot).await);
+    // Longer than it takes for a hold to be watched.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let start = Instant::now();
+    remove(&lock_file(dir.path()));
+    assert_lost(&mutex).await;
+    let first = start.elapsed();
+    fs::remove_dir_all(dir.path().join("semaphore")).unwrap();
+    assert_lost(&pool).await;
+    println!("noticed after {first:?}, and after {:?}", start.elapsed() - first);
+    // The tick comes every five seconds.
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
