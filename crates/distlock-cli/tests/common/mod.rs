@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use distlock::{BootClock, Clock};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -104,8 +105,7 @@ impl Place {
 
 /// Now, on the clock that counts suspended time, as the leased store writes it.
 pub(crate) fn boot_clock() -> Duration {
-    let uptime = fs::read_to_string("/proc/uptime").unwrap();
-    Duration::from_secs_f64(uptime.split(' ').next().unwrap().parse().unwrap())
+    Duration::from_nanos(BootClock.now().as_nanos())
 }
 
 /// Waits for a condition; fails if it does not come true.

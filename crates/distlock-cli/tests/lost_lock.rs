@@ -1,0 +1,156 @@
+//! A lock that is lost while the command runs: the whole command ends before somebody else can have the lock.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Background, Place, boot_clock, code, is_alive, sh, stderr, wait_for};
+use nix::sys::signal::Signal;
+
+/// Notes when SIGTERM comes, and goes on.
+const STUBBORN: &str = "trap 'cut -d\" \" -f1 /proc/uptime > told' TERM
+    sleep 60 & echo $! > child
+    echo $$ > leader; while :; do sleep 0.01; done";
+
+/// When the process died, and the end of the lease that held until then, both on the boot clock.
+fn death_and_lease_end(place: &Place, pids: &[i32]) -> (Duration, Duration) {
+    let mut end = Duration::ZERO;
+    wait_for("the end of the command", || {
+        end = place.lease_end("x").unwrap_or(end).max(end);
+        pids.iter().all(|pid| !is_alive(*pid)).then_some(())
+    });
+    (boot_clock(), end)
+}
+
+#[test]
+fn a_store_that_falls_silent_ends_the_command_before_the_lease_passes() {
+    for (fault, expiry) in [("renew.hang", "3s"), ("renew.fail", "1s"), ("renew.hang", "500ms")] {
+        let place = Place::new();
+        let run = Background::start(place.leased().args(["run", "--expiry", expiry, "x"]).args(sh(STUBBORN)));
+        let pids = [place.wait_for_pid("leader"), place.wait_for_pid("child")];
+        place.fault(fault);
+        let (death, end) = death_and_lease_end(&place, &pids);
+        assert!(death < end, "died at {death:?}, lease until {end:?}");
+        let told = Duration::from_secs_f64(place.wait_for_file("told").trim().parse().unwrap());
+        assert!(told <= death, "SIGTERM came before SIGKILL");
+        println!(
+            "{fault} with a lease of {expiry}: SIGTERM {:?} and dead {:?} before its end",
+            end.saturating_sub(told),
+            end - death
+        );
+        let (code, said) = run.finish();
+        assert_eq!(code, 76, "{said}");
+        assert!(said.contains("losing mutex \"x\"") && said.contains("ending the command"), "{said}");
+    }
+}
+
+#[test]
+fn a_short_outage_ends_nothing() {
+    let place = Place::new();
+    let script = "echo $$ > leader; while ! test -e go; do sleep 0.01; done; exit 3";
+    let run = Background::start(place.leased().args(["run", "--expiry", "3s", "x"]).args(sh(script)));
+    place.wait_for_pid("leader");
+    let before = place.lease_end("x").unwrap();
+    place.fault("renew.fail");
+    // Past the moment at which it was due, and well before the end.
+    wait_for("a renewal to be missed", || {
+        (boot_clock() > before - Duration::from_millis(1700)).then_some(())
+    });
+    assert_eq!(place.lease_end("x").unwrap(), before);
+    place.mend("renew.fail");
+    wait_for("an extension", || (place.lease_end("x").unwrap() > before).then_some(()));
+    std::fs::write(place.path("go"), "").unwrap();
+    let (code, said) = run.finish();
+    assert_eq!((code, said.as_str()), (3, ""));
+}
+
+#[test]
+fn a_broken_lock_ends_the_command_with_sigterm_first() {
+    let place = Place::new();
+    let script = "trap 'echo > tidied; exit 0' TERM; echo $$ > leader; while :; do sleep 0.01; done";
+    let run = Background::start(place.leased().args(["run", "--expiry", "2s", "x"]).args(sh(script)));
+    place.wait_for_pid("leader");
+    let token = place.record("x")["holder"]["token"].as_u64().unwrap();
+    let broken = place.leased().args(["break", "x", "--yes"]).output().unwrap();
+    assert_eq!(code(&broken), 0, "{}", stderr(&broken));
+    let (status, said) = run.finish();
+    assert_eq!(status, 76, "though the command said 0: {said}");
+    assert!(place.path("tidied").exists(), "it was told, and had its time");
+    assert!(said.contains("lost mutex \"x\"") && said.contains("not ours any more"), "{said}");
+    let next = place
+        .leased()
+        .args(["run", "x", "--", "sh", "-c", "test $DISTLOCK_TOKEN -gt $0"])
+        .arg(token.to_string())
+        .output()
+        .unwrap();
+    assert_eq!(code(&next), 0, "the next token is higher");
+}
+
+#[test]
+fn a_command_that_does_not_listen_is_killed_when_its_grace_is_over() {
+    let place = Place::new();
+    let run = Background::start(
+        place.leased().args(["run", "--expiry", "3s", "--grace", "300ms", "x"]).args(sh(STUBBORN)),
+    );
+    let pids = [place.wait_for_pid("leader"), place.wait_for_pid("child")];
+    place.leased().args(["break", "x", "--yes"]).output().unwrap();
+    wait_for("the end of the command", || pids.iter().all(|pid| !is_alive(*pid)).then_some(()));
+    let told = Duration::from_secs_f64(place.wait_for_file("told").trim().parse().unwrap());
+    let took = boot_clock().saturating_sub(told);
+    println!("grace of 300 ms: dead {took:?} after SIGTERM");
+    assert!(took >= Duration::from_millis(250), "the grace was kept: {took:?}");
+    assert_eq!(run.finish().0, 76);
+}
+
+#[test]
+fn a_lock_that_was_lost_unnoticed_is_told_at_the_end() {
+    let place = Place::new();
+    let script = "echo $$ > leader; while ! test -e go; do sleep 0.01; done; exit 0";
+    let run = Background::start(place.leased().args(["run", "x"]).args(sh(script)));
+    place.wait_for_pid("leader");
+    // The next extension is ten seconds away.
+    place.leased().args(["break", "x", "--yes"]).output().unwrap();
+    std::fs::write(place.path("go"), "").unwrap();
+    let (code, said) = run.finish();
+    assert_eq!(code, 76, "{said}");
+    assert!(said.contains("was lost before it was released"), "{said}");
+}
+
+#[test]
+fn a_release_without_an_answer_is_told_and_the_code_stays_the_commands() {
+    let place = Place::new();
+    place.fault("release.fail");
+    let done = place.leased().args(["run", "x", "--", "sh", "-c", "exit 5"]).output().unwrap();
+    assert_eq!(code(&done), 5, "{}", stderr(&done));
+    assert!(
+        stderr(&done).contains("release") && stderr(&done).contains("ends by itself"),
+        "{}",
+        stderr(&done)
+    );
+    assert!(place.record("x")["holder"].is_object());
+}
+
+#[test]
+fn a_lease_that_ended_while_distlock_was_frozen_before_the_start_runs_nothing() {
+    let place = Place::new();
+    let holder = Background::start(place.leased().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
+    place.wait_for_file("held");
+    // Frozen while it waits: it comes back, asks again, and only then has the lock.
+    let waiter = Background::start(
+        place.leased().args(["run", "--expiry", "500ms", "x"]).args(sh("echo > ran; exit 6")),
+    );
+    wait_for("the waiter", || {
+        place.record("x")["waiters"].as_array().filter(|all| all.len() == 1).map(|_| ())
+    });
+    waiter.send(Signal::SIGSTOP);
+    holder.send(Signal::SIGTERM);
+    holder.finish();
+    // A frozen waiter keeps nobody else waiting.
+    let other = place.leased().args(["run", "--timeout", "10s", "x", "true"]).output().unwrap();
+    assert_eq!(code(&other), 0, "{}", stderr(&other));
+    assert!(!place.path("ran").exists());
+    waiter.send(Signal::SIGCONT);
+    assert_eq!(waiter.finish().0, 6, "and it still gets its turn");
+}

@@ -1,0 +1,88 @@
+//! A password in a store's URL shows nowhere: not in what is said, not in what children are given.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::fs;
+
+use common::{Background, Place, children, sh, stderr, stdout};
+use nix::sys::signal::Signal;
+
+const SECRET: &str = "s3cr3t-w0rd";
+
+fn url(place: &Place) -> String {
+    // What stands before the path means nothing to the test store.
+    place.lease_url().replace("distlock-test://", &format!("distlock-test://user:{SECRET}@host"))
+}
+
+#[test]
+fn errors_and_logs_do_not_show_it() {
+    let place = Place::new();
+    place.leased();
+    let url = url(&place);
+    let runs: [&[&str]; 16] = [
+        &["--store", &url, "run", "-vv", "x", "true"],
+        &["--store", &url, "run", "--read", "x", "true"],
+        &["--store", &url, "ls"],
+        &["--store", &url, "ls", "--json"],
+        &["--store", &url, "show", "x"],
+        &["--store", &url, "doctor"],
+        &["--store", &url, "doctor", "--json"],
+        &["--store", &url, "schema"],
+        &["--store", &url, "break", "x"],
+        &["--store", &url, "nonsense"],
+        &["--store", &url, "run", "--nonsense", "x", "true"],
+        &[&url],
+        &["run", "--stroe", &url, "x", "true"],
+        &[&format!("--stroe={url}"), "ls"],
+        &["ls", "one", &url],
+        &["--store", &format!("nonsense://user:{SECRET}@host"), "ls"],
+    ];
+    for fault in [None, Some("connect.fail")] {
+        if let Some(fault) = fault {
+            place.fault(fault);
+        }
+        for args in runs {
+            let done = place.distlock().args(args).output().unwrap();
+            let shown = format!("{}{}", stdout(&done), stderr(&done));
+            assert!(!shown.contains(SECRET), "{args:?}: {shown}");
+        }
+    }
+}
+
+#[test]
+fn help_does_not_show_the_variable() {
+    let place = Place::new();
+    for args in [&["--help"][..], &["run", "--help"], &["help", "ls"], &["completions", "bash"], &[]] {
+        let done = place.distlock().env("DISTLOCK_STORE", url(&place)).args(args).output().unwrap();
+        let shown = format!("{}{}", stdout(&done), stderr(&done));
+        assert!(!shown.contains(SECRET), "{args:?}");
+    }
+}
+
+#[test]
+fn children_do_not_get_it_in_arguments_or_environment() {
+    let place = Place::new();
+    place.leased();
+    let run = Background::start(
+        place
+            .distlock()
+            .args(["--store", &url(&place), "run", "-v", "x"])
+            .args(sh("echo $$ > leader; sleep 60; exit 1")),
+    );
+    let leader = place.wait_for_pid("leader");
+    let watchdog = run.watchdog();
+    assert_eq!(children(watchdog), [leader]);
+    for pid in [vec![watchdog, leader], children(leader)].concat() {
+        for file in ["cmdline", "environ", "comm"] {
+            let text = fs::read(format!("/proc/{pid}/{file}")).unwrap();
+            assert!(!String::from_utf8_lossy(&text).contains(SECRET), "{file} of {pid}");
+        }
+    }
+    // What holders leave in the store is not secret either: everybody who may look sees it.
+    assert!(!place.record("x").to_string().contains(SECRET));
+    run.send(Signal::SIGTERM);
+    let (_, said) = run.finish();
+    assert!(!said.contains(SECRET) && said.contains("acquired"), "{said}");
+}
