@@ -59,5 +59,6 @@ SELECT lease.n, p.let_go AND (lease.id = p.value OR lease.id IS NULL) AS was_hol
            SELECT FROM jsonb_array_elements(p.waiters) AS w (entry)
            WHERE w.entry ->> 'id' = lease.id AND (w.entry ->> 'until')::bigint > p.micros) AS was_waiter,
        p.next IS NOT NULL AND p.next ->> 'inbox' IS DISTINCT FROM p.inbox AS woke,
-       p.value, p.token, p.acquired_at, p.expire_time - p.now AS remaining
+       p.value, p.token, p.acquired_at,
+       floor(extract(epoch FROM p.expire_time - p.now) * 1000000)::bigint AS remaining
 FROM lease JOIN passed_on p ON p.key = lease.key CROSS JOIN told

@@ -1,0 +1,181 @@
+//! The one connection that all requests of a store share, made again when it ends.
+
+mod pooler;
+mod wire;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use distlock_core::{Error, ErrorKind, Result};
+use tokio::sync::{Mutex, mpsc};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Notification, Row};
+
+pub(crate) use self::wire::{Server, Wire};
+use crate::config::PostgresConfig;
+use crate::failure;
+use crate::schema::Schema;
+use crate::statement::Statement;
+
+/// How long all of connecting may take: the driver limits the socket's part only.
+const CONNECT_LIMIT: Duration = Duration::from_secs(10);
+const FIRST_BACKOFF: Duration = Duration::from_millis(20);
+const LAST_BACKOFF: Duration = Duration::from_secs(1);
+/// What is still out on a connection that fell silent gets this long to come back.
+const LAST_CHANCE: Duration = Duration::from_secs(10);
+/// How often a statement that was rolled back because of somebody else is done again.
+const CONFLICTS: u32 = 20;
+
+/// What our statements need of a session of their own. One plan for all sizes of a batch, by the key and never by
+/// a look at the whole table, which may have been small when the plan was made.
+const SETTINGS: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;
+                        SET default_transaction_isolation = 'read committed'";
+
+/// A shared connection. Dropping a future of it leaves the connection as good as it was: what was sent is answered,
+/// and the answer is thrown away.
+#[derive(Debug)]
+pub(crate) struct Link {
+    config: Arc<PostgresConfig>,
+    schema: Schema,
+    state: Mutex<State>,
+    statements: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wire: Option<Arc<Wire>>,
+    /// One that fell silent and may still answer.
+    retired: Weak<Wire>,
+    trouble: Option<Trouble>,
+}
+
+/// Connecting failed, and is not tried again for a moment.
+#[derive(Debug)]
+struct Trouble {
+    until: Instant,
+    backoff: Duration,
+    error: Error,
+}
+
+impl Link {
+    /// Connects, and makes sure that the tables are there.
+    pub(crate) async fn open(config: Arc<PostgresConfig>, schema: Schema) -> Result<Self> {
+        let link = Link { config, schema, state: Mutex::default(), statements: AtomicU64::new(0) };
+        let wire = link.wire().await?;
+        link.schema.ensure(wire.client()).await?;
+        Ok(link)
+    }
+
+    pub(crate) fn config(&self) -> &PostgresConfig {
+        &self.config
+    }
+
+    pub(crate) fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// How many statements were sent.
+    pub(crate) fn statements(&self) -> u64 {
+        self.statements.load(Ordering::Relaxed)
+    }
+
+    /// The connection, made now if there is none. Those who come meanwhile wait for the same one.
+    pub(crate) async fn wire(&self) -> Result<Arc<Wire>> {
+        let mut state = self.state.lock().await;
+        if let Some(wire) = state.wire.take_if(|wire| !wire.is_open()) {
+            drop(wire);
+        }
+        if let Some(wire) = &state.wire {
+            let spare = state.retired.upgrade().is_some_and(|retired| retired.is_open());
+            if !wire.is_silent() || spare {
+                return Ok(Arc::clone(wire));
+            }
+            // Half-open, or stuck behind somebody's row lock: others shall not wait for that.
+            state.retired = Arc::downgrade(wire);
+            let stuck = state.retired.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(LAST_CHANCE).await;
+                if let Some(wire) = stuck.upgrade() {
+                    wire.cut();
+                }
+            });
+            state.wire = None;
+        }
+        if let Some(trouble) = state.trouble.as_ref().filter(|trouble| Instant::now() < trouble.until) {
+            return Err(trouble.error.clone());
+        }
+        match open_wire(&self.config, None).await {
+            Ok(wire) => {
+                let wire = Arc::new(wire);
+                state.trouble = None;
+                state.wire = Some(Arc::clone(&wire));
+                Ok(wire)
+            }
+            Err(error) => {
+                let backoff =
+                    state.trouble.as_ref().map_or(FIRST_BACKOFF, |t| (t.backoff * 2).min(LAST_BACKOFF));
+                let until = Instant::now() + backoff.mul_f64(0.5 + fastrand::f64());
+                state.trouble = Some(Trouble { until, backoff, error: error.clone() });
+                Err(error)
+            }
+        }
+    }
+
+    /// A connection beside the shared one, for messages that the server sends unasked.
+    pub(crate) async fn listener(&self, mail: mpsc::UnboundedSender<Notification>) -> Result<Wire> {
+        open_wire(&self.config, Some(mail)).await
+    }
+
+    /// Runs a statement: in one round trip, and again if it was rolled back because of somebody else.
+    ///
+    /// # Cancel safety
+    /// Dropping it may leave the statement carried out or not.
+    pub(crate) async fn run(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>> {
+        let mut conflicts = 0;
+        let mut created = false;
+        loop {
+            let wire = self.wire().await?;
+            self.statements.fetch_add(1, Ordering::Relaxed);
+            let error = match wire.run(statement, parameters).await {
+                Ok(rows) => return Ok(rows),
+                Err(error) => error,
+            };
+            if failure::is_conflict(&error) && conflicts < CONFLICTS {
+                conflicts += 1;
+                tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=2 * u64::from(conflicts)))).await;
+            } else if failure::is_lost_statement(&error) && wire.forget_prepared() {
+                tracing::debug!("prepared statements get lost here: they are sent whole from now on");
+            } else if failure::is_missing_table(&error) && !created {
+                created = true;
+                self.schema.ensure(wire.client()).await?;
+            } else {
+                if failure::is_read_only(&error) {
+                    // Somebody else may be the primary by now.
+                    wire.cut();
+                }
+                return Err(failure::of_statement(&error));
+            }
+        }
+    }
+}
+
+async fn open_wire(
+    config: &PostgresConfig,
+    mail: Option<mpsc::UnboundedSender<Notification>>,
+) -> Result<Wire> {
+    let opening = async {
+        let wire = Wire::open(config, mail).await?;
+        wire.set(SETTINGS).await?;
+        Ok(wire)
+    };
+    match tokio::time::timeout(CONNECT_LIMIT, opening).await {
+        Ok(opened) => opened,
+        Err(_) => Err(Error::new(ErrorKind::Unavailable, format!("no session within {CONNECT_LIMIT:?}"))
+            .advise("check that the server runs and can be reached from here")),
+    }
+}

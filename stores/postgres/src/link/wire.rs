@@ -1,0 +1,224 @@
+//! One connection: what it leads to, what was prepared on it, and whether it still answers.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use distlock_core::{Error, ErrorKind, Result};
+use tokio::sync::{OnceCell, mpsc};
+use tokio::task::AbortHandle;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Notification, Row};
+use tokio_util::sync::CancellationToken;
+
+use super::pooler;
+use crate::config::PostgresConfig;
+use crate::failure;
+use crate::statement::Statement;
+
+/// The oldest server that knows what our statements say.
+const OLDEST: i32 = 120_000;
+/// A statement is prepared when it comes again this often: a program that takes one lock and ends gains nothing.
+const PREPARE_AFTER: u32 = 3;
+/// With a request out and no sign of life for this long, a connection is under suspicion.
+const SUSPICIOUS: Duration = Duration::from_secs(1);
+
+/// What a connection was told about the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Server {
+    /// As the server writes it: 150018.
+    pub(crate) version: i32,
+    /// A pooler stands in between.
+    pub(crate) pooled: bool,
+    /// Text is kept as UTF-8; elsewhere not every character has a place.
+    pub(crate) utf8: bool,
+    /// The server's own process for this session, if it is always the same.
+    pub(crate) process: i32,
+}
+
+/// A connection that many share: requests are sent as they come, and answered in that order.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    client: Client,
+    pub(crate) server: Server,
+    /// Ends when the connection does, whoever ended it.
+    pub(crate) ended: CancellationToken,
+    driver: AbortHandle,
+    prepared: [Slot; Statement::SLOTS],
+    whole: AtomicBool,
+    pulse: Pulse,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    uses: AtomicU32,
+    statement: OnceCell<tokio_postgres::Statement>,
+}
+
+impl Wire {
+    /// Connects, and finds out what is at the other end. Messages that the server sends unasked go to `mail`.
+    pub(crate) async fn open(
+        config: &PostgresConfig,
+        mail: Option<mpsc::UnboundedSender<Notification>>,
+    ) -> Result<Wire> {
+        let tls = config.tls.connector()?;
+        let (client, mut connection) =
+            config.driver.connect(tls).await.map_err(|error| failure::of_connecting(&error))?;
+        let ended = CancellationToken::new();
+        let over = ended.clone().drop_guard();
+        let driver = tokio::spawn(async move {
+            // Dropped with this task, also when it is aborted or its runtime goes.
+            let _over = over;
+            while let Some(message) = poll_fn(|context| connection.poll_message(context)).await {
+                match message {
+                    Ok(AsyncMessage::Notification(message)) => {
+                        if let Some(mail) = &mail {
+                            let _ = mail.send(message);
+                        }
+                    }
+                    Ok(AsyncMessage::Notice(notice)) => {
+                        tracing::debug!(notice = notice.message(), "the server says")
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        tracing::debug!(%error, "a connection ended");
+                        return;
+                    }
+                }
+            }
+        })
+        .abort_handle();
+        let server = look_around(&client).await?;
+        let wire = Wire {
+            client,
+            server,
+            ended,
+            driver,
+            prepared: Default::default(),
+            whole: AtomicBool::new(server.pooled),
+            pulse: Pulse::default(),
+        };
+        Ok(wire)
+    }
+
+    /// Settings of the session, where it is ours alone: behind a pooler they would become somebody else's.
+    pub(crate) async fn set(&self, settings: &str) -> Result<()> {
+        if self.server.pooled {
+            return Ok(());
+        }
+        self.client.batch_execute(settings).await.map_err(|error| failure::of_statement(&error))
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        !self.ended.is_cancelled() && !self.client.is_closed()
+    }
+
+    /// Whether something is out and nothing comes back.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.pulse.silent_for() > SUSPICIOUS
+    }
+
+    /// Ends the connection at once, whatever is under way on it.
+    pub(crate) fn cut(&self) {
+        self.driver.abort();
+    }
+
+    /// From now on statements are sent whole: what was prepared is not there. False if they were already.
+    pub(crate) fn forget_prepared(&self) -> bool {
+        !self.whole.swap(true, Ordering::Relaxed)
+    }
+
+    pub(crate) async fn run(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let _beat = self.pulse.begin();
+        if !self.whole.load(Ordering::Relaxed) {
+            let slot = &self.prepared[statement.slot];
+            if slot.uses.fetch_add(1, Ordering::Relaxed) >= PREPARE_AFTER {
+                let prepare = || self.client.prepare_typed(&statement.text, statement.types);
+                let prepared = slot.statement.get_or_try_init(prepare).await?;
+                return self.client.query(prepared, parameters).await;
+            }
+        }
+        let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+            parameters.iter().copied().zip(statement.types.iter().cloned()).collect();
+        self.client.query_typed(&statement.text, &typed).await
+    }
+}
+
+async fn look_around(client: &Client) -> Result<Server> {
+    let told = pooler::told_process(client).await;
+    let row = client
+        .query_typed(
+            "SELECT pg_backend_pid(), current_setting('server_version_num')::integer,
+                    current_setting('server_encoding') = 'UTF8'",
+            &[],
+        )
+        .await
+        .map_err(|error| failure::of_statement(&error))?;
+    let unreadable = |error: &tokio_postgres::Error| Error::new(ErrorKind::Internal, error.to_string());
+    let row =
+        row.first().ok_or_else(|| Error::new(ErrorKind::Internal, "the server told nothing of itself"))?;
+    let process: i32 = row.try_get(0).map_err(|error| unreadable(&error))?;
+    let server = Server {
+        version: row.try_get(1).map_err(|error| unreadable(&error))?,
+        pooled: told != Some(process),
+        utf8: row.try_get(2).map_err(|error| unreadable(&error))?,
+        process,
+    };
+    if server.version < OLDEST {
+        let version = server.version / 10_000;
+        return Err(Error::new(ErrorKind::Unsupported, format!("the server is PostgreSQL {version}"))
+            .advise("use PostgreSQL 12 or later"));
+    }
+    Ok(server)
+}
+
+/// When something last came back, and how much is still out.
+#[derive(Debug)]
+struct Pulse {
+    out: AtomicUsize,
+    last: Mutex<Instant>,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Pulse { out: AtomicUsize::new(0), last: Mutex::new(Instant::now()) }
+    }
+}
+
+impl Pulse {
+    fn begin(&self) -> Beat<'_> {
+        if self.out.fetch_add(1, Ordering::SeqCst) == 0 {
+            self.touch();
+        }
+        Beat(self)
+    }
+
+    fn touch(&self) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    fn silent_for(&self) -> Duration {
+        if self.out.load(Ordering::SeqCst) == 0 {
+            return Duration::ZERO;
+        }
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+}
+
+struct Beat<'a>(&'a Pulse);
+
+impl Drop for Beat<'_> {
+    fn drop(&mut self) {
+        self.0.touch();
+        self.0.out.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,2 @@
+-- (to come)
+SELECT 1;
