@@ -1,14 +1,30 @@
-//! The contract, against real servers.
+//! The contract, against real servers: one Redis, one Valkey, a Cluster of three masters with a replica each, and a
+//! Redlock of five.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use distlock_core::store::Backend;
-use distlock_redis::{RedisConfig, RedisStore};
-use distlock_testkit::conformance::{Fixture, Others};
-use distlock_testkit::servers::RedisServer;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use distlock_core::store::Backend;
+use distlock_redis::DRIVER;
+use distlock_testkit::conformance::{Fixture, Others};
+use distlock_testkit::servers::{RedisCluster, RedisServer, wait_for};
+
+/// As the facade does it.
 async fn connect(url: &str) -> Backend {
-    let config = RedisConfig::parse(url).expect("a good URL");
-    Backend::lease(RedisStore::connect(config).await.expect("a server that runs"))
+    let url = distlock_core::store::StoreUrl::parse(url).expect("a good URL");
+    (DRIVER.connect)(url).await.expect("servers that run")
+}
+
+/// What keeps the cases apart that share servers.
+fn own_prefix() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("case-{}-{}:", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn hosts(servers: &[RedisServer]) -> String {
+    servers.iter().map(|server| server.addr().to_string()).collect::<Vec<_>>().join(",")
 }
 
 /// One server for each case.
@@ -41,7 +57,117 @@ impl Fixture for Redis {
     }
 }
 
+/// One Valkey server for each case, with a clock that can be set.
+struct Valkey(RedisServer);
+
+impl Fixture for Valkey {
+    async fn open() -> Self {
+        Valkey(RedisServer::configure().valkey().movable_clock().start())
+    }
+
+    async fn connect(&self) -> Backend {
+        connect(&self.0.url()).await
+    }
+
+    fn others(&self) -> Others {
+        Others::Processes(self.0.url())
+    }
+
+    async fn join(url: String) -> Backend {
+        connect(&url).await
+    }
+
+    async fn move_clock(&self, seconds: i64) {
+        self.0.set_clock_offset(&format!("{seconds:+}"));
+        wait_for("the server reads its clock", Duration::from_secs(5), || {
+            let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+            let theirs: i64 = self.0.command(&["TIME"]).list()[0].text().parse().unwrap();
+            let offset = theirs - i64::try_from(ours.as_secs()).unwrap();
+            (offset - seconds).abs().le(&2).then_some(())
+        });
+    }
+}
+
+/// One Cluster for all cases.
+struct Cluster {
+    prefix: String,
+}
+
+impl Cluster {
+    fn url(&self) -> String {
+        static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
+        let cluster = CLUSTER.get_or_init(RedisCluster::start);
+        format!("redis+cluster://{}?distlock.prefix={}", hosts(cluster.nodes()), self.prefix)
+    }
+}
+
+impl Fixture for Cluster {
+    async fn open() -> Self {
+        Cluster { prefix: own_prefix() }
+    }
+
+    async fn connect(&self) -> Backend {
+        connect(&self.url()).await
+    }
+
+    fn others(&self) -> Others {
+        Others::Processes(self.url())
+    }
+
+    async fn join(url: String) -> Backend {
+        connect(&url).await
+    }
+}
+
+/// Five servers for all cases.
+struct Redlock {
+    prefix: String,
+}
+
+impl Redlock {
+    fn url(&self) -> String {
+        static SERVERS: OnceLock<Vec<RedisServer>> = OnceLock::new();
+        let servers = SERVERS.get_or_init(|| RedisServer::start_many(5));
+        // The machine that runs the tests is busy: an answer may take longer than it should.
+        let patience = "distlock.node_timeout=500ms";
+        format!("redlock://{}?distlock.prefix={}&{patience}", hosts(servers), self.prefix)
+    }
+}
+
+impl Fixture for Redlock {
+    async fn open() -> Self {
+        Redlock { prefix: own_prefix() }
+    }
+
+    async fn connect(&self) -> Backend {
+        connect(&self.url()).await
+    }
+
+    fn others(&self) -> Others {
+        Others::Processes(self.url())
+    }
+
+    async fn join(url: String) -> Backend {
+        connect(&url).await
+    }
+}
+
 mod redis {
     use super::Redis;
     distlock_testkit::conformance!(Redis, faults: [cut_connections, restart]);
+}
+
+mod valkey {
+    use super::Valkey;
+    distlock_testkit::conformance!(Valkey, faults: [move_clock]);
+}
+
+mod cluster {
+    use super::Cluster;
+    distlock_testkit::conformance!(Cluster);
+}
+
+mod redlock {
+    use super::Redlock;
+    distlock_testkit::conformance!(Redlock);
 }
