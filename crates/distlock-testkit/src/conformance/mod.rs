@@ -42,6 +42,7 @@ mod polls;
 mod run;
 mod stage;
 mod stalls;
+mod ways;
 
 pub use fixture::{Fixture, Others, Pace};
 pub use polls::{Polled, poll_times};

@@ -28,6 +28,7 @@ struct Inner<F> {
     logs: TempDir,
     director: Arc<Recorder>,
     engines: AtomicU64,
+    recorders: AtomicU64,
 }
 
 impl<F> Clone for Stage<F> {
@@ -46,7 +47,15 @@ impl<F: Fixture> Stage<F> {
     pub(super) fn new(fixture: F, entry: &'static str, pace: Pace) -> Self {
         let logs = tempfile::tempdir().expect("a folder for the logs");
         let director = Recorder::create(logs.path(), "director");
-        Stage(Arc::new(Inner { fixture, pace, entry, logs, director, engines: AtomicU64::new(1) }))
+        Stage(Arc::new(Inner {
+            fixture,
+            pace,
+            entry,
+            logs,
+            director,
+            engines: AtomicU64::new(1),
+            recorders: AtomicU64::new(1),
+        }))
     }
 
     /// The store under test.
@@ -106,17 +115,18 @@ impl<F: Fixture> Stage<F> {
         }
     }
 
-    /// A log for somebody in this process.
+    /// A log for somebody in this process. A number makes the name unique.
     #[must_use]
     pub fn recorder(&self, name: &str) -> Arc<Recorder> {
-        Recorder::create(self.0.logs.path(), name)
+        let number = self.0.recorders.fetch_add(1, Ordering::Relaxed);
+        Recorder::create(self.0.logs.path(), &format!("{name}-{number}"))
     }
 
-    /// Somebody in another process.
+    /// Somebody in another process. A number makes the name unique.
     #[must_use]
     pub fn actor(&self, name: &str, terms: Terms) -> Actor {
-        let mut role =
-            Role { name: name.to_owned(), logs: self.0.logs.path().to_owned(), terms, address: None };
+        let name = format!("{name}-{}", self.0.recorders.fetch_add(1, Ordering::Relaxed));
+        let mut role = Role { name, logs: self.0.logs.path().to_owned(), terms, address: None };
         match self.0.fixture.others() {
             Others::Processes(address) => {
                 role.address = Some(address);
@@ -197,6 +207,26 @@ impl<F: Fixture> Stage<F> {
 
     fn patience(&self, what: String) -> Patience {
         Patience { begun: Instant::now(), limit: self.pace().patience, what, seen: String::new() }
+    }
+
+    /// Plays something for each of these at the same time.
+    ///
+    /// # Panics
+    /// If one of them does.
+    pub async fn for_each<P>(&self, wants: Vec<Want>, play: impl Fn(Stage<F>, Want) -> P)
+    where
+        P: Future<Output = ()> + Send + 'static,
+    {
+        let mut playing = tokio::task::JoinSet::new();
+        for want in wants {
+            playing.spawn(play(self.clone(), want));
+        }
+        playing.join_all().await;
+    }
+
+    /// Whether the store has leases, which can expire; otherwise it has sessions.
+    pub async fn has_leases(&self) -> bool {
+        matches!(self.0.fixture.connect().await, Backend::Lease(_))
     }
 
     /// Fails the case if something does not end in time.

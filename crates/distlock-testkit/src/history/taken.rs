@@ -78,7 +78,6 @@ impl Taken {
     ///
     /// # Panics
     /// Never: a guard leaves only with this value.
-    #[must_use]
     pub fn into_guard(mut self) -> Guard {
         self.guard.take().expect("it leaves only with this value")
     }

@@ -55,10 +55,12 @@ impl Want {
         Want::Permits { name: name.into(), permits, wanted }
     }
 
-    /// Every way to be alone with this name that a store of these capabilities has.
+    /// Every way of being alone that a store of these capabilities has. All have this name but the fair mutex, which
+    /// would otherwise be the same lock as the plain one.
     #[must_use]
     pub fn every_exclusive(capabilities: &Capabilities, name: &str) -> Vec<Want> {
-        let all = [Want::mutex(name), Want::fair(name), Want::write(name), Want::permits(name, 1, 1)];
+        let fair = Want::fair(format!("{name}, fairly"));
+        let all = [Want::mutex(name), fair, Want::write(name), Want::permits(name, 1, 1)];
         all.into_iter().filter(|want| want.is_offered(capabilities)).collect()
     }
 

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_core::store::Backend;
-
 use crate::actors::Terms;
 use crate::conformance::{Fixture, Stage};
 use crate::history::{Recorder, Want};
@@ -17,20 +15,14 @@ fn mortal<F: Fixture>(stage: &Stage<F>, frees_on_crash: bool) -> Terms {
 /// A waiter in another process has the lock soon after its holder was killed.
 pub async fn a_killed_holder_frees_the_lock_for_a_waiter<F: Fixture>(stage: Stage<F>) {
     let locks = stage.locks().await;
-    let mut tasks = tokio::task::JoinSet::new();
-    for (n, want) in Want::every_exclusive(locks.capabilities(), "orphaned").into_iter().enumerate() {
-        // A name of its own: all of this goes on at the same time.
-        let want = match want {
-            Want::FairMutex(_) => Want::fair("orphaned fairly"),
-            want => want,
-        };
-        let stage = stage.clone();
-        tasks.spawn(async move {
+    let wants = Want::every_exclusive(locks.capabilities(), "orphaned");
+    stage
+        .for_each(wants, |stage, want| async move {
             let locks = stage.locks().await;
             let frees_on_crash = locks.capabilities().frees_on_crash;
-            let holder = stage.actor(&format!("holder-{n}"), mortal(&stage, frees_on_crash));
+            let holder = stage.actor("holder", mortal(&stage, frees_on_crash));
             let before = stage.within("a grant", holder.take(1, &want)).await;
-            let waiter = stage.actor(&format!("waiter-{n}"), stage.lasting());
+            let waiter = stage.actor("waiter", stage.lasting());
             let waiting = waiter.take(1, &want);
             stage.until_waiting(&locks, &want, 1).await;
             let killed = Instant::now();
@@ -45,9 +37,8 @@ pub async fn a_killed_holder_frees_the_lock_for_a_waiter<F: Fixture>(stage: Stag
             assert!(late < stage.pace().patience / 4, "{want:?} was free, and its waiter came {late:?} late");
             assert!(after > before, "the token of {want:?} fell from {before} to {after} with a crash");
             waiter.leave().await;
-        });
-    }
-    tasks.join_all().await;
+        })
+        .await;
 }
 
 /// Permits and readers: each of them dies, and everything can be had again.
@@ -64,8 +55,8 @@ pub async fn killed_holders_of_a_part_free_it<F: Fixture>(stage: Stage<F>) {
             continue;
         }
         let mut holders = Vec::new();
-        for n in 0..2 {
-            let holder = stage.actor(&format!("{}-{n}", part.kind()), terms);
+        for _ in 0..2 {
+            let holder = stage.actor("holder", terms);
             stage.within("a grant", holder.take(1, &part)).await;
             holders.push(holder);
         }
@@ -80,17 +71,13 @@ pub async fn killed_holders_of_a_part_free_it<F: Fixture>(stage: Stage<F>) {
 /// The one who would be next dies while it waits. Those behind it get their turn all the same.
 pub async fn a_killed_waiter_blocks_nobody<F: Fixture>(stage: Stage<F>) {
     let locks = stage.locks().await;
-    let mut tasks = tokio::task::JoinSet::new();
-    for (n, want) in Want::every_exclusive(locks.capabilities(), "waited for").into_iter().enumerate() {
-        let want = match want {
-            Want::FairMutex(_) => Want::fair("waited for fairly"),
-            want => want,
-        };
-        let (stage, recorder) = (stage.clone(), stage.recorder(&format!("taker-{n}")));
-        tasks.spawn(async move {
+    let wants = Want::every_exclusive(locks.capabilities(), "waited for");
+    stage
+        .for_each(wants, |stage, want| async move {
+            let recorder = stage.recorder("taker");
             let (holder, next) = (stage.locks().await, stage.locks().await);
             let held = stage.take(&recorder, &holder, &want).await;
-            let doomed = stage.actor(&format!("doomed-{n}"), stage.expiring());
+            let doomed = stage.actor("doomed", stage.expiring());
             let waiting = doomed.take(1, &want);
             stage.until_waiting(&holder, &want, 1).await;
             doomed.kill().await;
@@ -98,9 +85,8 @@ pub async fn a_killed_waiter_blocks_nobody<F: Fixture>(stage: Stage<F>) {
             let heir = tokio::spawn(take(stage.clone(), recorder, next, want.clone()));
             held.release().await.unwrap();
             stage.within(format!("a way past a dead waiter for {want:?}"), heir).await.unwrap();
-        });
-    }
-    tasks.join_all().await;
+        })
+        .await;
 }
 
 async fn take<F: Fixture>(
@@ -132,7 +118,7 @@ pub async fn a_runtime_that_ends_leaves_no_more_than_a_crash_does<F: Fixture>(st
     let guard = tokio::task::spawn_blocking(taker).await.unwrap();
     let recorder = stage.recorder("heir");
     let token = guard.token();
-    if matches!(stage.fixture().connect().await, Backend::Session(_)) {
+    if !stage.has_leases().await {
         // The session lives with the guard, which is the last to hold on to its engine.
         drop(guard);
         let next = stage.take(&recorder, &locks, &want).await;

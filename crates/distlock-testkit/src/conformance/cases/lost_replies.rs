@@ -127,26 +127,29 @@ pub async fn a_failed_renewal_changes_nothing<F: Fixture>(stage: Stage<F>) {
 
 /// Renewals that all fail: the guard is lost before the store may give the lock away, and the history shows it.
 pub async fn a_holder_cut_off_from_its_store_is_lost_in_time<F: Fixture>(stage: Stage<F>) {
+    let capabilities = stage.locks().await.capabilities().clone();
+    stage.for_each(Want::every_exclusive(&capabilities, "cut off"), cut_off).await;
+}
+
+async fn cut_off<F: Fixture>(stage: Stage<F>, want: Want) {
     let Some((locks, faults)) = stage.faulty_locks_on(stage.expiring()).await else {
         return only_for_leases();
     };
     let other = stage.locks().await;
     let recorder = stage.recorder("both");
-    for want in Want::every_exclusive(locks.capabilities(), "cut off") {
-        let held = stage.take(&recorder, &locks, &want).await;
-        faults.always_all(Fault::fail());
-        let next = tokio::spawn({
-            let (stage, recorder) = (stage.clone(), Arc::clone(&recorder));
-            let (other, want) = (other.clone(), want.clone());
-            async move { stage.take(&recorder, &other, &want).await }
-        });
-        while held.look() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        let next = stage.within(format!("the next holder of {want:?}"), next).await.unwrap();
-        let error = recorder.take_within(&locks, &want, Duration::from_millis(50)).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unavailable, "an outage must not look like contention: {error}");
-        faults.heal();
-        next.release().await.unwrap();
+    let held = stage.take(&recorder, &locks, &want).await;
+    faults.always_all(Fault::fail());
+    let next = tokio::spawn({
+        let (stage, recorder) = (stage.clone(), Arc::clone(&recorder));
+        let want = want.clone();
+        async move { stage.take(&recorder, &other, &want).await }
+    });
+    while held.look() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
     }
+    let next = stage.within(format!("the next holder of {want:?}"), next).await.unwrap();
+    let error = recorder.take_within(&locks, &want, Duration::from_millis(50)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "an outage must not look like contention: {error}");
+    faults.heal();
+    next.release().await.unwrap();
 }

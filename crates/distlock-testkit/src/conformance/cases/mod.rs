@@ -16,6 +16,7 @@ pub mod names;
 pub mod protocol;
 pub mod rw_lock;
 pub mod semaphore;
+pub mod stale_guards;
 pub mod tokens;
 pub mod waiting;
 
@@ -45,9 +46,12 @@ macro_rules! __conformance_cases {
                 a_broken_lock_turns_its_guard_lost
                 the_work_under_a_lost_lock_is_cancelled
                 a_guard_that_was_lost_before_anybody_asked_says_so_at_once
-                a_stale_guard_leaves_its_successor_alone
-                a_dropped_stale_guard_leaves_its_successor_alone
                 a_paused_holder_knows_at_once_that_it_lost
+            }
+            stale_guards {
+                releasing_a_lost_guard_says_so_and_leaves_its_successor_alone
+                dropping_a_lost_guard_leaves_its_successor_alone
+                a_successor_of_the_same_engine_is_left_alone_too
             }
             crash {
                 a_killed_holder_frees_the_lock_for_a_waiter

@@ -1,7 +1,6 @@
 //! For one resource tokens strictly increase, whatever ends a hold.
 
 use distlock_core::Locks;
-use distlock_core::store::Backend;
 
 use crate::actors::Terms;
 use crate::conformance::{Fixture, Stage};
@@ -37,23 +36,16 @@ impl Rising {
 /// for every way of being alone with it.
 pub async fn tokens_rise_whatever_ends_a_hold<F: Fixture>(stage: Stage<F>) {
     let locks = stage.locks().await;
-    let mut tasks = tokio::task::JoinSet::new();
-    for (n, want) in Want::every_exclusive(locks.capabilities(), "counted").into_iter().enumerate() {
-        // Names of their own: fair and plain users share the tokens of a mutex.
-        let want = match want {
-            Want::FairMutex(_) => Want::fair("counted fairly"),
-            want => want,
-        };
-        let stage = stage.clone();
-        tasks.spawn(async move {
-            let recorder = stage.recorder(&format!("taker-{n}"));
-            end_in_every_way(&stage, Rising { recorder, want, last: 0 }, n).await;
-        });
-    }
-    tasks.join_all().await;
+    let wants = Want::every_exclusive(locks.capabilities(), "counted");
+    stage
+        .for_each(wants, |stage, want| async move {
+            let recorder = stage.recorder("taker");
+            end_in_every_way(&stage, Rising { recorder, want, last: 0 }).await;
+        })
+        .await;
 }
 
-async fn end_in_every_way<F: Fixture>(stage: &Stage<F>, mut rising: Rising, n: usize) {
+async fn end_in_every_way<F: Fixture>(stage: &Stage<F>, mut rising: Rising) {
     let (one, other) = (stage.locks().await, stage.locks().await);
     rising.take(stage, &one, "nothing").await.release().await.unwrap();
     drop(rising.take(stage, &other, "a release").await);
@@ -61,13 +53,13 @@ async fn end_in_every_way<F: Fixture>(stage: &Stage<F>, mut rising: Rising, n: u
 
     let unextended = stage.locks_on(Terms { auto_extend: false, ..stage.expiring() }).await;
     let expires = rising.take(stage, &unextended, "a release").await;
-    if matches!(stage.fixture().connect().await, Backend::Lease(_)) {
+    if stage.has_leases().await {
         stage.within("the end of a lease", expires.wait_for_loss()).await;
     }
     drop(expires);
     rising.take(stage, &other, "an expiry").await.release().await.unwrap();
 
-    let actor = stage.actor(&format!("victim-{n}"), stage.expiring());
+    let actor = stage.actor("victim", stage.expiring());
     let token = stage.within("a grant", actor.take(1, &rising.want)).await;
     rising.check(token, "a release");
     actor.kill().await;

@@ -34,27 +34,31 @@ pub async fn a_time_limit_of_zero_is_one_attempt<F: Fixture>(stage: Stage<F>) {
 
 /// A time limit is kept: not before, and not much after. What waited leaves nothing.
 pub async fn a_time_limit_ends_the_wait_in_time<F: Fixture>(stage: Stage<F>) {
+    let capabilities = stage.locks().await.capabilities().clone();
+    stage.for_each(Want::every_exclusive(&capabilities, "never free"), time_out).await;
+}
+
+async fn time_out<F: Fixture>(stage: Stage<F>, want: Want) {
     let (holder, other) = (stage.locks().await, stage.locks().await);
     let recorder = stage.recorder("holder");
     let limit = Duration::from_millis(150);
     let late = limit + stage.pace().patience / 4;
-    for want in Want::every_exclusive(holder.capabilities(), "never free") {
-        let held = stage.take(&recorder, &holder, &want).await;
-        for locks in [&other, &holder] {
-            let begun = Instant::now();
-            let error = want.acquire(locks).timeout(limit).await.unwrap_err();
-            assert!((limit..late).contains(&begun.elapsed()), "{limit:?} took {:?}", begun.elapsed());
-            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-            assert_eq!(error.store(), Some(locks.store()));
-            assert_eq!(error.resource().map(|resource| resource.name()), Some(want.name()));
-            let begun = Instant::now();
-            assert!(want.try_acquire(locks).timeout(limit).await.unwrap().is_none());
-            assert!((limit..late).contains(&begun.elapsed()), "{limit:?} took {:?}", begun.elapsed());
-        }
-        stage.until_nobody_waits(&other, &want).await;
-        held.release().await.unwrap();
-        stage.take(&recorder, &other, &want).await.release().await.unwrap();
+    let held = stage.take(&recorder, &holder, &want).await;
+    for locks in [&other, &holder] {
+        let begun = Instant::now();
+        let error = want.acquire(locks).timeout(limit).await.unwrap_err();
+        assert!((limit..late).contains(&begun.elapsed()), "{limit:?} took {:?}", begun.elapsed());
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        assert_eq!(error.store(), Some(locks.store()));
+        assert_eq!(error.resource().map(|resource| resource.name()), Some(want.name()));
+        let begun = Instant::now();
+        assert!(want.try_acquire(locks).timeout(limit).await.unwrap().is_none());
+        assert!((limit..late).contains(&begun.elapsed()), "{limit:?} took {:?}", begun.elapsed());
     }
+    stage.until_nobody_waits(&other, &want).await;
+    assert!(held.look());
+    held.release().await.unwrap();
+    stage.take(&recorder, &other, &want).await.release().await.unwrap();
 }
 
 /// A waiter whose time limit lies ahead gets the lock when it becomes free.

@@ -1,0 +1,34 @@
+//! The fixture of a broken store.
+
+use distlock_core::memory::MemoryStore;
+use distlock_core::store::Backend;
+
+use super::{BrokenStore, Defect};
+use crate::conformance::{Fixture, Others};
+
+/// A memory store with a defect, or without one.
+#[derive(Debug)]
+pub struct BrokenFixture(BrokenStore);
+
+impl BrokenFixture {
+    /// A fresh store with this defect.
+    #[must_use]
+    pub fn with(defect: Defect) -> Self {
+        BrokenFixture(BrokenStore::new(MemoryStore::new(), Some(defect)))
+    }
+}
+
+impl Fixture for BrokenFixture {
+    /// A store without a defect.
+    async fn open() -> Self {
+        BrokenFixture(BrokenStore::new(MemoryStore::new(), None))
+    }
+
+    async fn connect(&self) -> Backend {
+        Backend::lease(self.0.clone())
+    }
+
+    fn others(&self) -> Others {
+        Others::Threads { because: "a memory store lives in one process" }
+    }
+}

@@ -1,0 +1,279 @@
+//! A memory store with one defect.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_core::memory::MemoryStore;
+use distlock_core::store::{
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, PushedGrant, Query,
+    Record, Released, Renewal, Store, Waiting, Wake, WakeStream,
+};
+use distlock_core::{Error, ErrorKind, FencingToken, LockId, Resource, Result, WRITER_WEIGHT};
+use futures_util::StreamExt;
+
+use super::Defect;
+use super::names::{bent, bent_id};
+use super::tokens::DeletedCounts;
+
+/// A memory store with one defect, or with none. Clones share everything.
+#[derive(Clone, Debug)]
+pub struct BrokenStore {
+    inner: MemoryStore,
+    defect: Option<Defect>,
+    counts: Arc<DeletedCounts>,
+    renewals: Arc<AtomicU64>,
+}
+
+impl BrokenStore {
+    /// Breaks a memory store.
+    #[must_use]
+    pub fn new(inner: MemoryStore, defect: Option<Defect>) -> Self {
+        BrokenStore { inner, defect, counts: Arc::default(), renewals: Arc::default() }
+    }
+
+    fn has(&self, defect: Defect) -> bool {
+        self.defect == Some(defect)
+    }
+
+    fn expiry(&self, asked: Duration) -> Duration {
+        match self.defect {
+            Some(Defect::ExpiresEarly) => asked / 4,
+            Some(Defect::NeverExpires) => Duration::from_secs(3600),
+            _ => asked,
+        }
+    }
+
+    fn claim(&self, claim: &Claim) -> Claim {
+        let mut bent_claim = Claim {
+            resource: bent(self.defect, &claim.resource, claim.capacity),
+            lock_id: bent_id(self.defect, &claim.lock_id),
+            expiry: self.expiry(claim.expiry),
+            ..claim.clone()
+        };
+        let writes = claim.weight == WRITER_WEIGHT;
+        match self.defect {
+            Some(Defect::TwoWriters) if writes => bent_claim.weight = WRITER_WEIGHT / 2,
+            Some(Defect::ReaderBesideWriter) if writes => bent_claim.weight = WRITER_WEIGHT - 1,
+            Some(Defect::NoQueue) => bent_claim.waiting = None,
+            Some(Defect::OneAttemptWaits) => {
+                let waiting = || Waiting { inbox: Inbox::new("nobody"), ttl: Duration::from_secs(60) };
+                bent_claim.waiting.get_or_insert_with(waiting);
+            }
+            _ => {}
+        }
+        bent_claim
+    }
+
+    fn lease(&self, lease: &Lease) -> Lease {
+        Lease {
+            resource: bent(self.defect, &lease.resource, lease.capacity),
+            lock_id: bent_id(self.defect, &lease.lock_id),
+            expiry: self.expiry(lease.expiry),
+            // A made-up token must not get into the records of the store below.
+            token: FencingToken::new(0),
+            ..lease.clone()
+        }
+    }
+
+    async fn holders(&self, resource: &Resource) -> Vec<Holder> {
+        let query = Query { kind: Some(resource.kind()), ..Query::named(resource.name()) };
+        let found = self.inner.inspect(&query).await.expect("a memory store answers");
+        found.into_iter().flat_map(|record| record.holders).collect()
+    }
+
+    /// A token as this store gives it out.
+    async fn token(&self, resource: &Resource, lock_id: &LockId, token: FencingToken) -> FencingToken {
+        match self.defect {
+            Some(Defect::TokenRestartsAtRelease | Defect::TokenRestartsAtBreak) => {
+                self.counts.token(resource, lock_id)
+            }
+            Some(Defect::TokenSharedByHolders) => {
+                self.holders(resource).await.iter().filter_map(|holder| holder.token).min().unwrap_or(token)
+            }
+            _ => token,
+        }
+    }
+
+    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+        let claim = self.claim(claim);
+        let holders = self.holders(&claim.resource).await;
+        if self.has(Defect::ChecksThenSets) && holders.is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            self.inner.break_lock(&claim.resource).await?;
+        }
+        if self.has(Defect::ForgetsWhoAsked) && holders.iter().any(|holder| holder.lock_id == claim.lock_id) {
+            return Ok(Attempt::Busy { retry_after: None });
+        }
+        let mut answers = self.inner.try_acquire(std::slice::from_ref(&claim)).await?;
+        match answers.pop().expect("one answer for one claim")? {
+            Attempt::Granted { token } => {
+                let token = self.token(&claim.resource, &claim.lock_id, token).await;
+                Ok(Attempt::Granted { token })
+            }
+            Attempt::Busy { .. } if self.has(Defect::DoesNotSayWhen) => {
+                Ok(Attempt::Busy { retry_after: None })
+            }
+            busy @ Attempt::Busy { .. } => Ok(busy),
+        }
+    }
+
+    async fn extend(&self, lease: &Lease) -> Result<Renewal> {
+        let kept = self.lease(lease);
+        let one = std::slice::from_ref(&kept);
+        if self.has(Defect::FailedExtendFrees) && self.renewals.fetch_add(1, Ordering::SeqCst) % 2 == 1 {
+            self.inner.release(one).await?;
+            return Err(Error::new(ErrorKind::Unavailable, "the extension failed").with_unknown_outcome());
+        }
+        let renewed = self.inner.renew(one).await?.pop().expect("one answer for one lease")?;
+        match (self.defect, renewed) {
+            (Some(Defect::ExtendFrees), Renewal::Extended) => {
+                self.inner.release(one).await?;
+                Ok(Renewal::Extended)
+            }
+            (Some(Defect::ExtendsWhatIsNotOurs), Renewal::NotYours) => Ok(Renewal::Extended),
+            (Some(Defect::ExtendTakesAgain), Renewal::NotYours) => {
+                let again = Claim {
+                    resource: kept.resource.clone(),
+                    lock_id: kept.lock_id.clone(),
+                    weight: kept.weight,
+                    capacity: kept.capacity,
+                    expiry: kept.expiry,
+                    waiting: None,
+                    in_turn: false,
+                };
+                let taken =
+                    self.inner.try_acquire(&[again]).await?.pop().expect("one answer for one claim")?;
+                Ok(match taken {
+                    Attempt::Granted { .. } => Renewal::Extended,
+                    Attempt::Busy { .. } => Renewal::NotYours,
+                })
+            }
+            (_, renewed) => Ok(renewed),
+        }
+    }
+
+    async fn give_back(&self, lease: &Lease) -> Result<Released> {
+        let lease = self.lease(lease);
+        let holds = self.holders(&lease.resource).await.iter().any(|holder| holder.lock_id == lease.lock_id);
+        if self.has(Defect::WithdrawnWaitersStay) && !holds {
+            return Ok(Released::NotYours);
+        }
+        let released = self.inner.release(std::slice::from_ref(&lease)).await?.pop().expect("one answer")?;
+        match (self.defect, &released) {
+            (Some(Defect::TokenRestartsAtRelease), Released::Done { .. }) => {
+                self.counts.delete(&lease.resource)
+            }
+            (Some(Defect::ReleaseWithoutOwnerCheck), Released::NotYours) => {
+                self.inner.break_lock(&lease.resource).await?;
+                return Ok(Released::Done { woke: false });
+            }
+            _ => {}
+        }
+        Ok(released)
+    }
+}
+
+#[async_trait]
+impl Store for BrokenStore {
+    fn describe(&self) -> String {
+        match self.defect {
+            Some(defect) => format!("broken memory ({defect:?})"),
+            None => "memory".to_owned(),
+        }
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        self.inner.inspect(query).await
+    }
+
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
+        if self.has(Defect::TokenRestartsAtBreak) {
+            self.counts.delete(resource);
+        }
+        self.inner.break_lock(resource).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.inner.doctor().await
+    }
+}
+
+#[async_trait]
+impl LeaseStore for BrokenStore {
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
+        let mut answers = Vec::new();
+        for claim in claims {
+            let answer = self.attempt(claim).await;
+            if self.has(Defect::BatchFailsAsAWhole) {
+                answers.push(Ok(answer?));
+            } else {
+                answers.push(answer);
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        let mut answers = Vec::new();
+        for lease in leases {
+            answers.push(self.extend(lease).await);
+        }
+        Ok(answers)
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Batch<Released> {
+        let mut answers = Vec::new();
+        for lease in leases {
+            answers.push(self.give_back(lease).await);
+        }
+        Ok(answers)
+    }
+
+    async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
+        let stream = self.inner.subscribe(inbox).await?;
+        let store = self.clone();
+        Ok(match self.defect {
+            Some(Defect::NeverWakes) => Box::pin(stream.filter(|_| std::future::ready(false))),
+            Some(Defect::WakesPromiseAGrant) => Box::pin(stream.map(|wake| match wake {
+                Wake::Retry { lock_id } => {
+                    static INVENTED: AtomicU64 = AtomicU64::new(1 << 60);
+                    let token = FencingToken::new(INVENTED.fetch_add(1, Ordering::SeqCst));
+                    let window = Duration::from_secs(2);
+                    Wake::Granted { lock_id, grant: PushedGrant { token, after: Duration::MAX, window } }
+                }
+                wake => wake,
+            })),
+            Some(Defect::TokenRestartsAtRelease | Defect::TokenRestartsAtBreak) => {
+                Box::pin(stream.then(move |wake| {
+                    let store = store.clone();
+                    async move { store.promised(wake).await }
+                }))
+            }
+            _ => stream,
+        })
+    }
+}
+
+impl BrokenStore {
+    /// A grant that is pushed has a token of this store's like any other.
+    async fn promised(&self, wake: Wake) -> Wake {
+        let Wake::Granted { lock_id, grant } = wake else { return wake };
+        let records = self.inner.inspect(&Query::default()).await.expect("a memory store answers");
+        let held = |record: &Record| record.holders.iter().any(|holder| holder.lock_id == lock_id);
+        let record = records.into_iter().find(held);
+        let resource = record.and_then(|record| Resource::new(record.kind, record.name?).ok());
+        match resource {
+            Some(resource) => {
+                let token = self.counts.token(&resource, &lock_id);
+                Wake::Granted { lock_id, grant: PushedGrant { token, ..grant } }
+            }
+            None => Wake::Retry { lock_id },
+        }
+    }
+}
