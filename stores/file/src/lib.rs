@@ -32,7 +32,7 @@
 //!   laptop) keeps them; nobody can take them from it, so it loses nothing.
 //! * **Tokens** are counted in the lock file and are on the disk before a grant is returned. Each is one more than the
 //!   one before; after a crash in the middle of a grant one may be left out. A new lock file begins at the time of day
-//!   in milliseconds, so that tokens go on rising also if somebody removed the folder.
+//!   in microseconds, so that tokens go on rising also if somebody removed the folder.
 //! * **Lock files are never removed**, so that no holder is lost to unlinking. If somebody else removes or replaces
 //!   one, those who wait notice and begin again, and those who hold lose their session.
 //! * **Waiters are woken** by the kernel when a holder closes its file (inotify); elsewhere, and on network file
@@ -46,8 +46,8 @@
 //! * **Files are private** (folders 0700, files 0600) unless [`Access::Group`] is asked for.
 //!
 //! # What it costs
-//! One open file for each claim that holds, one for each that waits in a pool, two for each that waits for a mutex; one
-//! inotify instance and one thread for each store. On disk 4 KiB for each mutex that was ever used (8 KiB if its name is
+//! One open file for each claim that holds, one for each that waits in a pool, two for each that waits for a mutex; two
+//! (inotify and the bell of its thread) and one thread for each store. On disk 4 KiB for each mutex that was ever used (8 KiB if its name is
 //! long), 16 KiB for each pool. One write to the disk (`fdatasync`) for each grant, none for a release.
 //!
 //! # What it cannot do

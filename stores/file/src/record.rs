@@ -122,7 +122,7 @@ pub(crate) struct Note {
     pub(crate) process: String,
     /// `None`: waits.
     pub(crate) token: Option<u64>,
-    pub(crate) since_ms: u64,
+    pub(crate) since: Duration,
     pub(crate) weight: u32,
     pub(crate) capacity: u32,
 }
@@ -146,7 +146,8 @@ fn field(text: &str) -> String {
 impl Note {
     /// The block that says this.
     pub(crate) fn block(&self) -> Vec<u8> {
-        let Note { since_ms, weight, capacity, .. } = self;
+        let Note { weight, capacity, .. } = self;
+        let since_ms = self.since.as_millis();
         let (lock_id, process) = (field(self.lock_id.as_str()), field(&self.process));
         let state = self.token.map_or_else(|| "waits".to_owned(), |token| format!("holds {token}"));
         let body = format!(
@@ -174,14 +175,14 @@ impl Note {
         };
         let lock_id = LockId::from_stored(text(value("lock-id")?));
         let process = text(value("process")?);
-        let since_ms = value("since")?.parse().ok()?;
+        let since = Duration::from_millis(value("since")?.parse().ok()?);
         let weight = value("weight")?;
         let (weight, capacity) = weight.split_once(" of ")?;
         Some(Note {
             lock_id,
             process,
             token,
-            since_ms,
+            since,
             weight: weight.parse().ok()?,
             capacity: capacity.parse().ok()?,
         })
@@ -191,7 +192,7 @@ impl Note {
         Holder {
             lock_id: self.lock_id.clone(),
             token: self.token.map(FencingToken::new),
-            acquired_at: SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(self.since_ms)),
+            acquired_at: SystemTime::UNIX_EPOCH.checked_add(self.since),
             expires_in: None,
             weight: self.weight,
         }
@@ -216,10 +217,9 @@ pub(crate) fn read_name(bytes: &[u8]) -> Option<String> {
     String::from_utf8(name.to_vec()).ok()
 }
 
-/// Milliseconds since 1970, by the clock of this machine.
-pub(crate) fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(0)
+/// The time of day, by the clock of this machine.
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -288,7 +288,7 @@ mod tests {
                 lock_id: LockId::from_stored(label),
                 process: "web-3:812".into(),
                 token: Some(u64::MAX),
-                since_ms: 1,
+                since: Duration::from_millis(1),
                 weight: 1 << 30,
                 capacity: 1 << 30,
             };

@@ -10,7 +10,7 @@ use crate::config::{FileConfig, Wakeups};
 use crate::layout::Layout;
 use crate::mutex::MutexHold;
 use crate::pool::PoolHold;
-use crate::record::{Note, now_ms};
+use crate::record::{Note, since_1970};
 use crate::watch::Watcher;
 
 /// One thing that is held. Dropping it gives it back.
@@ -56,7 +56,7 @@ impl Shared {
             lock_id: claim.lock_id.clone(),
             process: self.process.clone(),
             token: token.map(FencingToken::get),
-            since_ms: now_ms(),
+            since: since_1970(),
             weight: claim.weight,
             capacity: claim.capacity,
         }

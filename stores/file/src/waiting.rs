@@ -12,14 +12,14 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use distlock_core::store::Claim;
 
 use crate::layout::{Layout, is_absent, list, look};
 use crate::lockfile::{could_lock, is_locked, read_note_at};
 use crate::names::short_hash;
-use crate::record::Note;
+use crate::record::{Note, since_1970};
 use crate::shared::Shared;
 
 /// A file is made under a name with this in front, then locked, then renamed: so whoever finds one without it that
@@ -57,7 +57,7 @@ impl Announcement {
 
     fn try_make(shared: &Shared, claim: &Claim) -> io::Result<Announcement> {
         let dir = shared.layout.waiting(claim.resource.name());
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let since = since_1970().as_nanos();
         let name = format!("{since:020}-{}", short_hash(claim.lock_id.as_str()));
         let unfinished = dir.join(format!("{UNFINISHED}{name}"));
         let file = shared.layout.create(&unfinished)?;

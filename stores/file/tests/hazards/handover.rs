@@ -8,7 +8,7 @@ use distlock_core::Kind;
 use distlock_file::FileStore;
 
 use crate::agent::{Agent, spell};
-use crate::support::{acquire, claim, median, mutex, release};
+use crate::support::{acquire, claim, median, release};
 
 /// From the release in one process to the grant in another one that waits.
 fn hand_overs(kind: Kind, start: fn(&std::path::Path) -> Agent, bystanders: usize) -> Vec<Duration> {
@@ -51,35 +51,40 @@ fn first_granted(agents: &mut [Agent], asked: &[u32]) -> (usize, u64) {
     }
 }
 
-fn check(what: &str, mut times: Vec<Duration>, limit: Duration) {
-    times.sort();
-    println!("{what}: median {:?}, 95 % {:?}", times[times.len() / 2], times[times.len() * 95 / 100]);
-    assert!(median(times) < limit);
+/// A machine that is busy with other things may spoil a round, but not three in a row.
+fn check(what: &str, limit: Duration, mut measure: impl FnMut() -> Vec<Duration>) {
+    let reached = (0..3).any(|_| {
+        let mut times = measure();
+        times.sort();
+        println!("{what}: median {:?}, 95 % {:?}", times[times.len() / 2], times[times.len() * 95 / 100]);
+        median(times) < limit
+    });
+    assert!(reached, "{what}: not below {limit:?}");
 }
 
 const TEN: Duration = Duration::from_millis(10);
 
 #[test]
 fn a_mutex_is_not_handed_over_at_the_next_poll_only() {
-    check("hand-over of a mutex", hand_overs(Kind::Mutex, Agent::start, 0), TEN);
+    check("hand-over of a mutex", TEN, || hand_overs(Kind::Mutex, Agent::start, 0));
 }
 
 #[test]
 fn a_pool_is_not_handed_over_at_the_next_poll_only() {
-    check("hand-over of a pool", hand_overs(Kind::Semaphore, Agent::start, 0), TEN);
+    check("hand-over of a pool", TEN, || hand_overs(Kind::Semaphore, Agent::start, 0));
 }
 
 #[test]
 fn many_waiters_do_not_slow_the_hand_over_down() {
-    check("hand-over of a mutex, 16 waiters", hand_overs(Kind::Mutex, Agent::start, 15), 4 * TEN);
-    check("hand-over of a pool, 16 waiters", hand_overs(Kind::Semaphore, Agent::start, 15), 4 * TEN);
+    check("hand-over of a mutex, 16 waiters", 3 * TEN, || hand_overs(Kind::Mutex, Agent::start, 15));
+    check("hand-over of a pool, 16 waiters", 3 * TEN, || hand_overs(Kind::Semaphore, Agent::start, 15));
 }
 
 #[test]
 fn without_inotify_a_waiter_is_served_all_the_same() {
     let limit = Duration::from_millis(200);
-    check("hand-over of a mutex by polling", hand_overs(Kind::Mutex, Agent::start_polling, 0), limit);
-    check("hand-over of a pool by polling", hand_overs(Kind::Turn, Agent::start_polling, 0), limit);
+    check("hand-over of a mutex by polling", limit, || hand_overs(Kind::Mutex, Agent::start_polling, 0));
+    check("hand-over of a pool by polling", limit, || hand_overs(Kind::Turn, Agent::start_polling, 0));
 }
 
 #[tokio::test]
@@ -103,28 +108,28 @@ async fn waiting_is_not_a_busy_loop() {
     assert!(used <= 10, "{used} ticks in two seconds of waiting");
 }
 
-#[tokio::test]
-async fn the_cost_of_a_lock_nobody_else_wants() {
+#[test]
+fn a_lock_nobody_else_wants_does_not_take_long() {
     let dir = tempfile::tempdir().unwrap();
     let store = FileStore::open(dir.path()).unwrap();
-    for kind in [Kind::Mutex, Kind::Semaphore] {
-        let mut times = Vec::new();
-        for _ in 0..300 {
-            let claim = claim(kind, "x", 1, 1);
-            let start = Instant::now();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let mut used = 0;
+    let mut cycle = |kind, name: &str| {
+        let claim = claim(kind, name, 1, 1);
+        let start = Instant::now();
+        runtime.block_on(async {
             let hold = acquire(&store, &claim).await;
             release(&store, &claim, &hold).await;
-            times.push(start.elapsed());
-        }
-        check(&format!("acquire and release of a {kind}"), times, TEN);
+        });
+        start.elapsed()
+    };
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        check(&format!("acquire and release of a {kind}"), 5 * TEN, || {
+            (0..300).map(|_| cycle(kind, "x")).collect()
+        });
     }
-    let mut times = Vec::new();
-    for name in 0..100 {
-        let claim = mutex(&format!("new {name}"));
-        let start = Instant::now();
-        let hold = acquire(&store, &claim).await;
-        release(&store, &claim, &hold).await;
-        times.push(start.elapsed());
-    }
-    check("the same with a new name each time", times, 5 * TEN);
+    check("the same with a new name each time", 5 * TEN, || {
+        used += 100;
+        (used..used + 100).map(|number| cycle(Kind::Mutex, &format!("new {number}"))).collect()
+    });
 }
