@@ -120,14 +120,15 @@ impl LockFile {
         Ok(token)
     }
 
-    /// Writes a new file as a whole, so that no later grant needs more space on the disk.
-    fn begin(&self, name: &str, token: FencingToken, note: Vec<u8>) -> io::Result<()> {
-        let mut whole = vec![b' '; 2 * record::COUNTER];
+    /// Writes a new file as a whole, so that no later grant needs more space on the disk. The counter comes last: if
+    /// the disk is full on the way, the file still counts as new.
+    fn begin(&self, name: &str, token: FencingToken, mut note: Vec<u8>) -> io::Result<()> {
+        note.extend(record::name_text(name));
+        self.file.write_all_at(&note, NOTE_AT)?;
+        let mut counters = vec![b' '; 2 * record::COUNTER];
         let at = usize::try_from(record::counter_at(token.get())).unwrap_or(0);
-        whole[at..at + record::COUNTER].copy_from_slice(&record::counter_block(token.get()));
-        whole.extend(note);
-        whole.extend(record::name_text(name));
-        self.file.write_all_at(&whole, 0)?;
+        counters[at..at + record::COUNTER].copy_from_slice(&record::counter_block(token.get()));
+        self.file.write_all_at(&counters, 0)?;
         self.file.sync_all()?;
         self.path.parent().map_or(Ok(()), sync_dir)
     }
@@ -139,7 +140,12 @@ impl LockFile {
         }
         match self.name() {
             Some(there) if there == name => Ok(()),
-            _ => Err(self.foreign("it belongs to another name")),
+            Some(_) => Err(self.foreign("it belongs to another name")),
+            // A power failure during the first grant may have kept the counter and lost the name.
+            None => {
+                let written = self.file.write_all_at(&record::name_text(name), NAME_AT);
+                written.map_err(|error| self.failed(error, "write the name"))
+            }
         }
     }
 
@@ -266,6 +272,22 @@ mod tests {
         let other = open(dir.path(), &two);
         std::fs::copy(file.path(), other.path()).unwrap();
         assert_eq!(count(&open(dir.path(), &two), &two).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_first_grant_that_was_cut_short_does_not_spoil_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let name = "x".repeat(3000);
+        let file = open(dir.path(), &name);
+        let token = count(&file, &name).unwrap();
+        let whole = std::fs::read(file.path()).unwrap();
+        for length in [0, 1, 100, 511, 512, 700, 1024, 1500, 2048, 2060, whole.len() - 1] {
+            std::fs::write(file.path(), &whole[..length]).unwrap();
+            let next = count(&file, &name).unwrap();
+            assert!(next > token, "{next} after {token}, cut at {length}");
+            count(&file, &name).unwrap();
+            assert_eq!(file.name().as_deref(), Some(&*name), "cut at {length}");
+        }
     }
 
     #[test]

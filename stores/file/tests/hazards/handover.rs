@@ -114,7 +114,7 @@ fn a_lock_nobody_else_wants_does_not_take_long() {
     let store = FileStore::open(dir.path()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let mut used = 0;
-    let mut cycle = |kind, name: &str| {
+    let cycle = |kind, name: &str| {
         let claim = claim(kind, name, 1, 1);
         let start = Instant::now();
         runtime.block_on(async {
