@@ -1,0 +1,30 @@
+//! Does exactly so many acquire-and-release cycles over the memory store, on one thread: run it under callgrind with
+//! two numbers, and the difference is the cost of the cycles alone. `bench/instructions` does.
+
+use distlock_core::memory::MemoryStore;
+use distlock_core::store::Backend;
+use distlock_core::{Locks, Result};
+
+fn main() {
+    let Some(cycles) = std::env::args().nth(1).and_then(|text| text.parse::<u64>().ok()) else {
+        eprintln!("usage: hot-path CYCLES");
+        std::process::exit(64);
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(run(cycles)).map_err(|error| error.to_string()));
+    if let Err(error) = done {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+async fn run(cycles: u64) -> Result<()> {
+    let locks = Locks::new(Backend::lease(MemoryStore::new()))?;
+    let mutex = locks.mutex("hot");
+    for _ in 0..cycles {
+        mutex.acquire().await?.release().await?;
+    }
+    locks.shutdown().await
+}
