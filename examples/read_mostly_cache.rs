@@ -14,7 +14,8 @@ async fn main() -> Result<()> {
 
     let readers: Vec<_> = (0..8)
         .map(|_| {
-            let (catalogue, version, reads) = (locks.rw_lock("catalogue"), Arc::clone(&version), Arc::clone(&reads));
+            let (catalogue, version, reads) =
+                (locks.rw_lock("catalogue"), Arc::clone(&version), Arc::clone(&reads));
             tokio::spawn(async move {
                 while version.load(Ordering::SeqCst) < 4 {
                     let guard = catalogue.read().await?;
@@ -31,7 +32,11 @@ async fn main() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(30)).await;
         let guard = locks.rw_lock("catalogue").write().await?;
         let now = version.fetch_add(1, Ordering::SeqCst) + 1;
-        println!("rebuilt: version {now} after {} reads, token {}", reads.load(Ordering::SeqCst), guard.token());
+        println!(
+            "rebuilt: version {now} after {} reads, token {}",
+            reads.load(Ordering::SeqCst),
+            guard.token()
+        );
         guard.release().await?;
     }
     for reader in readers {
