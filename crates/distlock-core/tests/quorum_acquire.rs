@@ -49,6 +49,18 @@ async fn a_store_that_is_down_never_looks_like_contention_nor_the_other_way_roun
 }
 
 #[tokio::test(start_paused = true)]
+async fn slow_nodes_are_waited_for_before_contention_is_called_an_outage() {
+    let fleet = Fleet::new(5);
+    let quorum = fleet.quorum();
+    granted(&quorum, "a").await;
+    fleet.down(&[0]);
+    fleet.faults[1].always_all(Fault::hang_before());
+    fleet.faults[2].always_all(Fault::none().delay_after(10 * MS));
+    // Two refusals and a failure rule the lock out; only the slow node's word makes it contention.
+    assert!(busy(&quorum, "b").await.is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn split_votes_are_undone_and_asked_for_again_soon() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();

@@ -88,8 +88,18 @@ async fn wake_ups_of_all_nodes_arrive_as_hints_under_the_lock_id_that_was_asked(
     ask(&quorum, waiting("b")).await.unwrap();
     release(&quorum, "a").await.unwrap();
     rest(MS).await;
-    let ids = woken(&mut stream);
-    assert!(!ids.is_empty() && ids.iter().all(|id| id == "b"), "{ids:?}");
+    assert_eq!(woken(&mut stream), ["b"], "once, and not by each node");
+    rest(SECOND).await;
+    assert!(woken(&mut stream).is_empty());
+    release(&quorum, "b").await.unwrap();
+    // A hint of fewer than a majority is not lost, just held back for a moment.
+    granted(&quorum, "c").await;
+    ask(&fleet.nodes[2], waiting("d")).await.unwrap();
+    release(&quorum, "c").await.unwrap();
+    rest(MS).await;
+    assert!(woken(&mut stream).is_empty());
+    rest(TIMEOUT / 10).await;
+    assert_eq!(woken(&mut stream), ["d"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -117,7 +127,7 @@ async fn nothing_piles_up_on_a_node_that_swallows_requests() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.faults[0].always_all(Fault::hang_before());
-    for n in 0..3_000 {
+    for n in 0..1_200 {
         granted(&quorum, &format!("id-{n}")).await;
         release(&quorum, &format!("id-{n}")).await.unwrap();
     }

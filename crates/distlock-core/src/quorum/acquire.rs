@@ -30,10 +30,13 @@ impl Poll {
         }
     }
 
-    /// Won, or not to be won any more.
+    /// Won; or not to be won any more, and clear whether that is contention or nodes that are missing.
     fn is_decided(&self, inner: &Inner) -> bool {
-        let lost = self.busy.len() + self.failed.len();
-        self.granted.len() >= inner.majority || inner.nodes.len() - lost < inner.majority
+        let (nodes, majority) = (inner.nodes.len(), inner.majority);
+        let answered = self.granted.len() + self.busy.len();
+        let winnable = nodes - self.busy.len() - self.failed.len() >= majority;
+        let clear = answered >= majority || nodes - self.failed.len() < majority;
+        self.granted.len() >= majority || (!winnable && clear)
     }
 }
 

@@ -1,4 +1,6 @@
 //! A store made of stores: what a majority of independent nodes grants is granted.
+//!
+//! Redlock is this over Redis servers; nothing in it is about Redis. [`Quorum`] says what it promises.
 
 mod acquire;
 mod admin;
@@ -30,7 +32,60 @@ use crate::store::{
     Released, Renewal, Store, WakeStream,
 };
 
-/// N independent lease stores as one.
+/// Independent lease stores as one: a lease is granted if a majority of them grants it, and it goes on as long as a
+/// majority extends it. So it can do without any minority: one node of three, two of five.
+///
+/// ```
+/// use std::sync::Arc;
+/// use distlock_core::memory::MemoryStore;
+/// use distlock_core::quorum::Quorum;
+/// use distlock_core::store::{LeaseStore, Store};
+///
+/// # fn main() -> distlock_core::Result<()> {
+/// let nodes = (0..3).map(|_| Arc::new(MemoryStore::new()) as Arc<dyn LeaseStore>).collect();
+/// let quorum = Quorum::new(nodes)?;
+/// assert!(quorum.capabilities().rw_lock && !quorum.capabilities().semaphore);
+/// # Ok(()) }
+/// ```
+///
+/// # How
+/// - **Acquire** asks all nodes at once and needs a majority of *all* nodes, not of those that answer. It returns
+///   as soon as that is had; a node that answers later is welcome. Otherwise every vote is taken back, those
+///   included that come late or whose answer was lost, and nodes that fail to give back are asked until they do.
+///   The answer is *busy* if a majority answered, and an error that names the nodes if not.
+/// - **Renew** needs a majority of all nodes again. It takes nothing and gives nothing back, whatever comes of it.
+///   Nodes that do not have a lease which a majority has just extended are then asked for it in the background
+///   ([`QuorumOptions::repair`]); such a vote counts from the next renewal on.
+/// - **Release** tells all nodes and returns when a majority confirmed.
+/// - **Tokens** are the largest of a majority, and a majority knows them before the grant is returned.
+///
+/// # What is promised
+/// While fewer than a majority of the nodes are *without memory* of a resource, no two hold what excludes each other,
+/// and every token is higher than those granted before, whatever the nodes' clocks show, however late or often
+/// messages come, and whoever crashes. Without memory of a lease are the nodes that
+///
+/// - did not have it when it was granted or last renewed: they were down or slow, or a rival had their vote; or
+/// - forgot it since: they were restarted and came back empty, or their clock jumped ahead so that it expired early.
+///
+/// For the token of a lease that has ended, it is those that never knew it or forgot it. On a calm day all nodes have
+/// a lease and its token, and any minority may forget at once; with repair, a lock that is held survives the restart
+/// of every node one after the other, if a renewal lies between. Clocks may differ by anything as to the time of
+/// day, but should run at the same speed within one per cent: that is the engine's margin.
+///
+/// # What is not
+/// If more forget than that, two may hold until the next renewal of the first, which finds out. So let nodes
+/// persist what they granted before they answer, or keep a node that was restarted empty away for longer than the
+/// longest expiry. Tokens then still rise if the nodes' clocks agree to within the time that passed between the two
+/// grants, since each token is at least the clock of its node in milliseconds.
+///
+/// Readers that are granted at the same time may share a token; a writer's is higher than all before it.
+///
+/// Semaphores are refused: three majorities need not share a node. So are fair locks: the nodes' queues differ.
+/// A waiting writer may be overtaken by readers.
+///
+/// # Cancel safety
+/// As with every [`LeaseStore`], calls should be driven to their end: dropping a `try_acquire` half-way may leave
+/// votes on nodes until they expire, or until the lock id is released. The engine sees to that.
 #[derive(Clone)]
 pub struct Quorum(Arc<Inner>);
 

@@ -1,7 +1,7 @@
 //! One of the stores that a quorum is made of.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::withdraw::Leftovers;
@@ -17,6 +17,8 @@ pub(super) struct Node {
     pub(super) store: Arc<dyn LeaseStore>,
     pub(super) name: String,
     unanswered: AtomicUsize,
+    /// Whether it did not answer in time when it was last waited for.
+    slow: AtomicBool,
     /// What could not be taken back there yet.
     pub(super) leftovers: Mutex<Leftovers>,
 }
@@ -24,7 +26,21 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(number: usize, store: Arc<dyn LeaseStore>) -> Self {
         let name = format!("node {number} ({})", store.describe());
-        Node { store, name, unanswered: AtomicUsize::new(0), leftovers: Mutex::default() }
+        Node {
+            store,
+            name,
+            unanswered: AtomicUsize::new(0),
+            slow: AtomicBool::new(false),
+            leftovers: Mutex::default(),
+        }
+    }
+
+    pub(super) fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_slow(&self, slow: bool) {
+        self.slow.store(slow, Ordering::Relaxed);
     }
 
     /// Calls the store and drives the call to its end, however long that takes. One answer for each of `items`.

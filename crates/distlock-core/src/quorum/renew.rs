@@ -27,8 +27,11 @@ impl Poll {
     }
 
     fn is_decided(&self, inner: &Inner) -> bool {
-        let lost = self.not_ours.len() + self.failed.len();
-        self.extended >= inner.majority || inner.nodes.len() - lost < inner.majority
+        let (nodes, majority) = (inner.nodes.len(), inner.majority);
+        let silent = nodes - self.extended - self.not_ours.len() - self.failed.len();
+        let lost = nodes - self.not_ours.len() < majority;
+        let may_be_lost = nodes - self.not_ours.len() < majority + silent;
+        self.extended >= majority || lost || (self.extended + silent < majority && !may_be_lost)
     }
 
     /// A majority that cannot be had since nodes said no is a lost lease. One that cannot be had since nodes

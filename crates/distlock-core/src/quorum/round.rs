@@ -17,27 +17,39 @@ pub(super) struct Answer<T> {
 
 /// Calls under way to some of the nodes.
 pub(super) struct Round<T> {
+    inner: Arc<Inner>,
     answers: UnboundedReceiver<Answer<T>>,
     sender: Option<UnboundedSender<Answer<T>>>,
+    /// Nodes that have not answered yet, and whether they are waited for.
+    open: Vec<(usize, bool)>,
     deadline: Instant,
 }
 
 impl<T: Send + 'static> Round<T> {
     /// A round that waits for one node time-out from now on.
-    pub(super) fn begin(inner: &Inner) -> Self {
+    pub(super) fn begin(inner: &Arc<Inner>) -> Self {
         let (sender, answers) = unbounded_channel();
-        Round { answers, sender: Some(sender), deadline: Instant::now() + inner.options.node_timeout }
+        let deadline = Instant::now() + inner.options.node_timeout;
+        Round { inner: Arc::clone(inner), answers, sender: Some(sender), open: Vec::new(), deadline }
     }
 
     /// Starts a call. If its answer comes after the round was closed, `late` gets it.
-    pub(super) fn call<C, L>(&self, node: usize, call: C, late: impl FnOnce(Answer<T>) -> L + Send + 'static)
-    where
+    pub(super) fn call<C, L>(
+        &mut self,
+        node: usize,
+        call: C,
+        late: impl FnOnce(Answer<T>) -> L + Send + 'static,
+    ) where
         C: Future<Output = Vec<Result<T>>> + Send + 'static,
         L: Future<Output = ()> + Send,
     {
-        let sender = self.sender.clone();
+        self.open.push((node, !self.inner.nodes[node].is_slow()));
+        let (sender, inner, deadline) = (self.sender.clone(), Arc::clone(&self.inner), self.deadline);
         tokio::spawn(async move {
             let answer = Answer { node, items: call.await };
+            if Instant::now() < deadline {
+                inner.nodes[node].set_slow(false);
+            }
             let unheard = match sender {
                 Some(sender) => sender.send(answer).err().map(|unsent| unsent.0),
                 None => Some(answer),
@@ -48,11 +60,33 @@ impl<T: Send + 'static> Round<T> {
         });
     }
 
-    /// The next answer; `None` when all have answered or the time is over.
+    /// The next answer; `None` when all that matter have answered or the time is over.
+    ///
+    /// A node that did not answer in time the last time is asked, but not waited for if the others are a majority:
+    /// or one node that hangs would cost every contended attempt the whole time-out.
     pub(super) async fn next(&mut self) -> Option<Answer<T>> {
-        // Ours would keep the channel open after the last call has answered.
-        self.sender = None;
-        timeout_at(self.deadline, self.answers.recv()).await.ok().flatten()
+        if self.sender.take().is_some() {
+            let waited_for = self.open.iter().filter(|(_, waited_for)| *waited_for).count();
+            if waited_for < self.inner.majority {
+                self.open.iter_mut().for_each(|(_, waited_for)| *waited_for = true);
+            }
+        }
+        if !self.open.iter().any(|(_, waited_for)| *waited_for) {
+            return None;
+        }
+        match timeout_at(self.deadline, self.answers.recv()).await {
+            Ok(answer) => {
+                let answer = answer?;
+                self.open.retain(|(node, _)| *node != answer.node);
+                Some(answer)
+            }
+            Err(_) => {
+                for (node, _) in &self.open {
+                    self.inner.nodes[*node].set_slow(true);
+                }
+                None
+            }
+        }
     }
 
     /// Ends the round: from now on answers are late. Those that came before are returned.

@@ -1,20 +1,26 @@
 //! The nodes' wake-ups as one stream. Each is a hint that asking again may help, and never more: what one node
 //! grants is one vote.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::Stream;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
+use tokio::time::{Instant, timeout_at};
 
 use super::Inner;
 use super::error::Failures;
 use super::ticket::as_asked;
 use crate::error::{Error, ErrorKind, Result};
+use crate::resource::LockId;
 use crate::store::{Inbox, Wake, WakeStream};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
+/// The share of the node time-out for which a hint is held back, for each node that is missing to a majority.
+const GRACE_SHARE: u32 = 10;
 
 /// Opens a stream on each node. A node whose stream breaks or does not open is tried again while the others
 /// go on.
@@ -38,9 +44,15 @@ pub(super) async fn subscribe(inner: &Arc<Inner>, inbox: &Inbox) -> Result<WakeS
     }
     let streams = nodes.into_iter().zip(opened).map(|(node, opened)| {
         let line = opened.map_or(Line::Closed { pause: FIRST_PAUSE }, Line::Open);
-        listen(Arc::clone(inner), node, inbox.clone(), line).boxed()
+        listen(Arc::clone(inner), node, inbox.clone(), line).map(move |wake| (node, wake)).boxed()
     });
-    Ok(Box::pin(stream::select_all(streams)))
+    let hints = Hints {
+        heard: Box::pin(stream::select_all(streams)),
+        majority: inner.majority,
+        grace: inner.options.node_timeout / GRACE_SHARE,
+        pending: Vec::new(),
+    };
+    Ok(Box::pin(stream::unfold(hints, |mut hints| async { Some((hints.next().await?, hints)) })))
 }
 
 /// In a task of its own, since not every driver bears that a call is dropped half-way.
@@ -55,19 +67,14 @@ enum Line {
     Closed { pause: Duration },
 }
 
-fn listen(
-    inner: Arc<Inner>,
-    node: usize,
-    inbox: Inbox,
-    line: Line,
-) -> impl futures_core::Stream<Item = Wake> + Send {
+fn listen(inner: Arc<Inner>, node: usize, inbox: Inbox, line: Line) -> impl Stream<Item = Wake> + Send {
     stream::unfold(line, move |mut line| {
         let (inner, inbox) = (Arc::clone(&inner), inbox.clone());
         async move {
             loop {
                 line = match line {
                     Line::Open(mut open) => match open.next().await {
-                        Some(wake) => return Some((as_hint(wake), Line::Open(open))),
+                        Some(wake) => return Some((wake, Line::Open(open))),
                         None => Line::Closed { pause: FIRST_PAUSE },
                     },
                     Line::Closed { pause } => {
@@ -84,11 +91,78 @@ fn listen(
     })
 }
 
-fn as_hint(wake: Wake) -> Wake {
-    match wake {
-        Wake::Retry { lock_id } | Wake::Granted { lock_id, .. } => {
-            Wake::Retry { lock_id: as_asked(&lock_id) }
+/// What was heard about one waiter.
+struct Hint {
+    lock_id: LockId,
+    nodes: Vec<usize>,
+    told: bool,
+    heard: Instant,
+    until: Instant,
+}
+
+/// Hints, gathered. A release reaches one node after the other, and each wakes whoever waits first there. Whoever
+/// asked at the first word would find the other nodes held still; and where nodes differ about who is first, all
+/// of them would ask and split the votes. So a waiter is told once a majority of nodes has named it. The others are
+/// told a moment later, in case those who were named before them are dead: the fewer nodes named one, the later.
+struct Hints {
+    heard: Pin<Box<dyn Stream<Item = (usize, Wake)> + Send>>,
+    majority: usize,
+    grace: Duration,
+    pending: Vec<Hint>,
+}
+
+impl Hints {
+    async fn next(&mut self) -> Option<Wake> {
+        loop {
+            let until = self.pending.iter().map(|hint| hint.until).min();
+            let heard = match until {
+                None => self.heard.next().await,
+                Some(until) => match timeout_at(until, self.heard.next()).await {
+                    Ok(heard) => heard,
+                    Err(_) => match self.ripen() {
+                        Some(wake) => return Some(wake),
+                        None => continue,
+                    },
+                },
+            };
+            let (node, wake) = heard?;
+            match wake {
+                Wake::Missed => return Some(Wake::Missed),
+                Wake::Retry { lock_id } | Wake::Granted { lock_id, .. } => {
+                    if let Some(wake) = self.hear(node, as_asked(&lock_id)) {
+                        return Some(wake);
+                    }
+                }
+            }
         }
-        Wake::Missed => Wake::Missed,
+    }
+
+    fn hear(&mut self, node: usize, lock_id: LockId) -> Option<Wake> {
+        // The same node twice is another release.
+        self.pending.retain(|hint| hint.lock_id != lock_id || !(hint.told && hint.nodes.contains(&node)));
+        let at = self.pending.iter().position(|hint| hint.lock_id == lock_id).unwrap_or_else(|| {
+            let heard = Instant::now();
+            self.pending.push(Hint { lock_id, nodes: Vec::new(), told: false, heard, until: heard });
+            self.pending.len() - 1
+        });
+        let hint = &mut self.pending[at];
+        if !hint.nodes.contains(&node) {
+            hint.nodes.push(node);
+        }
+        let missing = u32::try_from(self.majority.saturating_sub(hint.nodes.len())).unwrap_or(u32::MAX);
+        hint.until = hint.heard + self.grace.saturating_mul(missing.max(1));
+        if hint.told || missing > 0 {
+            return None;
+        }
+        hint.told = true;
+        Some(Wake::Retry { lock_id: hint.lock_id.clone() })
+    }
+
+    /// The grace of a hint is over: it is told if it was not, and forgotten.
+    fn ripen(&mut self) -> Option<Wake> {
+        let now = Instant::now();
+        let at = self.pending.iter().position(|hint| hint.until <= now)?;
+        let hint = self.pending.swap_remove(at);
+        (!hint.told).then_some(Wake::Retry { lock_id: hint.lock_id })
     }
 }

@@ -31,7 +31,9 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-fn schedules(default: u64) -> u64 {
+/// Fewer where the code is not optimised, so that an ordinary test run stays short.
+fn schedules(optimised: u64) -> u64 {
+    let default = if cfg!(debug_assertions) { optimised / 10 } else { optimised };
     number("DISTLOCK_SCHEDULES").unwrap_or(default)
 }
 
@@ -60,24 +62,24 @@ fn must_hold(plan: Plan, count: u64) {
     println!(
         "{count} schedules, {grants} grants, {void} schedules cut short since more was lost than promised"
     );
-    assert!(grants > 5 * count, "too little happens: {grants} grants");
+    assert!(grants > 3 * count, "too little happens: {grants} grants");
     assert!(void * 20 < count, "too many schedules prove nothing: {void}");
 }
 
 #[test]
 fn no_two_holders_and_rising_tokens_for_mutexes() {
-    must_hold(plan(real), schedules(1_000));
+    must_hold(plan(real), schedules(3_000));
 }
 
 #[test]
 fn no_writer_beside_anybody_and_rising_tokens_for_reader_writer_locks() {
-    must_hold(Plan { kind: Kind::RwLock, ..plan(real) }, schedules(500));
+    must_hold(Plan { kind: Kind::RwLock, ..plan(real) }, schedules(2_000));
 }
 
 #[test]
 fn nothing_is_left_behind_once_everybody_released_and_every_node_is_back() {
     let plan = Plan { leaks: true, ..plan(real) };
-    must_hold(plan, schedules(200));
+    must_hold(plan, schedules(1_000));
 }
 
 #[test]
@@ -95,7 +97,7 @@ fn naive(world: &World, flaw: Flaw) -> Arc<dyn LeaseStore> {
 #[test]
 fn the_search_finds_nothing_where_nothing_is_wrong() {
     let build = |world: &World| naive(world, Flaw::None);
-    must_hold(plan(build), schedules(300));
+    must_hold(plan(build), schedules(1_000));
 }
 
 #[test]

@@ -164,7 +164,7 @@ impl Client {
                 // Too late is too late.
                 Ok(Renewal::Extended) if Instant::now() < until => {
                     until = self.plan.believed(sent);
-                    self.world.extended(self.number, until);
+                    self.world.extended(self.number, &lease.lock_id, sent, until);
                 }
                 Ok(Renewal::Extended) => break,
                 Ok(Renewal::NotYours) => {

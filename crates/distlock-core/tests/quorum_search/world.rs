@@ -121,6 +121,10 @@ impl World {
         self.nodes().iter().map(|node| node.store.clone()).collect()
     }
 
+    fn majority(&self) -> usize {
+        self.nodes().len() / 2 + 1
+    }
+
     fn truth(&self) -> MutexGuard<'_, Truth> {
         self.truth.lock().unwrap()
     }
@@ -183,7 +187,7 @@ impl World {
     /// Whether a node may lose its leases, and its memory too, within what is promised: everybody who holds has
     /// a majority without it, and so has the last token.
     pub fn may_lose(&self, node: usize, memory_too: bool) -> bool {
-        let majority = self.nodes().len() / 2 + 1;
+        let majority = self.majority();
         let truth = self.truth();
         let now = Instant::now();
         if truth.last_loss.is_some_and(|at| at.elapsed() < Duration::from_millis(600)) {
@@ -208,7 +212,6 @@ impl World {
         sent: Instant,
         until: Instant,
     ) {
-        let majority = self.nodes().len() / 2 + 1;
         let know = self.know(token, None);
         let votes = self.votes(lock_id, until, None);
         self.log(format!(
@@ -235,7 +238,7 @@ impl World {
                 problem = Some(format!("token {token} after {before:?}"));
             }
             let disturbed = truth.last_loss.is_some_and(|at| at >= sent);
-            if know.min(votes) < majority && problem.is_none() {
+            if know.min(votes) < self.majority() && problem.is_none() {
                 if disturbed {
                     truth.void = true;
                 } else if self.strict {
@@ -265,9 +268,27 @@ impl World {
         }
     }
 
-    pub fn extended(&self, client: usize, until: Instant) {
-        for belief in self.truth().beliefs.iter_mut().filter(|belief| belief.client == client) {
-            belief.until = belief.until.max(until);
+    /// A client's extension, asked for at `sent`, was confirmed: it believes until `until`.
+    pub fn extended(&self, client: usize, lock_id: &LockId, sent: Instant, until: Instant) {
+        let votes = self.votes(lock_id, until, None);
+        let mut problem = None;
+        {
+            let mut truth = self.truth();
+            if truth.void {
+                return;
+            }
+            let disturbed = truth.last_loss.is_some_and(|at| at >= sent);
+            if votes < self.majority() && disturbed {
+                truth.void = true;
+            } else if votes < self.majority() && self.strict {
+                problem = Some(format!("client {client} extended with {votes} votes"));
+            }
+            for belief in truth.beliefs.iter_mut().filter(|belief| belief.client == client) {
+                belief.until = belief.until.max(until);
+            }
+        }
+        if let Some(problem) = problem {
+            self.violated(problem);
         }
     }
 
