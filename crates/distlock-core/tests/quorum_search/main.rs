@@ -33,7 +33,7 @@ fn number(variable: &str) -> Option<u64> {
 
 /// Fewer where the code is not optimised, so that an ordinary test run stays short.
 fn schedules(optimised: u64) -> u64 {
-    let default = if cfg!(debug_assertions) { optimised / 10 } else { optimised };
+    let default = if cfg!(debug_assertions) { optimised / 20 } else { optimised };
     number("DISTLOCK_SCHEDULES").unwrap_or(default)
 }
 
