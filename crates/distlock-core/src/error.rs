@@ -58,6 +58,7 @@ struct Inner {
     resource: Option<Resource>,
     advice: Option<Cow<'static, str>>,
     outcome_unknown: bool,
+    still_under_way: bool,
     retry: Option<bool>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
@@ -74,6 +75,7 @@ impl Error {
             resource: None,
             advice: None,
             outcome_unknown: false,
+            still_under_way: false,
             retry: None,
             source: None,
         }))
@@ -121,6 +123,16 @@ impl Error {
     #[must_use]
     pub fn with_unknown_outcome(self) -> Self {
         self.change(|inner| inner.outcome_unknown = true)
+    }
+
+    /// Says that the request was given up on but is still under way: it may yet be carried out, and answered.
+    #[must_use]
+    pub(crate) fn with_request_under_way(self) -> Self {
+        self.change(|inner| inner.still_under_way = true)
+    }
+
+    pub(crate) fn is_request_under_way(&self) -> bool {
+        self.0.still_under_way
     }
 
     /// Says whether trying again can help, where the kind alone says it wrongly.

@@ -207,3 +207,38 @@ fn a_runtime_that_goes_away_leaves_only_leases_that_expire() {
         assert!(again.mutex("a").acquire().timeout(5 * SECOND).await.is_ok());
     });
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_late_answer_of_an_attempt_that_was_given_up_does_not_free_its_successor() {
+    for (executed_late, queued) in [(false, false), (true, false), (false, true), (true, true)] {
+        let world = World::new();
+        let (locks, _clock, faults) = world.process();
+        let other = world.locks();
+        // The request time-out is 500 ms: the answer comes while the second attempt is held.
+        let late = if executed_late {
+            Fault::none().delay_before(700 * MS)
+        } else {
+            Fault::none().delay_after(700 * MS)
+        };
+        if queued {
+            // Sent as part of a batch, behind another request.
+            faults.next(Verb::Acquire, 1, Fault::none().delay_before(10 * MS));
+        }
+        faults.next(Verb::Acquire, 1, late);
+        let first =
+            queued.then(|| tokio::spawn(std::future::IntoFuture::into_future(locks.mutex("x").acquire())));
+        tokio::task::yield_now().await;
+        let guard = locks.mutex("m").acquire().await.unwrap();
+        for _ in 0..30 {
+            tokio::time::sleep(100 * MS).await;
+            let theirs = other.mutex("m").try_acquire().await.unwrap();
+            assert!(
+                theirs.is_none() && !guard.is_lost(),
+                "two hold: executed late {executed_late}, queued {queued}"
+            );
+        }
+        guard.release().await.unwrap();
+        world.until_clean("m").await;
+        drop(first);
+    }
+}

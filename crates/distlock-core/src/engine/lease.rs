@@ -72,8 +72,10 @@ struct Acquisition<'a> {
     claim: Claim,
     place: Option<Place>,
     enlisted: Option<Enlisted>,
-    /// When the last attempt that was answered had been sent.
+    /// When the last attempt of this lock id that was answered had been sent.
     answered: Option<Moment>,
+    /// The store has answered us, under whatever lock id: we stand in line.
+    in_line: bool,
     /// Since when the store cannot be reached.
     outage: Option<Moment>,
     busy_in_a_row: u32,
@@ -115,6 +117,7 @@ impl<'a> Acquisition<'a> {
             place,
             enlisted: None,
             answered: None,
+            in_line: false,
             outage: None,
             busy_in_a_row: 0,
             stale_grants: 0,
@@ -163,9 +166,9 @@ impl<'a> Acquisition<'a> {
         let shared = self.shared;
         let sent = shared.clock.now();
         let request = self.ask.options.get_request_timeout();
-        let limit = match (self.wait, self.answered) {
-            (Wait::Until(limit), Some(_)) => limit.since(sent).min(request),
-            (Wait::Until(limit), None) => limit.since(sent).max(FIRST_ANSWER).min(request),
+        let limit = match (self.wait, self.in_line) {
+            (Wait::Until(limit), true) => limit.since(sent).min(request),
+            (Wait::Until(limit), false) => limit.since(sent).max(FIRST_ANSWER).min(request),
             _ => request,
         };
         self.leaves_traces = true;
@@ -184,13 +187,12 @@ impl<'a> Acquisition<'a> {
                 telemetry::busy(&self.claim.resource);
                 self.leaves_traces = self.claim.waiting.is_some();
                 self.answered = Some(sent);
+                self.in_line = true;
                 self.outage = None;
                 Ok(Step::Busy { retry_after })
             }
             Ok(Err(error)) => self.outage(error),
-            Err(_)
-                if self.answered.is_some() && self.outage.is_none() && self.wait.over(shared.clock.now()) =>
-            {
+            Err(_) if self.in_line && self.outage.is_none() && self.wait.over(shared.clock.now()) => {
                 Ok(Step::GaveUp)
             }
             Err(_) => self.outage(silent::<AcquireVerb>(limit)),
@@ -203,13 +205,27 @@ impl<'a> Acquisition<'a> {
         let now = self.shared.clock.now();
         let first = self.outage.is_none();
         let since = *self.outage.get_or_insert(now);
-        let patience = if self.answered.is_some() { OUTAGE_PATIENCE } else { Duration::ZERO };
+        let patience = if self.in_line { OUTAGE_PATIENCE } else { Duration::ZERO };
         let may_try_again = first || now.since(since) < patience;
         if !error.can_retry() || !may_try_again || self.wait.over(now) {
             return Err(error);
         }
         telemetry::failed("acquire", &error);
+        if error.is_request_under_way() {
+            self.start_afresh();
+        }
         Ok(Step::Pause(if first { TICK } else { OUTAGE_PAUSE }))
+    }
+
+    /// The attempt may yet be carried out and answered; that answer will be undone by its lock id. So whatever we
+    /// get from now on must be under another one, or it would be undone with it.
+    fn start_afresh(&mut self) {
+        let old = Lease::of(&self.claim, FencingToken::new(0));
+        self.shared.desk.post(Mail::Forget(old));
+        self.claim.lock_id = self.shared.ids.next();
+        self.claim.waiting = None;
+        self.enlisted = None;
+        self.answered = None;
     }
 
     fn pause_while_busy(&mut self, retry_after: Option<Duration>) -> Duration {

@@ -25,11 +25,12 @@ pub(super) async fn release(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<()
     wait_out_hold(shared, held).await;
     if let Some(reason) = held.loss(&*shared.clock) {
         let reason = reason.clone();
-        give_up_lost(shared, held, &reason);
+        give_up_lost(shared, held);
         return Err(ReleaseFailure::Lost(reason));
     }
     if !held.begin_release() {
         // Lost between the two looks.
+        give_up_lost(shared, held);
         let reason = held.loss(&*shared.clock).cloned().unwrap_or(LossReason::NotYours);
         return Err(ReleaseFailure::Lost(reason));
     }
@@ -96,12 +97,10 @@ async fn ask_to_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Re
 }
 
 /// A lost guard is given back all the same where the store may still have it: a renewal that was carried out
-/// although its answer was lost must not keep others waiting.
-fn give_up_lost(shared: &Shared, held: &Arc<Held>, reason: &LossReason) {
+/// although its answer was lost must not keep others waiting, nor the votes that a quorum still has for it.
+fn give_up_lost(shared: &Shared, held: &Arc<Held>) {
     shared.schedule.remove(held);
-    if *reason != LossReason::NotYours {
-        shared.desk.post(Mail::Forget(held.lease.clone()));
-    }
+    shared.desk.post(Mail::Forget(held.lease.clone()));
 }
 
 /// If the user drops the release half-way, the engine's task does it again: releasing is idempotent.
@@ -128,9 +127,8 @@ impl Drop for FinishLater {
 pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>) {
     if !held.is_releasing() {
         wait_out_hold(&shared, &held).await;
-        if let Some(reason) = held.loss(&*shared.clock) {
-            let reason = reason.clone();
-            return give_up_lost(&shared, &held, &reason);
+        if held.loss(&*shared.clock).is_some() {
+            return give_up_lost(&shared, &held);
         }
         if !held.begin_release() {
             return;
