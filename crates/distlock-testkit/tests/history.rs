@@ -175,6 +175,24 @@ fn a_token_that_is_given_out_twice_is_found() {
 }
 
 #[test]
+fn only_sharers_that_asked_at_the_same_time_may_share_a_token_where_that_is_allowed() {
+    let both = |second_asks: u64, capacity| {
+        let script = script()
+            .asks_for(0, "a", 1, 1, capacity)
+            .granted(5, "a", 1, 7)
+            .asks_for(second_asks, "b", 1, 1, capacity)
+            .granted(12, "b", 1, 7)
+            .gives_back(10, "a", 1)
+            .gives_back(20, "b", 1);
+        let history = History::new(script.0).sharers_may_share_a_token(true);
+        history.check().into_iter().map(|violation| violation.rule).collect::<Vec<_>>()
+    };
+    assert_eq!(both(3, 2), []);
+    assert_eq!(both(6, 2), [Rule::TokenTwice]);
+    assert_eq!(both(3, 1), [Rule::TokenTwice]);
+}
+
+#[test]
 fn a_lock_id_that_is_granted_again_after_its_release_is_found() {
     let same = |token| What::Granted { lock_id: "object-7".into(), token, held: true };
     let found = script()

@@ -50,6 +50,12 @@ pub trait Fixture: Send + Sync + Sized + 'static {
         Pace::default()
     }
 
+    /// Whether readers that are granted at the same time may have the same token. No single store needs this; a
+    /// quorum does, whose nodes may see them in different orders.
+    fn readers_may_share_a_token(&self) -> bool {
+        false
+    }
+
     /// Ends every connection to the store that is open now. New ones work. For the fault `cut_connections`.
     fn cut_connections(&self) -> impl Future<Output = ()> + Send {
         async { panic!("implement Fixture::cut_connections, or leave the fault out") }

@@ -265,7 +265,8 @@ impl<F: Fixture> Stage<F> {
 
     /// Checks everything that was written down.
     pub(super) fn finish(&self) {
-        History::read(self.0.logs.path()).assert_clean();
+        let may_share = self.0.fixture.readers_may_share_a_token();
+        History::read(self.0.logs.path()).sharers_may_share_a_token(may_share).assert_clean();
     }
 
     /// How often each of those who write logs was granted a lock so far.

@@ -57,6 +57,7 @@ impl fmt::Display for Violation {
 pub struct History {
     events: Vec<Event>,
     told_within: Duration,
+    sharers_may_share_a_token: bool,
 }
 
 impl History {
@@ -64,7 +65,7 @@ impl History {
     #[must_use]
     pub fn new(mut events: Vec<Event>) -> Self {
         events.sort_by_key(|event| event.at);
-        History { events, told_within: Duration::from_secs(5) }
+        History { events, told_within: Duration::from_secs(5), sharers_may_share_a_token: false }
     }
 
     /// Merges all logs of a folder. Of a process that was killed the last line may be torn: it is left out.
@@ -90,6 +91,14 @@ impl History {
     #[must_use]
     pub fn told_within(mut self, limit: Duration) -> Self {
         self.told_within = limit;
+        self
+    }
+
+    /// Lets those who may hold together and asked at the same time have the same token: what a quorum cannot help,
+    /// whose nodes may see them in different orders. One that asks after another was granted has a higher one still.
+    #[must_use]
+    pub fn sharers_may_share_a_token(mut self, they_may: bool) -> Self {
+        self.sharers_may_share_a_token = they_may;
         self
     }
 
@@ -128,7 +137,7 @@ impl History {
         }
         for (resource, stories) in &by_resource {
             capacity(resource, stories, &mut findings);
-            tokens::check(resource, stories, &mut findings);
+            tokens::check(resource, stories, self.sharers_may_share_a_token, &mut findings);
             losses(resource, stories, &fates, self.told_within, &mut findings);
         }
         lock_ids(&stories, &mut findings);

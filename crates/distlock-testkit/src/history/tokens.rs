@@ -6,22 +6,34 @@ use super::check::{Findings, Rule};
 use super::story::{Grant, Story};
 
 /// Checks all grants of one resource.
-pub(super) fn check(resource: &str, stories: &[&Story<'_>], findings: &mut Findings) {
+pub(super) fn check(
+    resource: &str,
+    stories: &[&Story<'_>],
+    sharers_may_share: bool,
+    findings: &mut Findings,
+) {
     let mut grants: Vec<(&Story<'_>, &Grant<'_>)> =
         stories.iter().filter_map(|story| story.grant.as_ref().map(|grant| (*story, grant))).collect();
     grants.sort_by_key(|(_, grant)| grant.told.at);
-    twice(resource, &grants, findings);
+    twice(resource, &grants, sharers_may_share, findings);
     told_before_asked(resource, &grants, findings);
     one_after_the_other(resource, &grants, findings);
 }
 
-fn twice(resource: &str, grants: &[(&Story<'_>, &Grant<'_>)], findings: &mut Findings) {
-    let mut seen: HashMap<u64, &Grant<'_>> = HashMap::new();
-    for (_, grant) in grants {
+fn twice(
+    resource: &str,
+    grants: &[(&Story<'_>, &Grant<'_>)],
+    sharers_may_share: bool,
+    findings: &mut Findings,
+) {
+    let mut seen: HashMap<u64, (&Story<'_>, &Grant<'_>)> = HashMap::new();
+    for (story, grant) in grants {
+        let Some((other, earlier)) = seen.insert(grant.token, (story, grant)) else { continue };
         // One lock id twice is another rule's business.
-        if let Some(earlier) =
-            seen.insert(grant.token, grant).filter(|earlier| earlier.lock_id != grant.lock_id)
-        {
+        let same = earlier.lock_id == grant.lock_id;
+        let at_the_same_time = story.asked.at <= earlier.told.at;
+        let shared = sharers_may_share && at_the_same_time && !story.excludes(other);
+        if !same && !shared {
             let text = format!("token {} of {resource} was given out twice", grant.token);
             findings.add(Rule::TokenTwice, text, [earlier.told, grant.told]);
         }

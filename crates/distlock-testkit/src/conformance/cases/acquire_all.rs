@@ -56,9 +56,9 @@ pub async fn what_was_taken_before_a_busy_one_is_given_back<F: Fixture>(stage: S
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             assert_eq!(error.resource().map(|resource| resource.name()), Some(busy.name()), "{error}");
             assert!(begun.elapsed() < stage.pace().patience / 2, "one limit for all: {:?}", begun.elapsed());
-        }
-        for want in wants.iter().filter(|want| *want != busy) {
-            stage.until_nothing_is_left(&other, want).await;
+            for want in wants.iter().filter(|want| *want != busy) {
+                stage.until_nothing_is_left(&other, want).await;
+            }
         }
         held.release().await.unwrap();
     }

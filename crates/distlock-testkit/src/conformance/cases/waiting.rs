@@ -109,7 +109,8 @@ pub async fn a_release_wakes_the_waiter<F: Fixture>(stage: Stage<F>) {
     }
 }
 
-/// Waiters of one process are served first come, first served.
+/// Waiters of one process are served first come, first served. The line for a mutex is the engine's own; the others
+/// stand in the store's queue, and a store that does not keep writers from being overtaken has none.
 pub async fn waiters_of_one_process_are_served_in_their_order<F: Fixture>(stage: Stage<F>) {
     let locks = stage.locks().await;
     let recorder = stage.recorder("holder");
@@ -138,6 +139,11 @@ pub async fn waiters_of_one_process_are_served_in_their_order<F: Fixture>(stage:
         }
         held.release().await.unwrap();
         stage.within("an end of the line", tasks.join_all()).await;
-        assert_eq!(*served.lock().unwrap(), [0, 1, 2, 3], "the order in which {want:?} was served");
+        let mut served = served.lock().unwrap().clone();
+        if !matches!(want, Want::Mutex(_)) && !locks.capabilities().writer_not_starved {
+            println!("{want:?} has no queue here: all of its waiters are served, in whatever order");
+            served.sort_unstable();
+        }
+        assert_eq!(served, [0, 1, 2, 3], "the order in which {want:?} was served");
     }
 }
