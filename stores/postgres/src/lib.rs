@@ -7,6 +7,7 @@ mod identifier;
 mod lease;
 mod link;
 mod names;
+mod raw;
 mod schema;
 mod statement;
 mod tls;

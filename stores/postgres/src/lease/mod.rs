@@ -13,7 +13,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use distlock_core::store::{
     Attempt, Backend, Batch, Capabilities, Claim, Driver, Finding, Holder, Inbox, Lease, LeaseStore, Query,
-    Record, Released, Renewal, Store, WakeStream,
+    RawDriver, Record, Released, Renewal, Store, WakeStream,
 };
 use distlock_core::{Error, ErrorKind, Locks, RecordKind, Resource, Result};
 
@@ -138,6 +138,11 @@ impl Store for LeaseTable {
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         doctor::examine(&self.0).await
+    }
+
+    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
+        let link = &self.0.link;
+        crate::raw::open(link.config(), link.schema().tables(), Purpose::Lease).await
     }
 }
 
