@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 use crate::resource::{FencingToken, RecordKind};
 use crate::store::{Attempt, Batch, Claim};
 
+/// How long somebody who cannot be woken waits at most before it asks again.
+const UNQUEUED: Duration = Duration::from_millis(100);
+
 /// What the nodes said to one claim.
 struct Poll {
     ticket: Use,
@@ -89,12 +92,13 @@ pub(super) async fn try_acquire(inner: &Arc<Inner>, claims: &[Claim]) -> Batch<A
 }
 
 /// The claim as a node sees it. Order among waiters is a matter of one node; over many, one queue contradicts
-/// the other and everybody waits for everybody, so nodes are never asked for it.
+/// the other and everybody waits for everybody, so nodes are never asked for it. A claim waits under its first lock
+/// id only: that is where it is found when it withdraws.
 fn for_node(claim: &Claim, ticket: &Use) -> Claim {
     let lock = claim.resource.kind().record() == RecordKind::Lock;
     Claim {
         lock_id: ticket.lease.lock_id.clone(),
-        waiting: claim.waiting.clone().filter(|_| lock),
+        waiting: claim.waiting.clone().filter(|_| lock && ticket.is_first()),
         in_turn: false,
         ..claim.clone()
     }
@@ -164,6 +168,11 @@ pub(super) async fn answered_late(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, ans
     for (ticket, item) in tickets.iter().zip(answer.items) {
         let granted = match item {
             Ok(Attempt::Granted { token }) => Some(token),
+            // It may have been put among those who wait, after it withdrew.
+            Ok(Attempt::Busy { .. }) if ticket.is_released() => {
+                ended.push(ticket.clone());
+                continue;
+            }
             Ok(Attempt::Busy { .. }) => continue,
             Err(error) if error.is_outcome_unknown() => None,
             Err(_) => continue,
@@ -229,7 +238,13 @@ fn retry_after(inner: &Inner, poll: &Poll) -> Option<Duration> {
     let mut left: Vec<Duration> = poll.busy.iter().filter_map(|(_, left)| *left).collect();
     left.sort_unstable();
     let needed = inner.majority - poll.granted.len().min(inner.majority - 1);
-    left.get(needed - 1).copied()
+    let until = left.get(needed - 1).copied();
+    if poll.ticket.lease.resource.kind().record() == RecordKind::Lock {
+        return until;
+    }
+    // Nobody waits for a pool in a queue here, so nobody is woken.
+    let soon = UNQUEUED.mul_f64(0.2 + 0.8 * fastrand::f64());
+    Some(until.map_or(soon, |until| until.min(soon)))
 }
 
 /// Takes every vote of the failed claims back: where nodes granted or may have granted, until they confirm.

@@ -95,9 +95,12 @@ fn merge_holders(holders: impl Iterator<Item = Holder>, needed: usize) -> Vec<Ho
     let won = votes.into_iter().filter(|(_, votes)| votes.len() >= needed);
     won.map(|(lock_id, mut votes)| {
         votes.sort_by_key(|vote| std::cmp::Reverse(vote.expires_in));
+        // A majority has the holder's token; a node that granted late may have counted further on its own.
+        let mut tokens: Vec<_> = votes.iter().filter_map(|vote| vote.token).collect();
+        tokens.sort_unstable_by_key(|token| std::cmp::Reverse(*token));
         Holder {
             lock_id,
-            token: votes.iter().filter_map(|vote| vote.token).max(),
+            token: tokens.get(needed - 1).or(tokens.first()).copied(),
             acquired_at: votes.iter().filter_map(|vote| vote.acquired_at).min(),
             expires_in: votes.get(needed - 1).and_then(|vote| vote.expires_in),
             weight: votes.iter().map(|vote| vote.weight).max().unwrap_or(1),

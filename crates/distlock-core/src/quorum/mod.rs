@@ -147,7 +147,8 @@ fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
         // So many that every majority, and so every holder's, has one that can wake.
         push: each.iter().filter(|node| !node.push).count() < majority,
         forced_release: each.iter().all(|node| node.forced_release),
-        shows_waiters: each.iter().all(|node| node.shows_waiters),
+        // Those who wait for a mutex are shown; those who wait for a reader-writer lock are in no queue.
+        shows_waiters: false,
         frees_on_crash: each.iter().all(|node| node.frees_on_crash),
         durable: each.iter().all(|node| node.durable),
         max_batch: each.iter().map(|node| node.max_batch).min().unwrap_or(1),

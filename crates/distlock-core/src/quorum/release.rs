@@ -56,8 +56,9 @@ impl Poll {
 pub(super) async fn release(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Released> {
     let tickets: Arc<Vec<Use>> = Arc::new(leases.iter().map(|lease| Ledger::of(inner, lease)).collect());
     for ticket in &*tickets {
-        ticket.end();
+        ticket.release();
     }
+    stop_waiting(inner, leases.iter().zip(&*tickets));
     let for_nodes: Vec<Lease> = leases
         .iter()
         .zip(&*tickets)
@@ -78,6 +79,17 @@ pub(super) async fn release(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Relea
         record(inner, &tickets, &mut polls, answer);
     }
     Ok(polls.into_iter().map(|poll| poll.conclude(inner)).collect())
+}
+
+/// What is held or was asked last under a later generation of its lock id may still wait under the first one.
+fn stop_waiting<'a>(inner: &Arc<Inner>, released: impl Iterator<Item = (&'a Lease, &'a Use)>) {
+    let waiting: Vec<Lease> =
+        released.filter(|(_, ticket)| !ticket.is_first()).map(|(lease, _)| lease.clone()).collect();
+    if !waiting.is_empty() {
+        for node in 0..inner.nodes.len() {
+            tokio::spawn(release_on(Arc::clone(inner), node, waiting.clone()));
+        }
+    }
 }
 
 fn record(inner: &Arc<Inner>, tickets: &Arc<Vec<Use>>, polls: &mut [Poll], answer: Answer<Released>) {

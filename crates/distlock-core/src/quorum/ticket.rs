@@ -44,6 +44,8 @@ pub(super) struct Ticket {
 #[derive(Debug)]
 struct State {
     fate: Fate,
+    /// Its caller gave it back: it will not be asked for again.
+    released: bool,
     attempts: u32,
     /// How many calls or operations are under way.
     users: usize,
@@ -82,6 +84,25 @@ impl Ticket {
         let mut state = self.state();
         state.fate = Fate::Ended;
         (std::mem::take(&mut state.strays), state.attempts > 1)
+    }
+
+    /// The same for good, under every generation: its caller gave it back.
+    pub(super) fn release(&self) {
+        self.end();
+        let mut state = self.state();
+        state.released = true;
+        for older in &state.older {
+            older.state().released = true;
+        }
+    }
+
+    pub(super) fn is_released(&self) -> bool {
+        self.state().released
+    }
+
+    /// Whether the nodes know it by the lock id that its caller knows.
+    pub(super) fn is_first(&self) -> bool {
+        self.generation == 0
     }
 
     /// A node granted after the attempt had stopped listening. Answers the fate; if it is open, whoever decides
@@ -212,6 +233,7 @@ impl Tickets {
         lease.lock_id = of_generation(&lock_id, generation);
         let state = State {
             fate,
+            released: false,
             attempts: 1,
             users: 1,
             strays: Vec::new(),
