@@ -1,0 +1,239 @@
+//! What was found at the server, and what is dangerous there.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use distlock_core::store::Finding;
+use distlock_core::{ErrorKind, Result};
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::options::SelectionCriteria;
+
+use crate::core::Core;
+use crate::failure::number;
+use crate::topology::Shape;
+use crate::{index, wakes};
+
+/// Clocks further apart than this are worth a word.
+const FAR_MS: i64 = 1000;
+
+pub(crate) async fn examine(core: &Arc<Core>) -> Result<Vec<Finding>> {
+    // The first question decides whether anybody is there at all.
+    let hello = core.wire.ask("admin", doc! { "hello": 1 }, None).await?;
+    let mut findings = vec![version(core).await, shape(core, &hello), concern(core, &hello).await];
+    findings.extend(indexes(core).await);
+    findings.extend(rights(core).await);
+    findings.extend(clocks(core, &hello).await);
+    Ok(findings)
+}
+
+async fn version(core: &Core) -> Finding {
+    match core.wire.ask("admin", doc! { "buildInfo": 1 }, None).await {
+        Ok(info) => {
+            Finding::good(format!("MongoDB {}", info.get_str("version").unwrap_or("of unknown version")))
+        }
+        Err(error) => {
+            Finding::warning(format!("the version cannot be read: {error}"), "check the user's rights")
+        }
+    }
+}
+
+fn shape(core: &Core, hello: &Document) -> Finding {
+    let count = |key: &str| hello.get_array(key).map_or(0, Vec::len);
+    let set = hello.get_str("setName").unwrap_or_default();
+    match core.topology.shape {
+        Shape::Standalone => Finding::warning(
+            "a standalone server: waiters ask again and again instead of being woken, and a lost disk loses all locks",
+            "make it a replica set; one of a single member already has change streams",
+        ),
+        Shape::Sharded => Finding::good(
+            "a sharded cluster; leave the collections unsharded or shard them by _id, since wake-ups wait for the \
+             slowest shard",
+        ),
+        Shape::ReplicaSet if count("arbiters") > 0 => Finding::warning(
+            format!(
+                "the replica set {set} has an arbiter: with one member down no majority can confirm a lock"
+            ),
+            "use a third member that keeps data instead of the arbiter",
+        ),
+        Shape::ReplicaSet if count("hosts") + count("passives") == 2 => Finding::warning(
+            format!("the replica set {set} has two members: with one of them down there is no majority"),
+            "add a third member",
+        ),
+        Shape::ReplicaSet => Finding::good(format!(
+            "the replica set {set} of {} member(s); waiters are woken by a change stream",
+            count("hosts") + count("passives"),
+        )),
+    }
+}
+
+/// Whether a write with our write concern is confirmed, and how long that takes.
+async fn concern(core: &Core, hello: &Document) -> Finding {
+    if core.topology.shape == Shape::ReplicaSet
+        && hello.get("isWritablePrimary").or_else(|| hello.get("ismaster")).and_then(Bson::as_bool)
+            != Some(true)
+    {
+        return Finding::warning(
+            "the server that answers is not the primary",
+            "name the whole replica set in the URL, without directConnection",
+        );
+    }
+    let begun = std::time::Instant::now();
+    match core.floor.store(&core.wire).await {
+        Ok(()) => Finding::good(format!(
+            "writes are confirmed by a majority with journal, whatever the default of the server; this one took {:?}",
+            round(begun.elapsed()),
+        )),
+        Err(error) => Finding::warning(
+            format!("a write with majority and journal fails: {error}"),
+            error.advice().unwrap_or("look after the replica set").to_owned(),
+        ),
+    }
+}
+
+fn round(duration: Duration) -> Duration {
+    Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or_default() / 100 * 100)
+}
+
+async fn indexes(core: &Core) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (collection, wanted) in index::wanted(core.wire.names()) {
+        let command = doc! { "listIndexes": &collection, "cursor": { "batchSize": 1000 } };
+        let found = match core.wire.run(command).await {
+            Ok(reply) => reply,
+            // The collection was never used.
+            Err(error) if error.to_string().contains("code 26") => Document::new(),
+            Err(error) => {
+                findings.push(Finding::warning(
+                    format!("the indexes of {collection} cannot be read: {error}"),
+                    "give the user the right listIndexes",
+                ));
+                continue;
+            }
+        };
+        let batch = found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+        let found: Vec<&Document> = batch.into_iter().flatten().filter_map(Bson::as_document).collect();
+        for index in wanted {
+            findings.push(one_index(&collection, &index, &found));
+        }
+    }
+    findings
+}
+
+fn one_index(collection: &str, wanted: &Document, found: &[&Document]) -> Finding {
+    let name = wanted.get_str("name").unwrap_or_default();
+    let seconds = |index: &Document| index.get("expireAfterSeconds").and_then(number);
+    match found.iter().find(|index| index.get_str("name").is_ok_and(|found| found == name)) {
+        Some(index)
+            if seconds(index) == seconds(wanted)
+                && index.get("key").map(key) == wanted.get("key").map(key) =>
+        {
+            Finding::good(format!("the index {name} of {collection} is there"))
+        }
+        Some(_) => Finding::warning(
+            format!("the index {name} of {collection} is not as it should be"),
+            "drop it and run what `distlock schema` prints",
+        ),
+        None => Finding::warning(
+            format!("the index {name} of {collection} is missing: what nobody needs any more stays"),
+            "run what `distlock schema` prints, or take a lock once with a user that may create indexes",
+        ),
+    }
+}
+
+fn key(key: &Bson) -> Vec<(String, Option<i64>)> {
+    key.as_document()
+        .into_iter()
+        .flatten()
+        .map(|(field, direction)| (field.clone(), number(direction)))
+        .collect()
+}
+
+/// Tries what has to be possible.
+async fn rights(core: &Arc<Core>) -> Vec<Finding> {
+    let names = core.wire.names();
+    let mut findings = Vec::new();
+    // A step on a name that nobody has: it changes nothing and needs every right that taking a lock needs.
+    let nothing = |collection: &str| {
+        doc! {
+            "update": collection,
+            "updates": [{ "q": { "_id": { "$in": [] } }, "u": [{ "$set": { "lockId": "" } }], "upsert": false }],
+        }
+    };
+    for collection in [&names.locks, &names.queues] {
+        findings.push(match core.wire.run(nothing(collection)).await {
+            Ok(_) => Finding::good(format!("{} may be written", collection)),
+            Err(error) => Finding::warning(
+                format!("{collection} may not be written: {error}"),
+                "give the user the role readWrite on the database",
+            ),
+        });
+    }
+    if core.topology.pushes() {
+        findings.push(match wakes::subscribe(core, &distlock_core::store::Inbox::new("doctor")).await {
+            Ok(_) => Finding::good("a change stream can be opened"),
+            Err(error) if error.kind() == ErrorKind::Denied => Finding::warning(
+                format!("no change stream can be opened, so waiters ask again and again: {error}"),
+                "give the user the rights find and changeStream on the database",
+            ),
+            Err(error) => Finding::warning(
+                format!("no change stream can be opened, so waiters ask again and again: {error}"),
+                "see what the server says",
+            ),
+        });
+    }
+    findings
+}
+
+/// The primary's clock decides when a lock expires, and the next primary's does after it.
+async fn clocks(core: &Core, hello: &Document) -> Vec<Finding> {
+    let hosts = hello.get_array("hosts").into_iter().flatten().filter_map(Bson::as_str);
+    let mut members = Vec::new();
+    for host in hosts {
+        let address = host.to_ascii_lowercase();
+        let server = SelectionCriteria::Predicate(Arc::new(move |server: &mongodb::ServerInfo<'_>| {
+            server.address().to_string() == address
+        }));
+        if let Some(distance) = distance(core, Some(server)).await {
+            members.push((host, distance));
+        }
+    }
+    if members.is_empty() {
+        members.extend(distance(core, None).await.map(|distance| ("the server", distance)));
+    }
+    let (Some(least), Some(most)) =
+        (members.iter().map(|(_, ms)| *ms).min(), members.iter().map(|(_, ms)| *ms).max())
+    else {
+        return vec![Finding::warning(
+            "no member tells its time",
+            "check that the members can be reached from here",
+        )];
+    };
+    let mut findings = Vec::new();
+    if most - least > FAR_MS {
+        let each: Vec<String> = members.iter().map(|(host, ms)| format!("{host} {ms:+} ms")).collect();
+        findings.push(Finding::warning(
+            format!("the clocks of the members are {} ms apart ({})", most - least, each.join(", ")),
+            "synchronise them: when another member takes over, locks expire earlier or later by that much",
+        ));
+    }
+    findings.push(if most.abs().max(least.abs()) > FAR_MS {
+        Finding::warning(
+            format!("the server's clock is {most:+} ms from ours"),
+            "synchronise them; the server's decides, and the times that `distlock ls` shows are its own",
+        )
+    } else {
+        Finding::good(format!("the server's clock is {most:+} ms from ours"))
+    });
+    findings
+}
+
+/// How far a server's clock is ahead of ours, in the middle of the question.
+async fn distance(core: &Core, server: Option<SelectionCriteria>) -> Option<i64> {
+    let ms =
+        || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().map(|now| now.as_millis() as i64);
+    let before = ms()?;
+    let hello = core.wire.ask("admin", doc! { "hello": 1 }, server).await.ok()?;
+    let after = ms()?;
+    let theirs = hello.get_datetime("localTime").ok()?.timestamp_millis();
+    Some(theirs - (before + after) / 2)
+}

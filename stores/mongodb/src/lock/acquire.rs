@@ -1,0 +1,215 @@
+//! Taking a mutex. A lone claim is one `findAndModify`; many are one `update` and one read that tells who won.
+//! Who waits joins the line first, where others are known to be there, and asks for the lock itself only if nobody
+//! stands before it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::store::{Attempt, Claim, Waiting};
+use distlock_core::{LockId, Result};
+use futures_util::future::{join, join_all};
+use mongodb::bson::Document;
+
+use super::{expiry_ms, line, read};
+use crate::core::Core;
+use crate::failure;
+use crate::known::Stand;
+use crate::pipelines::{self, Taking};
+use crate::record::{LineRecord, LockRecord, token};
+use crate::wire::{Concern, Found, Place, Step, Version};
+
+/// Whoever stands behind others looks at the lock itself after this long for each of them: by then it was its turn,
+/// or one of them holds for longer, and only the lock says until when.
+const LOOK_AFTER: Duration = Duration::from_millis(25);
+const LOOK_AT_LAST: Duration = Duration::from_secs(1);
+/// The holder had looked for waiters just before we joined, and is about to release.
+const ABOUT_TO_RELEASE: Duration = Duration::from_millis(5);
+const CLOSING_MS: i64 = 200;
+/// Other programs release by deleting the document and wake nobody: we look this often.
+const FOREIGN: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(200));
+
+/// What a look at the lock found.
+enum Look {
+    Granted { token: i64 },
+    Busy { record: LockRecord, now: Option<i64> },
+}
+
+/// One answer for each claim.
+pub(crate) async fn try_acquire(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
+    let (lined, direct): (Vec<usize>, Vec<usize>) =
+        (0..claims.len()).partition(|at| begins_in_line(core, claims[*at]));
+    let in_line = join_all(lined.iter().map(|at| stand_in_line(core, claims[*at])));
+    let at_once = take_directly(core, direct.iter().map(|at| claims[*at]).collect());
+    let (in_line, at_once) = join(in_line, at_once).await;
+    let mut answers: Vec<(usize, Result<Attempt>)> =
+        lined.into_iter().zip(in_line).chain(direct.into_iter().zip(at_once)).collect();
+    answers.sort_unstable_by_key(|(at, _)| *at);
+    answers
+        .into_iter()
+        .zip(claims)
+        .map(|((_, answer), claim)| answer.map_err(|e| e.about(&claim.resource)))
+        .collect()
+}
+
+fn begins_in_line(core: &Core, claim: &Claim) -> bool {
+    claim.waiting.is_some()
+        && core.has_lines()
+        && (claim.in_turn
+            || matches!(core.known.stand(&claim.lock_id), Some(Stand::Waiting | Stand::Holding))
+            || core.known.is_contended(claim.resource.name()))
+}
+
+async fn take_directly(core: &Arc<Core>, claims: Vec<&Claim>) -> Vec<Result<Attempt>> {
+    let looks = match claims.as_slice() {
+        [] => Vec::new(),
+        [claim] => vec![look(core, claim, false).await],
+        _ => look_at_many(core, &claims).await,
+    };
+    // Whoever found it taken, and waits, joins the line now.
+    join_all(looks.into_iter().zip(claims).map(|(look, claim)| async move {
+        match look? {
+            Look::Granted { token: number } => Ok(Attempt::Granted { token: token(number) }),
+            Look::Busy { .. } if claim.waiting.is_some() && core.has_lines() => {
+                stand_in_line(core, claim).await
+            }
+            Look::Busy { record, now } => Ok(busy(&record, now, None)),
+        }
+    }))
+    .await
+}
+
+fn step(core: &Core, claim: &Claim, mark: bool) -> Step {
+    let taking = Taking {
+        lock_id: claim.lock_id.as_str(),
+        expiry_ms: expiry_ms(claim.expiry),
+        floor: core.floor.get(),
+        mark,
+    };
+    Step {
+        id: claim.resource.name().to_owned(),
+        when: Document::new(),
+        pipeline: pipelines::lock_acquire(taking),
+        upsert: true,
+    }
+}
+
+async fn look(core: &Arc<Core>, claim: &Claim, mark: bool) -> Result<Look> {
+    let step = step(core, claim, mark);
+    let found = core.wire.step(Place::Locks, &step, Version::After, Concern::Majority).await?;
+    judge(core, claim, found.as_ref().ok_or_else(|| failure::odd("an upsert without a document"))?)
+}
+
+fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Look> {
+    let record = read(core, found)?;
+    core.saw(found.now.or(record.acquired_at));
+    if record.lock_id == claim.lock_id {
+        Ok(Look::Granted { token: record.token })
+    } else {
+        Ok(Look::Busy { record, now: found.now })
+    }
+}
+
+async fn look_at_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Look>> {
+    let steps: Vec<Step> = claims.iter().map(|claim| step(core, claim, false)).collect();
+    let names: Vec<&str> = claims.iter().map(|claim| claim.resource.name()).collect();
+    let found = async {
+        let outcome = core.wire.steps(Place::Locks, &steps).await?;
+        let found = core.wire.read(Place::Locks, &names, outcome.time).await;
+        // The writes are done: that we do not know who won does not undo them.
+        Ok((outcome, found.map_err(|error| error.with_unknown_outcome())?))
+    };
+    let (outcome, found) = match found.await {
+        Ok(found) => found,
+        Err(error) => return claims.iter().map(|_| Err(distlock_core::Error::clone(&error))).collect(),
+    };
+    join_all(claims.iter().enumerate().map(|(at, claim)| {
+        let (failed, found) = (outcome.failed.get(&at), found.get(claim.resource.name()));
+        async move {
+            match (failed, found) {
+                (Some((code, words)), _) if *code != failure::DUPLICATE_KEY => {
+                    Err(failure::from_code(*code, "write error", words))
+                }
+                // Two upserts met, or the document was deleted meanwhile: once more, alone.
+                (Some(_), _) | (None, None) => look(core, claim, false).await,
+                (None, Some(found)) => judge(core, claim, found),
+            }
+        }
+    }))
+    .await
+}
+
+/// Waits in the line: joins it, or stays in it; and looks at the lock itself unless somebody stands before us.
+async fn stand_in_line(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
+    let Some(waiting) = &claim.waiting else { return Ok(Attempt::Busy { retry_after: None }) };
+    let stand = core.known.stand(&claim.lock_id);
+    if stand == Some(Stand::Holding) {
+        // It was handed to us, and whoever asks has not heard of it or came too late to take it.
+        if let Look::Granted { token: number } = look(core, claim, false).await? {
+            return Ok(Attempt::Granted { token: token(number) });
+        }
+    }
+    let is_new = stand != Some(Stand::Waiting);
+    let mut line = None;
+    if is_new || core.known.must_renew(&claim.lock_id) {
+        line = join_line(core, claim, waiting).await?;
+        let ahead = line.as_ref().and_then(|line| line.place(&claim.lock_id)).unwrap_or_default();
+        if is_new && ahead > 0 {
+            core.known.saw_others(claim.resource.name());
+            let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
+            return Ok(Attempt::Busy {
+                retry_after: Some(LOOK_AFTER.saturating_mul(ahead).min(LOOK_AT_LAST)),
+            });
+        }
+    }
+    match look(core, claim, true).await? {
+        Look::Granted { token: number } => {
+            core.known.holds(&claim.lock_id);
+            Ok(Attempt::Granted { token: token(number) })
+        }
+        Look::Busy { record, now } => {
+            core.known.saw_others(claim.resource.name());
+            if let Some(now) = now {
+                core.known.decided(&claim.lock_id, now);
+            }
+            Ok(busy(&record, now, line.as_ref()))
+        }
+    }
+}
+
+/// `None`: the server refuses us the line, and we do without.
+async fn join_line(core: &Arc<Core>, claim: &Claim, waiting: &Waiting) -> Result<Option<LineRecord>> {
+    core.known.joins(&claim.lock_id, claim.resource.name());
+    match line::register(core, claim, waiting).await {
+        Ok(line) => Ok(Some(line)),
+        Err(error) if error.can_retry() => Err(error),
+        Err(error) => {
+            core.refuse_lines(&error);
+            Ok(None)
+        }
+    }
+}
+
+/// When it is worth asking again.
+fn busy(record: &LockRecord, now: Option<i64>, line: Option<&LineRecord>) -> Attempt {
+    let left = now.and_then(|now| record.left(now));
+    let closing = line.and_then(|line| line.closing.as_ref()).zip(now);
+    let sooner = match closing {
+        Some(((lock_id, at), now)) if *lock_id == record.lock_id && now - at < CLOSING_MS => {
+            Some(ABOUT_TO_RELEASE)
+        }
+        _ if is_foreign(&record.lock_id) => {
+            Some(FOREIGN.0 + (FOREIGN.1 - FOREIGN.0).mul_f64(fastrand::f64()))
+        }
+        _ => None,
+    };
+    let retry_after = match (left, sooner) {
+        (Some(left), Some(sooner)) => Some(left.min(sooner)),
+        (left, sooner) => left.or(sooner),
+    };
+    Attempt::Busy { retry_after }
+}
+
+/// Every lock id of ours has its label in front of a `#`.
+fn is_foreign(lock_id: &LockId) -> bool {
+    !lock_id.as_str().contains('#')
+}

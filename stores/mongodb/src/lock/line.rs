@@ -1,0 +1,89 @@
+//! The line of a mutex: the document beside it that says who waits. It is a hint throughout, and kept like one: only
+//! what somebody is to be told of waits for a majority.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use distlock_core::store::{Claim, Waiting};
+use distlock_core::{Kind, LockId, Result};
+use mongodb::bson::doc;
+
+use crate::core::Core;
+use crate::message::{self, Next};
+use crate::pipelines::{self, Registration};
+use crate::pool::document_id;
+use crate::record::{self, LineRecord};
+use crate::wire::{Concern, Place, Step, Version};
+
+fn id(name: &str) -> String {
+    document_id(Kind::Mutex, name)
+}
+
+/// Joins the line of a claim's name, or starts the time of its entry anew. Gives the line as it is then.
+pub(super) async fn register(core: &Arc<Core>, claim: &Claim, waiting: &Waiting) -> Result<LineRecord> {
+    let name = claim.resource.name();
+    let done = core.known.take_done(name);
+    let registration = Registration {
+        lock_id: claim.lock_id.as_str(),
+        call: &message::call(&claim.lock_id, &waiting.inbox),
+        introduction: &message::introduction(&claim.lock_id, &waiting.inbox, claim.expiry),
+        expiry_ms: record::in_ms(claim.expiry),
+        ttl_ms: record::in_ms(waiting.ttl),
+        done: &done,
+        retention_ms: core.retention_ms(),
+    };
+    let step = Step {
+        id: id(name),
+        when: doc! { "queue": { "$type": "array" } },
+        pipeline: pipelines::line_register(&registration),
+        upsert: true,
+    };
+    let sent = Instant::now();
+    // With a majority: the one before us is to be told, and a change stream shows nothing earlier.
+    let found = core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await?;
+    let line = found.map(|found| LineRecord::read(&found.document)).unwrap_or_default();
+    if let Some(entry) = line.place(&claim.lock_id).map(|at| &line.queue[at]) {
+        core.known.joined(&claim.lock_id, entry.decided_at, sent, waiting.ttl);
+    }
+    Ok(line)
+}
+
+/// Leaves the line. Says whether it stood there, and who stood behind it.
+pub(super) async fn withdraw(core: &Arc<Core>, name: &str, lock_id: &LockId) -> Result<(bool, Option<Next>)> {
+    let step = Step {
+        id: id(name),
+        when: doc! { "queue.lockId": lock_id.as_str() },
+        pipeline: pipelines::line_withdraw(lock_id.as_str()),
+        upsert: false,
+    };
+    let found = core.wire.step(Place::Queues, &step, Version::Before, Concern::Majority).await?;
+    let Some(found) = found else { return Ok((false, None)) };
+    let line = LineRecord::read(&found.document);
+    let behind =
+        line.place(lock_id).and_then(|at| line.queue.get(at + 1)).and_then(|entry| entry.next.clone());
+    Ok((true, behind))
+}
+
+/// Whoever leaves the lock asks who is next.
+pub(super) async fn next(core: &Arc<Core>, name: &str, lock_id: &LockId) -> Result<Option<Next>> {
+    let step = Step {
+        id: id(name),
+        when: doc! { "queue": { "$type": "array" } },
+        pipeline: pipelines::line_next(lock_id.as_str()),
+        upsert: false,
+    };
+    let found = core.wire.step(Place::Queues, &step, Version::After, Concern::Hint).await?;
+    let line = found.map(|found| LineRecord::read(&found.document)).unwrap_or_default();
+    Ok(line.queue.into_iter().next().and_then(|entry| entry.next))
+}
+
+/// Tells the first of the line to ask again.
+pub(crate) async fn ring(core: &Arc<Core>, name: &str) -> Result<()> {
+    let step = Step {
+        id: id(name),
+        when: doc! { "queue.0": { "$exists": true } },
+        pipeline: pipelines::line_ring(),
+        upsert: false,
+    };
+    core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await.map(drop)
+}

@@ -1,0 +1,143 @@
+//! Giving mutexes back. One that nobody waits for is a single step; a batch of them is a single command.
+
+use std::sync::Arc;
+
+use distlock_core::store::{Lease, Released};
+use distlock_core::{Error, Result};
+use futures_util::future::{join, join_all};
+use mongodb::bson::doc;
+
+use super::hand_on::{end, hand_on, transfer};
+use super::{line, read, still_ours};
+use crate::core::Core;
+use crate::failure;
+use crate::known::Stand;
+use crate::pipelines;
+use crate::wire::{Concern, Found, Place, Step, Version};
+
+/// One answer for each lease.
+pub(crate) async fn release(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Released>> {
+    let (lined, plain): (Vec<usize>, Vec<usize>) = (0..leases.len()).partition(|at| {
+        matches!(core.known.stand(&leases[*at].lock_id), Some(Stand::Waiting | Stand::Holding))
+    });
+    let in_line = join_all(lined.iter().map(|at| leave(core, leases[*at])));
+    let plainly = release_plainly(core, plain.iter().map(|at| leases[*at]).collect());
+    let (in_line, plainly) = join(in_line, plainly).await;
+    let mut answers: Vec<(usize, Result<Released>)> =
+        lined.into_iter().zip(in_line).chain(plain.into_iter().zip(plainly)).collect();
+    answers.sort_unstable_by_key(|(at, _)| *at);
+    answers
+        .into_iter()
+        .zip(leases)
+        .map(|((_, answer), lease)| answer.map_err(|e| e.about(&lease.resource)))
+        .collect()
+}
+
+/// Leaves a line in which it stands: as the one who holds, or as one who gives up waiting.
+async fn leave(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
+    let lock_id = &lease.lock_id;
+    let next = core.known.take_next(lock_id);
+    let stood = core.known.leaves(lock_id);
+    let left = match stood {
+        Some(Stand::Holding) => hand_on(core, lease.resource.name(), lock_id, next).await,
+        _ => withdraw(core, lease).await,
+    };
+    if let (Err(_), Some(stood)) = (&left, stood) {
+        core.known.stays(lock_id, stood);
+    }
+    left
+}
+
+async fn withdraw(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
+    let (name, lock_id) = (lease.resource.name(), &lease.lock_id);
+    let (stood, behind) = line::withdraw(core, name, lock_id).await?;
+    // The lock may have been handed to us while we were leaving, or may be in a moment: then it is for them.
+    core.known.followed_by(lock_id, behind.clone());
+    let held = match &behind {
+        Some(behind) if behind.direct => transfer(core, name, lock_id, behind).await?,
+        _ => end(core, name, lock_id).await?,
+    };
+    Ok(if stood || held { Released::Done { woke: held && behind.is_some() } } else { Released::NotYours })
+}
+
+async fn release_plainly(core: &Arc<Core>, leases: Vec<&Lease>) -> Vec<Result<Released>> {
+    match leases.as_slice() {
+        [] => Vec::new(),
+        [lease] => vec![release_one(core, lease).await],
+        _ => release_many(core, &leases).await,
+    }
+}
+
+/// What keeps a marked lock from being freed: only where there are lines to look into.
+fn pipeline(core: &Core) -> Vec<mongodb::bson::Document> {
+    pipelines::lock_release(core.has_lines(), core.floor.get())
+}
+
+async fn release_one(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
+    let step = Step {
+        id: lease.resource.name().to_owned(),
+        when: still_ours(&lease.lock_id),
+        pipeline: pipeline(core),
+        upsert: false,
+    };
+    let found = core.wire.step(Place::Locks, &step, Version::After, Concern::Majority).await?;
+    let Some(found) = found else { return Ok(Released::NotYours) };
+    conclude(core, lease, &found).await
+}
+
+/// The document after its release: free, or still ours because somebody may wait.
+async fn conclude(core: &Arc<Core>, lease: &Lease, found: &Found) -> Result<Released> {
+    core.saw(found.now);
+    let record = read(core, found)?;
+    if record.lock_id == lease.lock_id {
+        hand_on(core, lease.resource.name(), &lease.lock_id, None).await
+    } else {
+        Ok(Released::Done { woke: false })
+    }
+}
+
+/// Upserts: where the document is not ours, the server tries to make a second one of that name and says which item
+/// failed. There is no other way to learn it from one command.
+async fn release_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Released>> {
+    let steps: Vec<Step> = leases
+        .iter()
+        .map(|lease| Step {
+            id: lease.resource.name().to_owned(),
+            when: doc! { "lockId": lease.lock_id.as_str() },
+            pipeline: pipeline(core),
+            upsert: true,
+        })
+        .collect();
+    let outcome = match core.wire.steps(Place::Locks, &steps).await {
+        Ok(outcome) => outcome,
+        Err(error) => return leases.iter().map(|_| Err(Error::clone(&error))).collect(),
+    };
+    let made = i64::try_from(outcome.made.len()).unwrap_or(i64::MAX);
+    let unchanged = if outcome.matched - made > outcome.modified {
+        // Some are as they were: somebody may wait for them, or they had expired.
+        let names: Vec<&str> = leases.iter().map(|lease| lease.resource.name()).collect();
+        core.wire.read(Place::Locks, &names, outcome.time).await
+    } else {
+        Ok(std::collections::HashMap::new())
+    };
+    join_all(leases.iter().enumerate().map(|(at, lease)| {
+        let (failed, made) = (outcome.failed.get(&at), outcome.made.contains(&at));
+        let unchanged = unchanged.as_ref().map(|found| found.get(lease.resource.name()));
+        async move {
+            match failed {
+                Some((code, _)) if *code == failure::DUPLICATE_KEY => return Ok(Released::NotYours),
+                Some((code, words)) => return Err(failure::from_code(*code, "write error", words)),
+                None if made => return Ok(Released::NotYours),
+                None => {}
+            }
+            let found = unchanged.map_err(|error| error.clone().with_unknown_outcome())?;
+            match found {
+                Some(found) if read(core, found)?.lock_id == lease.lock_id => {
+                    hand_on(core, lease.resource.name(), &lease.lock_id, None).await
+                }
+                _ => Ok(Released::Done { woke: false }),
+            }
+        }
+    }))
+    .await
+}

@@ -1,0 +1,11 @@
+//! Telling the first of a line that the lock is free: for a waiter whose lock id alone does not say where it is.
+
+use mongodb::bson::{Document, doc};
+
+/// The clock makes every message a new one: an update that changes nothing is told to nobody.
+pub(crate) fn line_ring() -> Vec<Document> {
+    vec![doc! { "$set": { "wake": { "$let": {
+        "vars": { "first": { "$arrayElemAt": ["$queue", 0] } },
+        "in": { "$concat": ["$$first.call", " R ", { "$toString": { "$toLong": "$$NOW" } }] },
+    } } } }]
+}

@@ -1,0 +1,74 @@
+//! The atomic steps, each an aggregation pipeline that the server runs on one document. One file a step, written as
+//! the pipeline is; what several of them say is here.
+//!
+//! Only stages and operators of MongoDB 4.2 are used. `$$NOW` is the server's clock, the same throughout a command.
+//! Whatever comes from outside is wrapped in `$literal`: a name or a lock id that begins with `$` is text, not a path.
+
+mod line_next;
+mod line_register;
+mod line_ring;
+mod line_withdraw;
+mod lock;
+mod lock_acquire;
+mod lock_break;
+mod lock_release;
+mod lock_renew;
+mod lock_transfer;
+mod pool;
+mod pool_attempt;
+mod pool_break;
+mod pool_release;
+mod pool_renew;
+
+pub(crate) use line_next::line_next;
+pub(crate) use line_register::{Registration, line_register};
+pub(crate) use line_ring::line_ring;
+pub(crate) use line_withdraw::line_withdraw;
+pub(crate) use lock_acquire::{Taking, lock_acquire};
+pub(crate) use lock_break::lock_break;
+pub(crate) use lock_release::lock_release;
+pub(crate) use lock_renew::lock_renew;
+pub(crate) use lock_transfer::{Heir, lock_transfer};
+pub(crate) use pool_attempt::{Asking, pool_attempt};
+pub(crate) use pool_break::pool_break;
+pub(crate) use pool_release::pool_release;
+pub(crate) use pool_renew::pool_renew;
+
+use mongodb::bson::{Bson, Document, doc};
+
+/// A value from outside, never read as an expression.
+fn literal(value: impl Into<Bson>) -> Document {
+    doc! { "$literal": value.into() }
+}
+
+/// The server's clock, so many milliseconds from now.
+fn in_ms(ms: impl Into<Bson>) -> Document {
+    doc! { "$add": ["$$NOW", ms.into()] }
+}
+
+/// The next token: one more than the last, the server's clock if that is higher, and never below the clock as we
+/// have seen it before, should it have been set back.
+fn next_token(last: impl Into<Bson>, floor: i64) -> Document {
+    doc! { "$max": [{ "$add": [{ "$toLong": last.into() }, 1_i64] }, { "$toLong": "$$NOW" }, floor] }
+}
+
+/// The moment at which the server's clock alone gives higher tokens than this one: the record of a name may not be
+/// purged before. A token that is no time at all, such as another program's, stays within what a date can hold.
+fn moment_of(token: impl Into<Bson>) -> Document {
+    const LAST_DATE: i64 = 253_402_300_799_999;
+    doc! { "$toDate": { "$min": [{ "$toLong": token.into() }, LAST_DATE] } }
+}
+
+/// Those entries of a list whose time is not over.
+fn live(list: &str) -> Document {
+    doc! { "$filter": {
+        "input": { "$ifNull": [list, []] },
+        "cond": { "$gt": ["$$this.expiresAt", "$$NOW"] },
+    } }
+}
+
+/// A list from a place on. `$slice` wants a count above zero.
+fn from_place(list: impl Into<Bson>, place: impl Into<Bson>) -> Document {
+    let list = list.into();
+    doc! { "$slice": [list.clone(), place.into(), { "$max": [1, { "$size": list }] }] }
+}

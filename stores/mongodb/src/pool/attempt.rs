@@ -1,0 +1,138 @@
+//! Asking pools: a lone claim is one `findAndModify`, many are one `update` and one read.
+
+use std::sync::Arc;
+
+use distlock_core::store::{Attempt, Claim};
+use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::join_all;
+
+use super::{document_id, is_pool};
+use crate::core::Core;
+use crate::failure;
+use crate::message;
+use crate::pipelines::{self, Asking};
+use crate::record::{PoolRecord, above_zero, in_ms, token};
+use crate::wire::{Concern, Found, Place, Step, Version};
+
+/// One answer for each claim.
+pub(crate) async fn try_acquire(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
+    // What is wrong with a claim whatever the state of its pool is not sent.
+    let refused: Vec<Option<Error>> = claims.iter().map(|claim| refusal(claim)).collect();
+    let good: Vec<&Claim> = claims
+        .iter()
+        .zip(&refused)
+        .filter(|(_, refused)| refused.is_none())
+        .map(|(claim, _)| *claim)
+        .collect();
+    let answers = match good.as_slice() {
+        [] => Vec::new(),
+        [claim] => vec![ask_one(core, claim).await],
+        _ => ask_many(core, &good).await,
+    };
+    let mut answers = answers.into_iter();
+    refused
+        .into_iter()
+        .zip(claims)
+        .map(|(refused, claim)| {
+            let answer = match refused {
+                Some(error) => Err(error),
+                None => answers.next().unwrap_or_else(|| Err(failure::odd("fewer answers than claims"))),
+            };
+            answer.map_err(|error| error.about(&claim.resource))
+        })
+        .collect()
+}
+
+fn refusal(claim: &Claim) -> Option<Error> {
+    let (weight, capacity) = (claim.weight, claim.capacity);
+    if weight > 0 && weight <= capacity {
+        return None;
+    }
+    let what = format!("a weight of {weight} is not between 1 and the capacity of {capacity}");
+    Some(
+        Error::new(ErrorKind::InvalidInput, what)
+            .advise("ask for at least one permit and for no more than there are"),
+    )
+}
+
+fn step(core: &Core, claim: &Claim) -> Step {
+    let call = match &claim.waiting {
+        Some(waiting) => message::call(&claim.lock_id, &waiting.inbox),
+        None => String::new(),
+    };
+    let asking = Asking {
+        lock_id: claim.lock_id.as_str(),
+        call: &call,
+        weight: i64::from(claim.weight),
+        capacity: i64::from(claim.capacity),
+        expiry_ms: in_ms(claim.expiry),
+        ttl_ms: claim.waiting.as_ref().map(|waiting| in_ms(waiting.ttl)),
+        floor: core.floor.get(),
+        retention_ms: core.retention_ms(),
+    };
+    Step {
+        id: document_id(claim.resource.kind(), claim.resource.name()),
+        when: is_pool(),
+        pipeline: pipelines::pool_attempt(&asking),
+        upsert: true,
+    }
+}
+
+async fn ask_one(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
+    let step = step(core, claim);
+    let found = core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await?;
+    judge(core, claim, found.as_ref().ok_or_else(|| failure::odd("an upsert without a document"))?)
+}
+
+async fn ask_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
+    let steps: Vec<Step> = claims.iter().map(|claim| step(core, claim)).collect();
+    let mut ids: Vec<&str> = steps.iter().map(|step| step.id.as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let found = async {
+        let outcome = core.wire.steps(Place::Queues, &steps).await?;
+        let found = core.wire.read(Place::Queues, &ids, outcome.time).await;
+        Ok((outcome, found.map_err(|error| error.with_unknown_outcome())?))
+    };
+    let (outcome, found) = match found.await {
+        Ok(found) => found,
+        Err(error) => return claims.iter().map(|_| Err(Error::clone(&error))).collect(),
+    };
+    join_all(claims.iter().zip(&steps).enumerate().map(|(at, (claim, step))| {
+        let (failed, found) = (outcome.failed.get(&at), found.get(&step.id));
+        async move {
+            match (failed, found) {
+                (Some((code, words)), _) if *code != failure::DUPLICATE_KEY => {
+                    Err(failure::from_code(*code, "write error", words))
+                }
+                (Some(_), _) | (None, None) => ask_one(core, claim).await,
+                (None, Some(found)) => judge(core, claim, found),
+            }
+        }
+    }))
+    .await
+}
+
+fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Attempt> {
+    core.saw(found.now);
+    let pool = PoolRecord::read(&found.document)?;
+    if pool.is_in_use() && pool.capacity != claim.capacity {
+        let (theirs, ours) = (pool.capacity, claim.capacity);
+        return Err(Error::new(
+            ErrorKind::Mismatch,
+            format!("it is in use with a capacity of {theirs}, and {ours} was asked for"),
+        )
+        .advise("use one capacity everywhere; it can change once nobody holds it or waits for it"));
+    }
+    if let Some(held) = pool.holders.iter().find(|held| held.lock_id == claim.lock_id) {
+        return Ok(Attempt::Granted { token: token(held.token) });
+    }
+    let place = pool.queue.iter().position(|waiter| waiter.lock_id == claim.lock_id);
+    let decided_at = place.map(|place| pool.queue[place].decided_at);
+    let ahead = pool.queue.iter().take(place.unwrap_or(pool.queue.len()));
+    let changes =
+        pool.holders.iter().map(|held| held.expires_at).chain(ahead.map(|waiter| waiter.expires_at));
+    let retry_after =
+        changes.min().zip(found.now.or(decided_at)).and_then(|(moment, now)| above_zero(moment - now));
+    Ok(Attempt::Busy { retry_after })
+}
