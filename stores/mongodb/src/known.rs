@@ -27,6 +27,8 @@ pub(crate) enum Stand {
     Waiting,
     /// In the line, and the lock is its own.
     Holding,
+    /// Just leaving.
+    Leaving,
     /// Left, not long ago.
     Gone,
 }
@@ -35,6 +37,10 @@ pub(crate) enum Stand {
 struct Standing {
     name: String,
     stand: Stand,
+    /// The highest token that it is known to have held the lock with.
+    token: i64,
+    /// The lock was handed to it while it was leaving.
+    handed: bool,
     /// When the server last decided on an attempt of it, by its clock.
     decided_at: i64,
     /// When its entry in the line was last renewed, and for how long.
@@ -127,6 +133,8 @@ impl Known {
         let standing = inner.standing.entry(lock_id.clone()).or_insert_with(|| Standing {
             name: name.to_owned(),
             stand: Stand::Waiting,
+            token: i64::MIN,
+            handed: false,
             decided_at: i64::MAX,
             renewed: None,
             next: None,
@@ -150,9 +158,10 @@ impl Known {
     }
 
     /// It holds the lock now, if it stood in the line.
-    pub(crate) fn holds(&self, lock_id: &LockId) {
+    pub(crate) fn holds(&self, lock_id: &LockId, number: i64) {
         if let Some(standing) = self.lock().standing.get_mut(lock_id) {
             standing.stand = Stand::Holding;
+            standing.token = standing.token.max(number);
         }
     }
 
@@ -171,17 +180,25 @@ impl Known {
         (heard.elapsed() < NEWS).then_some(next)
     }
 
-    /// It leaves the line, or stays there as done; says where it stood.
+    /// It is leaving, from where it stood.
     pub(crate) fn leaves(&self, lock_id: &LockId) -> Option<Stand> {
         let mut inner = self.lock();
         inner.sweep();
         let standing = inner.standing.get_mut(lock_id)?;
-        let stood = std::mem::replace(&mut standing.stand, Stand::Gone);
-        inner.left.push_back((Instant::now(), lock_id.clone()));
-        Some(stood)
+        Some(std::mem::replace(&mut standing.stand, Stand::Leaving))
     }
 
-    /// It could not be told to anybody that it left.
+    /// It has left. True: the lock was handed to it meanwhile.
+    pub(crate) fn left(&self, lock_id: &LockId) -> bool {
+        let mut inner = self.lock();
+        let Some(standing) = inner.standing.get_mut(lock_id) else { return false };
+        standing.stand = Stand::Gone;
+        let handed = std::mem::take(&mut standing.handed);
+        inner.left.push_back((Instant::now(), lock_id.clone()));
+        handed
+    }
+
+    /// It could not leave after all.
     pub(crate) fn stays(&self, lock_id: &LockId, stood: Stand) {
         if let Some(standing) = self.lock().standing.get_mut(lock_id) {
             standing.stand = stood;
@@ -208,9 +225,19 @@ impl Known {
     ) -> Arrival {
         let mut inner = self.lock();
         let Some(standing) = inner.standing.get_mut(lock_id) else { return Arrival::Old };
+        if number <= standing.token {
+            return Arrival::Old;
+        }
         match standing.stand {
             Stand::Holding => Arrival::Old,
-            Stand::Gone => PassOn::of(standing),
+            Stand::Leaving => {
+                standing.handed = true;
+                Arrival::Old
+            }
+            Stand::Gone => {
+                let next = standing.next.take().map(|(_, next)| next);
+                Arrival::PassOn { name: standing.name.clone(), next }
+            }
             Stand::Waiting => {
                 let after = acquired_at.checked_sub(standing.decided_at).filter(|after| *after >= 0);
                 let window = above_zero(expires_at - acquired_at);
@@ -219,20 +246,12 @@ impl Known {
                     return Arrival::Tell(Wake::Retry { lock_id: lock_id.clone() });
                 };
                 standing.stand = Stand::Holding;
+                standing.token = number;
                 let after = Duration::from_millis(u64::try_from(after).unwrap_or_default());
                 let grant = PushedGrant { token: token(number), after, window };
                 Arrival::Tell(Wake::Granted { lock_id: lock_id.clone(), grant })
             }
         }
-    }
-}
-
-struct PassOn;
-
-impl PassOn {
-    fn of(standing: &mut Standing) -> Arrival {
-        let next = standing.next.take().map(|(_, next)| next);
-        Arrival::PassOn { name: standing.name.clone(), next }
     }
 }
 
@@ -290,7 +309,20 @@ mod tests {
         let known = Known::default();
         known.joins(&id("a"), "name");
         assert_eq!(known.leaves(&id("a")), Some(Stand::Waiting));
+        assert!(matches!(known.arrived(&id("a"), 5, 2005, 9), Arrival::Old));
+        assert!(known.left(&id("a")), "it came while we were leaving");
         let arrival = known.arrived(&id("a"), 5, 2005, 9);
         assert!(matches!(arrival, Arrival::PassOn { ref name, .. } if name == "name"), "{arrival:?}");
+    }
+
+    #[test]
+    fn late_word_of_a_hold_that_is_over_is_not_taken_for_a_new_one() {
+        let known = Known::default();
+        known.joins(&id("a"), "name");
+        known.holds(&id("a"), 9);
+        known.leaves(&id("a"));
+        assert!(!known.left(&id("a")));
+        assert!(matches!(known.arrived(&id("a"), 5, 2005, 9), Arrival::Old));
+        assert!(matches!(known.arrived(&id("a"), 7, 2007, 10), Arrival::PassOn { .. }));
     }
 }

@@ -163,7 +163,7 @@ async fn stand_in_line(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
     }
     match look(core, claim, true).await? {
         Look::Granted { token: number } => {
-            core.known.holds(&claim.lock_id);
+            core.known.holds(&claim.lock_id, number);
             Ok(Attempt::Granted { token: token(number) })
         }
         Look::Busy { record, now } => {

@@ -7,7 +7,7 @@ use distlock_core::{Error, Result};
 use futures_util::future::{join, join_all};
 use mongodb::bson::doc;
 
-use super::hand_on::{end, hand_on, transfer};
+use super::hand_on::{end, hand_on, pass_on, transfer};
 use super::{line, read, still_ours};
 use crate::core::Core;
 use crate::failure;
@@ -17,33 +17,39 @@ use crate::wire::{Concern, Found, Place, Step, Version};
 
 /// One answer for each lease.
 pub(crate) async fn release(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Released>> {
-    let (lined, plain): (Vec<usize>, Vec<usize>) = (0..leases.len()).partition(|at| {
-        matches!(core.known.stand(&leases[*at].lock_id), Some(Stand::Waiting | Stand::Holding))
-    });
+    let (lined, plain): (Vec<usize>, Vec<usize>) =
+        (0..leases.len()).partition(|at| core.known.stand(&leases[*at].lock_id).is_some());
     let in_line = join_all(lined.iter().map(|at| leave(core, leases[*at])));
     let plainly = release_plainly(core, plain.iter().map(|at| leases[*at]).collect());
     let (in_line, plainly) = join(in_line, plainly).await;
     let mut answers: Vec<(usize, Result<Released>)> =
         lined.into_iter().zip(in_line).chain(plain.into_iter().zip(plainly)).collect();
     answers.sort_unstable_by_key(|(at, _)| *at);
-    answers
-        .into_iter()
-        .zip(leases)
-        .map(|((_, answer), lease)| answer.map_err(|e| e.about(&lease.resource)))
-        .collect()
+    let answers = answers.into_iter().map(|(_, answer)| answer);
+    answers.zip(leases).map(|(answer, lease)| answer.map_err(|e| e.about(&lease.resource))).collect()
 }
 
-/// Leaves a line in which it stands: as the one who holds, or as one who gives up waiting.
+/// Leaves a line in which it stands: as the one who holds, or as one who gives up waiting. Somebody who left before
+/// leaves again: an attempt that was under way meanwhile may have brought it back.
 async fn leave(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
-    let lock_id = &lease.lock_id;
+    let (name, lock_id) = (lease.resource.name(), &lease.lock_id);
     let next = core.known.take_next(lock_id);
     let stood = core.known.leaves(lock_id);
     let left = match stood {
-        Some(Stand::Holding) => hand_on(core, lease.resource.name(), lock_id, next).await,
+        Some(Stand::Holding) => hand_on(core, name, lock_id, next).await,
         _ => withdraw(core, lease).await,
     };
-    if let (Err(_), Some(stood)) = (&left, stood) {
-        core.known.stays(lock_id, stood);
+    match (&left, stood) {
+        (Err(_), Some(stood)) => core.known.stays(lock_id, stood),
+        (left, _) => {
+            let handed = core.known.left(lock_id);
+            let held = matches!(left, Ok(Released::Done { woke: true }));
+            if handed && !held {
+                // It was given to us behind our back, too late for us to give it back ourselves.
+                let next = core.known.take_next(lock_id);
+                tokio::spawn(pass_on(Arc::clone(core), name.to_owned(), lock_id.clone(), next));
+            }
+        }
     }
     left
 }
