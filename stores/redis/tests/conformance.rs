@@ -150,6 +150,10 @@ impl Fixture for Redlock {
     async fn join(url: String) -> Backend {
         connect(&url).await
     }
+
+    fn readers_may_share_a_token(&self) -> bool {
+        true
+    }
 }
 
 mod redis {
