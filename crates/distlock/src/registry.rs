@@ -7,6 +7,8 @@ static DRIVERS: &[&Driver] = &[
     &distlock_core::memory::DRIVER,
     #[cfg(feature = "file")]
     &distlock_file::DRIVER,
+    #[cfg(feature = "mongodb")]
+    &distlock_mongodb::DRIVER,
     #[cfg(feature = "postgres")]
     &distlock_postgres::LEASE_DRIVER,
     #[cfg(feature = "redis")]
