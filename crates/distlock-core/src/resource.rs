@@ -211,7 +211,23 @@ impl LockIds {
     #[must_use]
     pub fn next(&self) -> LockId {
         let n = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        LockId(format!("{}-{n:x}", self.prefix).into())
+        // One allocation of the right size: an id is made for every acquisition.
+        let digits = (n.max(1).ilog2() / 4 + 1) as usize;
+        let length = self.prefix.len() + 1 + digits;
+        let mut text = [0_u8; 256];
+        let Some(buffer) = text.get_mut(..length) else {
+            return LockId(format!("{}-{n:x}", self.prefix).into());
+        };
+        let (prefix, number) = buffer.split_at_mut(self.prefix.len());
+        prefix.copy_from_slice(self.prefix.as_bytes());
+        number[0] = b'-';
+        for (place, digit) in number[1..].iter_mut().rev().enumerate() {
+            *digit = b"0123456789abcdef"[(n >> (4 * place)) as usize & 0xf];
+        }
+        match std::str::from_utf8(buffer) {
+            Ok(text) => LockId(text.into()),
+            Err(_) => LockId(format!("{}-{n:x}", self.prefix).into()),
+        }
     }
 
     /// What all ids of this maker share: the address of this process for wake-ups.
@@ -279,6 +295,8 @@ mod tests {
         assert_ne!(a, b);
         assert_eq!(a.label(), "web-3:812");
         assert_ne!(LockIds::new("x").next(), LockIds::new("x").next());
+        let expected: Vec<String> = (3..300).map(|n| format!("{}-{n:x}", ids.prefix())).collect();
+        assert_eq!((3..300).map(|_| ids.next().as_str().to_owned()).collect::<Vec<_>>(), expected);
     }
 
     #[test]

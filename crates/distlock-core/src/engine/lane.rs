@@ -27,6 +27,9 @@ pub(crate) trait Verb: Sized + Send + Sync + 'static {
 
     fn call(store: Arc<dyn LeaseStore>, items: Vec<Self::Item>) -> BoxFuture<'static, Batch<Self::Answer>>;
 
+    /// The same for a lone item, which needs no vector.
+    fn call_one(store: Arc<dyn LeaseStore>, item: Self::Item) -> BoxFuture<'static, Batch<Self::Answer>>;
+
     /// An answer came that nobody waits for.
     fn orphaned(desk: &Desk, item: Self::Item, answer: Result<Self::Answer>);
 }
@@ -41,6 +44,10 @@ impl Verb for AcquireVerb {
 
     fn call(store: Arc<dyn LeaseStore>, items: Vec<Claim>) -> BoxFuture<'static, Batch<Attempt>> {
         Box::pin(async move { store.try_acquire(&items).await })
+    }
+
+    fn call_one(store: Arc<dyn LeaseStore>, item: Claim) -> BoxFuture<'static, Batch<Attempt>> {
+        Box::pin(async move { store.try_acquire(std::slice::from_ref(&item)).await })
     }
 
     fn orphaned(desk: &Desk, claim: Claim, answer: Result<Attempt>) {
@@ -65,6 +72,10 @@ impl Verb for ReleaseVerb {
 
     fn call(store: Arc<dyn LeaseStore>, items: Vec<Lease>) -> BoxFuture<'static, Batch<Released>> {
         Box::pin(async move { store.release(&items).await })
+    }
+
+    fn call_one(store: Arc<dyn LeaseStore>, item: Lease) -> BoxFuture<'static, Batch<Released>> {
+        Box::pin(async move { store.release(std::slice::from_ref(&item)).await })
     }
 
     /// Whoever gives up a release posts the lease to the engine's task, which sees it through.
@@ -119,7 +130,7 @@ impl<V: Verb> Lane<V> {
             }
             return Submission(Way::Queued(answer));
         }
-        let call = V::call(Arc::clone(&self.store), vec![item.clone()]);
+        let call = V::call_one(Arc::clone(&self.store), item.clone());
         let turn = Turn(Arc::clone(self));
         let alone = Arc::new(Alone {
             progress: Mutex::new(Progress::Out { call, item, turn, driven: false }),

@@ -113,7 +113,7 @@ impl Shared {
         self.desk.ended().await;
     }
 
-    /// Puts a hold on the schedule, and wakes the task if it would otherwise sleep too long.
+    /// Puts a hold on the schedule, and wakes the task if it would otherwise sleep beyond that.
     fn watch(&self, due: Moment, held: &Arc<Held>) {
         if self.schedule.insert(due, held) || self.closing.is_cancelled() {
             self.desk.nudge();

@@ -15,10 +15,19 @@ const GRID: u64 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct Schedule(Mutex<Inner>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inner {
     holds: BTreeMap<Slot, Arc<Held>>,
     number: u64,
+    /// Until when the engine's task sleeps. It may be sooner than what is due first, since what is taken out does not
+    /// move it: the task then wakes once for nothing, where it would otherwise be woken for every lock.
+    alarm: Moment,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Inner { holds: BTreeMap::new(), number: 0, alarm: Moment::NEVER }
+    }
 }
 
 /// When a hold that was extended (or granted) at `now` wants to be extended again.
@@ -33,12 +42,15 @@ impl Schedule {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a hold where it wants attention. True if that is sooner than everything else.
+    /// Puts a hold where it wants attention. True if the engine's task would sleep beyond that.
     pub(crate) fn insert(&self, due: Moment, held: &Arc<Held>) -> bool {
         let mut inner = self.lock();
         inner.number += 1;
         let key = (due, NonZeroU64::new(inner.number).unwrap_or(NonZeroU64::MIN));
-        let sooner = inner.holds.first_key_value().is_none_or(|(first, _)| key < *first);
+        let sooner = due < inner.alarm;
+        if sooner {
+            inner.alarm = due;
+        }
         *held.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
         inner.holds.insert(key, Arc::clone(held));
         sooner
@@ -65,9 +77,11 @@ impl Schedule {
         std::mem::take(&mut self.lock().holds).into_values().inspect(forget_slot).collect()
     }
 
-    /// When the next hold is due.
-    pub(crate) fn next_due(&self) -> Option<Moment> {
-        self.lock().holds.first_key_value().map(|((due, _), _)| *due)
+    /// When the next hold is due: the engine's task asks before it sleeps until then.
+    pub(crate) fn set_alarm(&self) -> Moment {
+        let mut inner = self.lock();
+        inner.alarm = inner.holds.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due);
+        inner.alarm
     }
 }
 
