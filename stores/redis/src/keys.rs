@@ -3,7 +3,8 @@
 //! | | |
 //! | --- | --- |
 //! | `distlock:orders` | the plain key of the mutex `orders`: the lock id, nothing else |
-//! | `distlock:{Ab3}␀m:orders` | beside it: token, holder, waiters |
+//! | `distlock:{Ab3}␀m:orders` | beside it: the token, since when and for whom |
+//! | `distlock:{Ab3}␀w:orders` | those who wait for it, while anybody does |
 //! | `distlock:{Ab3}␀r:orders` | the reader-writer lock `orders` |
 //! | `distlock:{Ab3}␀s:orders` | the semaphore `orders` |
 //! | `distlock:{Ab3}␀t:orders` | the queue in front of the fair mutex `orders` |
@@ -14,7 +15,9 @@
 
 use distlock_core::{Error, ErrorKind, Kind, Result};
 
-use crate::slot::{hash_tag, slot_of, tag_for};
+use redis::{RedisWrite, ToRedisArgs};
+
+use crate::slot::{SLOTS, crc16, hash_tag, tag_for};
 
 /// What our keys begin with unless it is set otherwise.
 pub const DEFAULT_PREFIX: &str = "distlock:";
@@ -26,16 +29,29 @@ const MARK: u8 = 0xFF;
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     prefix: String,
-    tagged: bool,
+    /// The slot of all keys, if the prefix has a hash tag.
+    slot: Option<u16>,
+    /// The checksum of the prefix, with which that of a whole key begins.
+    checksum: u16,
+}
+
+/// One key of a resource. It is put together where it is written, since a request has many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Key<'a> {
+    prefix: &'a str,
+    /// The tag and the letter; `None` for the plain key.
+    beside: Option<(Option<[u8; 3]>, u8)>,
+    name: &'a str,
 }
 
 /// The keys of one resource, and the slot that all of them are in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ResourceKeys {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResourceKeys<'a> {
     pub(crate) slot: u16,
-    /// The plain key, for a mutex only.
-    pub(crate) plain: Option<Vec<u8>>,
-    pub(crate) record: Vec<u8>,
+    kind: Kind,
+    prefix: &'a str,
+    name: &'a str,
+    tagged: bool,
 }
 
 /// What a key that was found belongs to.
@@ -49,7 +65,8 @@ pub(crate) struct Found {
 
 impl Default for Keys {
     fn default() -> Self {
-        Keys { prefix: DEFAULT_PREFIX.to_owned(), tagged: false }
+        let checksum = crc16(0, DEFAULT_PREFIX.as_bytes());
+        Keys { prefix: DEFAULT_PREFIX.to_owned(), slot: None, checksum }
     }
 }
 
@@ -67,14 +84,14 @@ impl Keys {
                 "use something short, such as app:",
             );
         }
-        let tagged = hash_tag(prefix.as_bytes()).is_some();
-        if prefix.contains('{') && !tagged {
+        let slot = hash_tag(prefix.as_bytes()).map(|tag| crc16(0, tag) % SLOTS);
+        if prefix.contains('{') && slot.is_none() {
             return refuse(
                 format!("the prefix {prefix:?} has a {{ that begins no hash tag"),
                 "leave it out, or write a whole tag such as {app}: to keep all locks in one slot",
             );
         }
-        Ok(Keys { prefix: prefix.to_owned(), tagged })
+        Ok(Keys { prefix: prefix.to_owned(), slot, checksum: crc16(0, prefix.as_bytes()) })
     }
 
     pub(crate) fn prefix(&self) -> &str {
@@ -86,27 +103,22 @@ impl Keys {
         format!("{}inbox:", self.prefix)
     }
 
-    pub(crate) fn of(&self, kind: Kind, name: &str) -> ResourceKeys {
-        let mut plain = Vec::with_capacity(self.prefix.len() + name.len());
-        plain.extend_from_slice(self.prefix.as_bytes());
-        plain.extend_from_slice(name.as_bytes());
-        let slot = slot_of(&plain);
-        let mut record = Vec::with_capacity(plain.len() + 8);
-        record.extend_from_slice(self.prefix.as_bytes());
-        if !self.tagged {
-            let [a, b, c] = tag_for(slot);
-            record.extend_from_slice(&[b'{', a, b, c, b'}']);
-        }
-        record.extend_from_slice(&[MARK, letter(kind), b':']);
-        record.extend_from_slice(name.as_bytes());
-        let plain = (kind == Kind::Mutex).then_some(plain);
-        ResourceKeys { slot, plain, record }
+    pub(crate) fn of<'a>(&'a self, kind: Kind, name: &'a str) -> ResourceKeys<'a> {
+        let slot = self.slot.unwrap_or_else(|| {
+            // A prefix without a tag has no `{` at all, so a tag can only stand in the name.
+            let hashed = match hash_tag(name.as_bytes()) {
+                Some(tag) => crc16(0, tag),
+                None => crc16(self.checksum, name.as_bytes()),
+            };
+            hashed % SLOTS
+        });
+        ResourceKeys { slot, kind, prefix: &self.prefix, name, tagged: self.slot.is_some() }
     }
 
     /// The resource that a key belongs to, if it can be ours.
     pub(crate) fn parse(&self, key: &[u8]) -> Option<Found> {
         let rest = key.strip_prefix(self.prefix.as_bytes())?;
-        let record = if self.tagged {
+        let record = if self.slot.is_some() {
             rest.strip_prefix(&[MARK])
         } else {
             match rest {
@@ -137,19 +149,64 @@ impl Keys {
     }
 }
 
-fn letter(kind: Kind) -> u8 {
-    match kind {
-        Kind::Mutex => b'm',
-        Kind::RwLock => b'r',
-        Kind::Semaphore => b's',
-        // A kind that is unknown here is refused before its keys are asked for.
-        _ => b't',
+impl<'a> ResourceKeys<'a> {
+    fn key(&self, letter: u8) -> Key<'a> {
+        let tag = (!self.tagged).then(|| tag_for(self.slot));
+        Key { prefix: self.prefix, beside: Some((tag, letter)), name: self.name }
+    }
+
+    /// The key that programs in other languages know, for a mutex only.
+    pub(crate) fn plain(&self) -> Option<Key<'a>> {
+        (self.kind == Kind::Mutex).then_some(Key { prefix: self.prefix, beside: None, name: self.name })
+    }
+
+    /// What a mutex has beside its plain key, or the whole record of a pool.
+    pub(crate) fn record(&self) -> Key<'a> {
+        self.key(match self.kind {
+            Kind::Mutex => b'm',
+            Kind::RwLock => b'r',
+            Kind::Semaphore => b's',
+            // A kind that is unknown here is refused before its keys are asked for.
+            _ => b't',
+        })
+    }
+
+    /// The queue of those who wait for a mutex.
+    pub(crate) fn line(&self) -> Option<Key<'a>> {
+        (self.kind == Kind::Mutex).then(|| self.key(b'w'))
+    }
+}
+
+impl Key<'_> {
+    fn write_to(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
+        out.write_all(self.prefix.as_bytes())?;
+        if let Some((tag, letter)) = self.beside {
+            if let Some([a, b, c]) = tag {
+                out.write_all(&[b'{', a, b, c, b'}'])?;
+            }
+            out.write_all(&[MARK, letter, b':'])?;
+        }
+        out.write_all(self.name.as_bytes())
+    }
+
+    #[cfg(test)]
+    fn to_vec(self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.write_to(&mut bytes).unwrap();
+        bytes
+    }
+}
+
+impl ToRedisArgs for Key<'_> {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        // Writing into memory does not fail.
+        let _ = self.write_to(&mut out.writer_for_next_arg());
     }
 }
 
 fn kind_of(letter: u8) -> Option<Kind> {
     match letter {
-        b'm' => Some(Kind::Mutex),
+        b'm' | b'w' => Some(Kind::Mutex),
         b'r' => Some(Kind::RwLock),
         b's' => Some(Kind::Semaphore),
         b't' => Some(Kind::Turn),
@@ -160,6 +217,7 @@ fn kind_of(letter: u8) -> Option<Kind> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::slot::slot_of;
 
     const NAMES: &[&str] = &[
         "orders/42",
@@ -187,8 +245,9 @@ mod tests {
                 for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
                     let made = keys.of(kind, name);
                     assert_eq!(made.slot, slot_of(plain.as_bytes()), "{plain}");
-                    assert_eq!(slot_of(&made.record), made.slot, "{plain}");
-                    assert!(made.plain.is_none_or(|key| key == plain.as_bytes()));
+                    assert_eq!(slot_of(&made.record().to_vec()), made.slot, "{plain}");
+                    assert!(made.line().is_none_or(|key| slot_of(&key.to_vec()) == made.slot));
+                    assert!(made.plain().is_none_or(|key| key.to_vec() == plain.as_bytes()));
                 }
             }
         }
@@ -203,12 +262,14 @@ mod tests {
                 for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
                     let made = keys.of(kind, name);
                     let found = Found { kind, name: (*name).to_owned(), plain: false };
-                    assert_eq!(keys.parse(&made.record), Some(found));
-                    assert!(seen.insert(made.record));
-                    if let Some(plain) = made.plain {
+                    for key in [Some(made.record()), made.line()].into_iter().flatten() {
+                        assert_eq!(keys.parse(&key.to_vec()).as_ref(), Some(&found));
+                        assert!(seen.insert(key.to_vec()));
+                    }
+                    if let Some(plain) = made.plain() {
                         let found = Found { kind, name: (*name).to_owned(), plain: true };
-                        assert_eq!(keys.parse(&plain), Some(found));
-                        assert!(seen.insert(plain));
+                        assert_eq!(keys.parse(&plain.to_vec()), Some(found));
+                        assert!(seen.insert(plain.to_vec()));
                     }
                 }
             }

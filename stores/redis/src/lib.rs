@@ -53,7 +53,7 @@
 //!   acquisition costs two commands, whatever their number.
 //!
 //! # Rights
-//! `~PREFIX* &PREFIX* +eval +evalsha +time +get +set +del +pexpire +pttl +hget +hmget +hset +hdel +hgetall +publish
+//! `~PREFIX* &PREFIX* +eval +evalsha +time +get +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall +publish
 //! +subscribe +unsubscribe`, and for lists, checks and the other topologies `+scan +info +wait +role +cluster|slots`.
 
 mod config;

@@ -1,8 +1,8 @@
 //! The driver alone, for benchmarks: `SET NX PX` and compare-and-delete on a connection of its own.
 
 use async_trait::async_trait;
+use distlock_core::Result;
 use distlock_core::store::{RawDriver, Store};
-use distlock_core::{Kind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
 
@@ -42,7 +42,7 @@ pub(crate) async fn open(store: &RedisStore) -> Result<Option<Box<dyn RawDriver>
 impl RawDriver for Raw {
     async fn cycle(&self, name: &str) -> Result<()> {
         let mut connection = self.connection.clone();
-        let key = self.config.keys.of(Kind::Mutex, name).plain.unwrap_or_default();
+        let key = format!("{}{name}", self.config.keys.prefix());
         let id = format!("{:016x}", fastrand::u64(..));
         let mut set = redis::cmd("SET");
         set.arg(&key).arg(&id).arg("NX").arg("PX").arg(EXPIRY_MS);

@@ -96,14 +96,17 @@ impl RedlockConfig {
         let (hosts, path) = hosts_of(&url)?;
         let database = match path {
             "" => 0,
-            number => number.parse().map_err(|_| refuse(&url, format!("{number:?} is no database number")))?,
+            number => {
+                number.parse().map_err(|_| refuse(&url, format!("{number:?} is no database number")))?
+            }
         };
         let hosts = each_host(&url, &hosts)?;
         let mut nodes = Vec::new();
         let mut left = url.clone();
         for host in hosts {
             let node = from_hosts(vec![host], |mut one| Servers::One(one.remove(0)))?;
-            let node = node.database(database)?.response_timeout(NODE_SILENT)?.connect_timeout(NODE_SILENT)?;
+            let node =
+                node.database(database)?.response_timeout(NODE_SILENT)?.connect_timeout(NODE_SILENT)?;
             left = url.clone();
             nodes.push(node.with_parameters(&mut left)?);
         }
@@ -148,7 +151,9 @@ impl RedlockConfig {
             None => Ok(quorum),
             Some(first) => Err(Error::new(
                 first.kind(),
-                format!("{connected} of {count} servers let us in, and a majority is needed; one said: {first}"),
+                format!(
+                    "{connected} of {count} servers let us in, and a majority is needed; one said: {first}"
+                ),
             )
             .doing("connect")
             .advise("bring the others back")),

@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, RedisWrite, ToRedisArgs};
 
+use crate::keys::{Key, ResourceKeys};
+
 /// A script as the server knows it.
 #[derive(Debug)]
 pub(crate) struct Script {
@@ -23,17 +25,19 @@ macro_rules! script {
     ($last:literal) => {
         concat!(
             include_str!("lua/common.lua"),
+            include_str!("lua/begin.lua"),
             include_str!("lua/queue.lua"),
             include_str!("lua/lock.lua"),
             include_str!("lua/pool.lua"),
+            include_str!("lua/end.lua"),
             include_str!($last)
         )
     };
 }
 
 pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/acquire.lua"), 2));
-pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/renew.lua"), 2));
-pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/release.lua"), 2));
+pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/renew.lua"), 1));
+pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/release.lua"), 1));
 pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/inspect.lua"), 1));
 
 /// What an item or a header is made of.
@@ -52,14 +56,29 @@ impl ToRedisArgs for Word<'_> {
     }
 }
 
+/// Which keys of a resource a script wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// All of them.
+    Whole,
+    /// Not the queue of a mutex.
+    Holder,
+}
+
 /// One item of a call: its keys, all in one slot, and what the script is told about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Item<'a> {
-    pub(crate) slot: u16,
-    pub(crate) plain: Option<Vec<u8>>,
-    pub(crate) record: Vec<u8>,
+    pub(crate) keys: ResourceKeys<'a>,
+    pub(crate) scope: Scope,
     pub(crate) words: [Word<'a>; 7],
     pub(crate) used: usize,
+}
+
+impl<'a> Item<'a> {
+    fn keys(&self) -> impl Iterator<Item = Key<'a>> {
+        let line = self.keys.line().filter(|_| self.scope == Scope::Whole);
+        [self.keys.plain(), Some(self.keys.record()), line].into_iter().flatten()
+    }
 }
 
 /// What a script is told about all items.
@@ -82,20 +101,18 @@ pub(crate) enum By {
 /// The command that calls a script for some items. `deadline`: after this moment of the server's clock an
 /// acquisition is refused; zero if never.
 pub(crate) fn command(script: &Script, by: By, header: &Header, deadline: u64, items: &[&Item<'_>]) -> Cmd {
-    let keys: usize = items.iter().map(|item| 1 + usize::from(item.plain.is_some())).sum();
+    let keys: usize = items.iter().map(|item| item.keys().count()).sum();
     let words: usize = items.iter().map(|item| item.used).sum();
-    let bytes: usize = items.iter().map(|item| 2 * item.record.len() + 128).sum();
-    let mut command = Cmd::with_capacity(8 + keys + words, 256 + bytes);
+    let mut command = Cmd::with_capacity(8 + keys + words, 256 + 64 * (keys + words));
     match by {
         By::Hash => command.arg("EVALSHA").arg(&script.sha),
         By::Text => command.arg("EVAL").arg(script.text),
     };
     command.arg(keys);
     for item in items {
-        if let Some(plain) = &item.plain {
-            command.arg(plain.as_slice());
+        for key in item.keys() {
+            command.arg(key);
         }
-        command.arg(item.record.as_slice());
     }
     command.arg(&header.channel).arg(header.retention).arg(header.window);
     command.arg(u8::from(header.counts)).arg(deadline);

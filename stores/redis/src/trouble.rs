@@ -89,6 +89,14 @@ const MEANINGS: &[Meaning] = &[
         advice: "give it the keys and channels that begin with the prefix (~distlock:* &distlock:*) and the commands \
                  that `distlock doctor` names",
     },
+    // So says Redis 6 and 7.0 of a command inside a script; later ones say the other.
+    Meaning {
+        code: "The user executing the script can't",
+        kind: ErrorKind::Denied,
+        detail: "the user lacks a right that our scripts need",
+        advice: "give it the keys and channels that begin with the prefix (~distlock:* &distlock:*) and the commands \
+                 that `distlock doctor` names",
+    },
     Meaning {
         code: "ACL failure in script",
         kind: ErrorKind::Denied,

@@ -8,8 +8,11 @@ use redis::Value;
 
 use crate::keys::Keys;
 use crate::net::Answer;
-use crate::script::{Item, Word};
+use crate::script::{Item, Scope, Word};
 use crate::trouble;
+
+/// An inbox is never empty and has no spaces.
+const NO_INBOX: &str = "-";
 
 /// What the scripts answer for an item that failed alone.
 const FAILED: i64 = 9;
@@ -21,11 +24,11 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
     whole.clamp(1, 1 << 50)
 }
 
-fn item<'a, const N: usize>(keys: &Keys, resource: &Resource, said: [Word<'a>; N]) -> Item<'a> {
+fn item<'a, const N: usize>(keys: &'a Keys, resource: &'a Resource, said: [Word<'a>; N]) -> Item<'a> {
     let keys = keys.of(resource.kind(), resource.name());
     let mut words = [Word::Number(0); 7];
     words[..N].copy_from_slice(&said);
-    Item { slot: keys.slot, plain: keys.plain, record: keys.record, words, used: N }
+    Item { keys, scope: Scope::Whole, words, used: N }
 }
 
 fn is_lock(resource: &Resource) -> bool {
@@ -47,7 +50,7 @@ pub(crate) fn check(claim: &Claim) -> Result<()> {
 }
 
 /// A claim. `push`: whether a release may grant to it, so that a message is all it needs.
-pub(crate) fn claim_item<'a>(keys: &Keys, claim: &'a Claim, push: bool) -> Item<'a> {
+pub(crate) fn claim_item<'a>(keys: &'a Keys, claim: &'a Claim, push: bool) -> Item<'a> {
     let lock = is_lock(&claim.resource);
     let mode = match (lock, push, claim.in_turn) {
         (true, true, false) => "lg",
@@ -59,7 +62,7 @@ pub(crate) fn claim_item<'a>(keys: &Keys, claim: &'a Claim, push: bool) -> Item<
     };
     let (ttl, inbox) = match &claim.waiting {
         Some(waiting) => (milliseconds(waiting.ttl), waiting.inbox.as_str()),
-        None => (0, ""),
+        None => (0, NO_INBOX),
     };
     let said = [
         Word::Text(mode),
@@ -80,22 +83,22 @@ fn mode_of(resource: &Resource) -> Word<'static> {
     Word::Text(if is_lock(resource) { "l" } else { "p" })
 }
 
-pub(crate) fn renew_item<'a>(keys: &Keys, lease: &'a Lease) -> Item<'a> {
+pub(crate) fn renew_item<'a>(keys: &'a Keys, lease: &'a Lease) -> Item<'a> {
     let said = [
         mode_of(&lease.resource),
         Word::Text(lease.lock_id.as_str()),
         Word::Number(milliseconds(lease.expiry)),
         Word::Number(lease.token.get()),
     ];
-    item(keys, &lease.resource, said)
+    Item { scope: Scope::Holder, ..item(keys, &lease.resource, said) }
 }
 
-pub(crate) fn release_item<'a>(keys: &Keys, lease: &'a Lease) -> Item<'a> {
+pub(crate) fn release_item<'a>(keys: &'a Keys, lease: &'a Lease) -> Item<'a> {
     item(keys, &lease.resource, [mode_of(&lease.resource), Word::Text(lease.lock_id.as_str())])
 }
 
 /// A look at a resource, which with `take` also takes it from its holders.
-pub(crate) fn look_item(keys: &Keys, resource: &Resource, take: bool) -> Item<'static> {
+pub(crate) fn look_item<'a>(keys: &'a Keys, resource: &'a Resource, take: bool) -> Item<'a> {
     item(keys, resource, [mode_of(resource), Word::Text(if take { "1" } else { "0" })])
 }
 
@@ -106,6 +109,15 @@ fn numbers(answer: &Answer) -> Result<(i64, i64)> {
             Err(trouble::refused(&String::from_utf8_lossy(text)))
         }
         [Value::Int(code), Value::Int(value)] => Ok((*code, *value)),
+        other => Err(trouble::nonsense(other)),
+    }
+}
+
+/// A code alone, or the error that the item failed with.
+fn code(answer: &Answer) -> Result<i64> {
+    match &answer.values[0] {
+        Value::Int(code) => Ok(*code),
+        Value::BulkString(text) => Err(trouble::refused(&String::from_utf8_lossy(text))),
         other => Err(trouble::nonsense(other)),
     }
 }
@@ -142,19 +154,19 @@ pub(crate) fn attempt(claim: &Claim, answer: &Answer) -> Result<Attempt> {
 }
 
 pub(crate) fn renewal(answer: &Answer) -> Result<Renewal> {
-    match numbers(answer)? {
-        (1, _) if !answer.confirmed => Err(unconfirmed()),
-        (1, _) => Ok(Renewal::Extended),
-        (0, _) => Ok(Renewal::NotYours),
+    match code(answer)? {
+        1 if !answer.confirmed => Err(unconfirmed()),
+        1 => Ok(Renewal::Extended),
+        0 => Ok(Renewal::NotYours),
         other => Err(trouble::nonsense(other)),
     }
 }
 
 pub(crate) fn released(answer: &Answer) -> Result<Released> {
-    match numbers(answer)? {
-        (0, _) => Ok(Released::NotYours),
-        (1, _) => Ok(Released::Done { woke: false }),
-        (2, _) => Ok(Released::Done { woke: true }),
+    match code(answer)? {
+        0 => Ok(Released::NotYours),
+        1 => Ok(Released::Done { woke: false }),
+        2 => Ok(Released::Done { woke: true }),
         other => Err(trouble::nonsense(other)),
     }
 }

@@ -1,22 +1,34 @@
--- Each item. A lock (two keys): mode, lock id, expiry, time to wait without asking again (0: one attempt), inbox.
--- A pool (one key): the same, then weight and capacity. `mode`: l or p; g or r, see the queue; t if in turn.
+-- Each item. A lock (plain key, side, line): mode, lock id, expiry, time to wait without asking again (0: one
+-- attempt), inbox. A pool (one key): the same, then weight and capacity.
+-- `mode`: l or p; g or r, see the queue; t if in turn.
 
+clock()
 local deadline = tonumber(ARGV[5])
 if deadline > 0 and now > deadline then
   -- Whoever asked has given up by now and may have withdrawn already: a grant would be nobody's.
   return { now }
 end
 
-local reply, k, a = { now }, 1, ITEMS
-while ARGV[a] do
-  local record, push, turn = match(ARGV[a], '^(%a)(%a)(%a?)')
-  local id, ms, ttl, inbox = ARGV[a + 1], tonumber(ARGV[a + 2]), tonumber(ARGV[a + 3]), ARGV[a + 4]
-  if record == 'l' then
-    answer(reply, pcall(lock_acquire, KEYS[k], KEYS[k + 1], id, ms, ttl, inbox, push, turn == 't'))
-    k, a = k + 2, a + 5
+local slow = nil
+
+return each(function()
+  local mode, id, ms, ttl, inbox = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
+  local key, side, line, weight, capacity = KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a + 5], ARGV[a + 6]
+  local lock = string.byte(mode) == 108
+  if lock then k, a = k + 3, a + 5 else k, a = k + 1, a + 7 end
+  local code, value
+  if lock and call('EXISTS', line, key) == 0 then
+    code, value = 1, lock_hold(key, side, id, inbox, call('GET', side), ms)
   else
-    answer(reply, pcall(pool_acquire, KEYS[k], id, ms, ttl, inbox, push, tonumber(ARGV[a + 5]), tonumber(ARGV[a + 6])))
-    k, a = k + 1, a + 7
+    slow = slow or contended()
+    local push = string.sub(mode, 2, 2)
+    if lock then
+      code, value = slow.lock_acquire(key, side, line, id, ms, ttl, inbox, push, string.sub(mode, 3) == 't')
+    else
+      code, value = slow.pool_acquire(key, id, tonumber(ms), tonumber(ttl), inbox, push, tonumber(weight),
+        tonumber(capacity))
+    end
   end
-end
-return reply
+  reply[n + 1], reply[n + 2] = code, value
+  n = n + 2
+end, 2)

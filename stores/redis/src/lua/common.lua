@@ -10,44 +10,80 @@
 --   4  '1' if PUBLISH counts every subscriber there is (one server; on a Cluster it counts those of this node)
 --   5  after this moment of the server's clock an acquisition is refused, ms; 0 if it never is
 -- From the sixth on: the items.
+--
+-- Every script holds up all clients of the server, and a lock that nobody else wants is by far the most frequent
+-- case. So that one is written out in the scripts of the verbs with as few calls as it takes, and everything else
+-- stands inside one function, `contended`, which is run when it is first needed. Numbers are handed over as text:
+-- the server writes a Lua number with "%.17g", which takes longer than the command.
 
-local CHANNEL, RETENTION, WINDOW, COUNTS = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4] == '1'
-local ITEMS = 6
 local FAILED = 9
 
 local call, format, match = redis.call, string.format, string.match
-local time = call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = nil
 
--- The rule of every lease store: one more than the last token, or the clock if that is higher.
-local function token_after(last)
-  local token = tonumber(last) or 0
-  if token >= now then return token + 1 end
+-- The clock in ms. A script sees one moment, however long it runs.
+local function clock()
+  if not now then
+    local time = call('TIME')
+    now = time[1] * 1000 + math.floor(time[2] / 1000)
+  end
   return now
 end
 
--- Keeps a key as long as it is of use (`left` ms) and for the retention time after that; longer if its token ran
--- ahead of the clock, since then the clock alone would not give a higher one.
-local function keep(key, left, token)
-  local ahead = math.max(0, (tonumber(token) or 0) - now)
-  call('PEXPIRE', key, left + RETENTION + ahead)
+local function text(number) return format('%d', number) end
+
+-- How long a key is kept: as long as it is of use (`left` ms) and for the retention time after that; longer if its
+-- token ran ahead of the clock, since then the clock alone would not give a higher one.
+local function kept(left, token)
+  local ahead = token - now
+  return text(left + ARGV[2] + (ahead > 0 and ahead or 0))
 end
 
--- Sends a message to one process; false if it is surely not there to read it.
-local function tell(inbox, message)
-  local readers = call('PUBLISH', CHANNEL .. inbox, message)
-  return readers > 0 or not COUNTS
-end
+-- The lock record of a mutex. Its holder is the plain key: the lock id and its expiry, and nothing else, so that every
+-- program that knows SET NX PX and compare-and-delete shares it with us. Beside it, in the same hash slot:
+--   side   "token acquired-at inbox lock-id" of our last holder; stale, but for the token, if the plain key says
+--          otherwise. It stays after the release, so that the count goes on. An inbox of "-" is none.
+--   line   the queue of those who wait; no such key if nobody does
 
--- "-" stands for no inbox: an inbox is never empty and has no spaces.
-local function written(inbox) return inbox == '' and '-' or inbox end
+-- The beginning and the life of a side whose token is the clock, as nearly all are: written once for all items.
+local head, life, life_of = nil, nil, nil
 
--- Runs a step for each item. One bad item, such as a key of another type, fails alone.
-local function answer(reply, ok, code, value)
-  if not ok then
-    value = type(code) == 'table' and code.err or tostring(code)
-    code = FAILED
+-- Writes a holder. The rule of every lease store: one more than the last token, or the clock if that is higher.
+local function lock_hold(key, side, id, inbox, last, ms)
+  local token = clock()
+  local before = last and tonumber(match(last, '^%d+'))
+  if before and before >= token then
+    token = before + 1
+    call('SET', side, format('%d %d %s %s', token, now, inbox, id), 'PX', kept(ms, token))
+  else
+    head = head or format('%d %d ', now, now)
+    if ms ~= life_of then life, life_of = kept(ms, now), ms end
+    call('SET', side, head .. inbox .. ' ' .. id, 'PX', life)
   end
-  reply[#reply + 1] = code
-  reply[#reply + 1] = value
+  call('SET', key, id, 'PX', ms)
+  return token
+end
+
+-- The items: where in KEYS and ARGV the current one begins, and what came of those before.
+local reply, n, k, a = { 0 }, 1, 1, 6
+
+-- Does a step for each item. One that raises an error, such as a key of another type, fails alone: its text stands in
+-- the place of its answer, of which `width` is the number of values.
+local function each(step, width)
+  while true do
+    local done, failure = pcall(function()
+      while ARGV[a] do step() end
+    end)
+    if done then
+      reply[1] = now or 0
+      return reply
+    end
+    if type(failure) == 'table' then failure = failure.err end
+    if width == 2 then
+      n = n + 1
+      reply[n] = FAILED
+    end
+    n = n + 1
+    reply[n] = tostring(failure)
+  end
 end

@@ -28,8 +28,8 @@ end
 local function holder_write(pool, id, holder)
   pool.soonest = pool.used > 0 and math.min(pool.soonest, holder.ends) or holder.ends
   pool.latest = math.max(pool.latest, holder.ends)
-  call('HSET', pool.key, 'o:' .. id, format('%.0f %.0f %.0f %.0f %s', holder.ends, holder.token, holder.weight,
-    holder.at, written(holder.inbox)))
+  call('HSET', pool.key, 'o:' .. id, format('%d %d %d %d %s', holder.ends, holder.token, holder.weight, holder.at,
+    holder.inbox))
 end
 
 local function holder_find(pool, id)
@@ -71,7 +71,7 @@ local function pool_purge(pool)
 end
 
 local function pool_hold(pool, id, weight, ms, inbox)
-  pool.token = token_after(pool.token)
+  pool.token = pool.token >= now and pool.token + 1 or now
   holder_write(pool, id, { ends = now + ms, token = pool.token, weight = weight, at = now, inbox = inbox })
   pool.used = pool.used + weight
   return pool.token
@@ -105,11 +105,12 @@ end
 local function pool_close(pool)
   if pool.used == 0 and pool.queue.head == pool.queue.tail then
     call('HDEL', pool.key, 'c', 'u', 'x', 'y')
-    if pool.token > 0 then call('HSET', pool.key, 't', pool.token) end
-    keep(pool.key, 0, pool.token)
+    if pool.token > 0 then call('HSET', pool.key, 't', text(pool.token)) end
+    call('PEXPIRE', pool.key, kept(0, pool.token))
   else
-    call('HSET', pool.key, 't', pool.token, 'c', pool.capacity, 'u', pool.used, 'x', pool.soonest, 'y', pool.latest)
-    keep(pool.key, math.max(0, pool.latest - now), pool.token)
+    call('HSET', pool.key, 't', text(pool.token), 'c', text(pool.capacity), 'u', text(pool.used), 'x',
+      text(pool.soonest), 'y', text(pool.latest))
+    call('PEXPIRE', pool.key, kept(math.max(0, pool.latest - now), pool.token))
   end
 end
 
@@ -154,7 +155,7 @@ end
 local function pool_renew(key, id, ms, token)
   local pool = pool_open(key)
   -- Allowed on a server that is out of memory, and after it so is the rest.
-  if call('PEXPIRE', key, math.max(ms, pool.latest - now) + RETENTION) == 0 then return 0, 0 end
+  if call('PEXPIRE', key, kept(math.max(ms, pool.latest - now), pool.token)) == 0 then return 0 end
   pool_purge(pool)
   local holder = holder_find(pool, id)
   if holder then
@@ -165,13 +166,13 @@ local function pool_renew(key, id, ms, token)
   end
   pool_grant(pool, nil)
   pool_close(pool)
-  return holder and 1 or 0, 0
+  return holder and 1 or 0
 end
 
 -- 0: nothing was ours. 1: given back. 2: given back, and another process was told.
 local function pool_release(key, id)
   local pool = pool_open(key)
-  if pool.used == 0 and pool.queue.tail == 0 then return 0, 0 end
+  if pool.used == 0 and pool.queue.tail == 0 then return 0 end
   pool_purge(pool)
   local holder = holder_find(pool, id)
   if holder then holder_drop(pool, id, holder) end
@@ -180,6 +181,6 @@ local function pool_release(key, id)
   local others = pool_grant(pool, nil, own)
   queue_first(pool.queue)
   pool_close(pool)
-  if not holder and not waited then return 0, 0 end
-  return others and 2 or 1, 0
+  if not holder and not waited then return 0 end
+  return others and 2 or 1
 end

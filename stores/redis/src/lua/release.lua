@@ -1,14 +1,27 @@
--- Each item: mode (l or p), lock id.
+-- Each item: mode (l or p), lock id. A lock: plain key, side, line. A pool: one key.
+-- 0: nothing was ours. 1: given back. 2: given back, and another process was told.
 
-local reply, k, a = { now }, 1, ITEMS
-while ARGV[a] do
-  if ARGV[a] == 'l' then
-    answer(reply, pcall(lock_release, KEYS[k], KEYS[k + 1], ARGV[a + 1]))
-    k = k + 2
+local slow = nil
+
+return each(function()
+  local mode, id, key, side, line = ARGV[a], ARGV[a + 1], KEYS[k], KEYS[k + 1], KEYS[k + 2]
+  local lock = mode == 'l'
+  k, a = k + (lock and 3 or 1), a + 2
+  local code
+  if lock then
+    local holder = call('GET', key)
+    local held = holder == id
+    if held then call('DEL', key) end
+    if call('EXISTS', line) == 0 then
+      code = held and 1 or 0
+    else
+      slow = slow or contended()
+      code = slow.lock_released(key, side, line, id, held, holder)
+    end
   else
-    answer(reply, pcall(pool_release, KEYS[k], ARGV[a + 1]))
-    k = k + 1
+    slow = slow or contended()
+    code = slow.pool_release(key, id)
   end
-  a = a + 2
-end
-return reply
+  n = n + 1
+  reply[n] = code
+end, 1)

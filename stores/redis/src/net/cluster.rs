@@ -20,7 +20,7 @@ use crate::config::Address;
 use crate::script::Item;
 use crate::trouble;
 
-/// How often one request follows redirections or waits for a slot to be served.
+/// How often one request follows redirections. For a slot to be served it waits as long as it has time.
 const ROUNDS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -204,7 +204,8 @@ impl Cluster {
         let begun = Instant::now();
         let mut answers: Vec<Option<Result<Answer>>> = items.iter().map(|_| None).collect();
         let mut pending = by_slot(items);
-        for round in 1.. {
+        let mut followed = 0;
+        loop {
             let (table, version) = match self.table().await {
                 Ok(found) => found,
                 Err(error) => {
@@ -216,7 +217,8 @@ impl Cluster {
             if next.is_empty() {
                 break;
             }
-            let last = round >= ROUNDS || begun.elapsed() >= request.limit;
+            followed += usize::from(next.iter().any(|next| !matches!(next, Next::Wait(..))));
+            let last = followed >= ROUNDS || begun.elapsed() >= request.limit;
             let refresh = next.iter().any(|next| !matches!(next, Next::Follow(_)));
             let wait = next.iter().any(|next| matches!(next, Next::Wait(..)));
             pending = Vec::new();
@@ -340,7 +342,7 @@ impl Cluster {
 fn by_slot(items: &[Item<'_>]) -> Vec<Group> {
     let mut groups: HashMap<u16, Vec<usize>> = HashMap::new();
     for (at, item) in items.iter().enumerate() {
-        groups.entry(item.slot).or_default().push(at);
+        groups.entry(item.keys.slot).or_default().push(at);
     }
     groups.into_iter().map(|(slot, items)| Group { slot, items, ask: None }).collect()
 }

@@ -220,7 +220,10 @@ fn read(live: &Live, value: Value) -> Reply {
             let Some(Value::Int(now)) = values.first() else {
                 return Reply::Refused(format!("an answer without a clock: {values:?}"));
             };
-            live.heard(u64::try_from(*now).unwrap_or(0));
+            // Zero where the script had no need of a clock.
+            if let Ok(now @ 1..) = u64::try_from(*now) {
+                live.heard(now);
+            }
             if values.len() == 1 {
                 return Reply::Late;
             }

@@ -1,6 +1,8 @@
 //! One connection that was made, until it ends.
 
 use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,6 +25,9 @@ pub(crate) struct Live {
     pub(crate) address: String,
     /// What the server's clock said, and when we heard it.
     clock: Mutex<(u64, Instant)>,
+    begun: Instant,
+    /// When the last answer came, in ms since the connection was made.
+    answered: AtomicU64,
     subscribing: tokio::sync::Mutex<()>,
 }
 
@@ -33,8 +38,16 @@ impl Live {
         address: String,
         server_ms: u64,
     ) -> Self {
-        let clock = Mutex::new((server_ms, Instant::now()));
-        Live { connection, mailbox, address, clock, subscribing: tokio::sync::Mutex::default() }
+        let begun = Instant::now();
+        Live {
+            connection,
+            mailbox,
+            address,
+            clock: Mutex::new((server_ms, begun)),
+            begun,
+            answered: AtomicU64::new(0),
+            subscribing: tokio::sync::Mutex::default(),
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -70,32 +83,45 @@ impl Live {
     /// One command. What the server refuses is an answer: [`Value::ServerError`].
     pub(crate) async fn send(&self, command: &Cmd, limit: Duration) -> Result<Value> {
         let mut connection = self.connection.clone();
-        let answer = tokio::time::timeout(limit, connection.send_packed_command(command)).await;
-        self.settle(answer, limit)
+        self.within(limit, connection.send_packed_command(command)).await
     }
 
     /// Several commands at once, each with its answer.
     pub(crate) async fn send_all(&self, commands: &Pipeline, limit: Duration) -> Result<Vec<Value>> {
         let mut connection = self.connection.clone();
-        let answer =
-            tokio::time::timeout(limit, connection.send_packed_commands(commands, 0, commands.len())).await;
-        self.settle(answer, limit)
+        self.within(limit, connection.send_packed_commands(commands, 0, commands.len())).await
     }
 
-    fn settle<T>(
+    /// Waits for an answer until the connection has been silent for so long. Answers come in the order of the
+    /// requests, so as long as others come in, ours is on its way behind them: a server with much to do is not taken
+    /// for a dead one. Whoever has less time than that puts a limit of their own on it.
+    async fn within<T>(
         &self,
-        answer: Result<Result<T, RedisError>, tokio::time::error::Elapsed>,
         limit: Duration,
+        request: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T> {
-        match answer {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => {
-                self.give_up();
-                Err(trouble::broken(error).on(self.address.as_str()))
-            }
-            Err(_) => {
-                self.give_up();
-                Err(trouble::silent(limit).on(self.address.as_str()))
+        let mut request = pin!(request);
+        let mut since = self.begun.elapsed();
+        loop {
+            let until = tokio::time::Instant::from_std(self.begun + since + limit);
+            match tokio::time::timeout_at(until, request.as_mut()).await {
+                Ok(Ok(answer)) => {
+                    let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    self.answered.fetch_max(now, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Ok(Err(error)) => {
+                    self.give_up();
+                    return Err(trouble::broken(error).on(self.address.as_str()));
+                }
+                Err(_) => {
+                    let answered = Duration::from_millis(self.answered.load(Ordering::Relaxed));
+                    if answered <= since {
+                        self.give_up();
+                        return Err(trouble::silent(limit).on(self.address.as_str()));
+                    }
+                    since = answered;
+                }
             }
         }
     }
@@ -109,16 +135,18 @@ impl Live {
         // Made first, so that a failure below takes the reader away again.
         let listening = Listening { receiver, number, channel: channel.to_vec(), live: Arc::clone(self) };
         let mut connection = self.connection.clone();
-        match tokio::time::timeout(limit, connection.subscribe(channel)).await {
-            Ok(Ok(())) => Ok(Box::pin(listening)),
-            Ok(Err(error)) if error.code().is_some() => {
-                let text = format!("{} {error}", error.code().unwrap_or_default());
-                Err(trouble::refused(&text).on(self.address.as_str()))
+        // What the server refuses comes as an error here, and says nothing against the connection.
+        let subscribed = async {
+            match connection.subscribe(channel).await {
+                Err(error) if error.code().is_some() => {
+                    Ok(Err(format!("{} {error}", error.code().unwrap_or_default())))
+                }
+                other => other.map(Ok),
             }
-            answer => Err(match self.settle(answer, limit) {
-                Ok(()) => gone(),
-                Err(error) => error,
-            }),
+        };
+        match self.within(limit, subscribed).await? {
+            Ok(()) => Ok(Box::pin(listening)),
+            Err(text) => Err(trouble::refused(&text).on(self.address.as_str())),
         }
     }
 

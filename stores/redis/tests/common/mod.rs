@@ -1,0 +1,56 @@
+//! What the tests share.
+#![allow(dead_code)]
+
+use std::time::{Duration, Instant};
+
+use distlock_core::store::{Backend, StoreUrl};
+use distlock_core::{Guard, Locks, LossReason, Options};
+use distlock_redis::{DRIVER, RedisConfig, RedisStore};
+use distlock_testkit::servers::RedisServer;
+
+/// No test waits longer than this for anything.
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// Locks with an engine and a connection of their own, as another process has them.
+pub(crate) async fn locks(url: &str, expiry: Duration) -> Locks {
+    let url = StoreUrl::parse(url).unwrap();
+    let backend = (DRIVER.connect)(url).await.unwrap();
+    Locks::builder(backend).options(Options::new().expiry(expiry).unwrap()).build().unwrap()
+}
+
+/// The store alone.
+pub(crate) async fn store(url: &str) -> RedisStore {
+    RedisStore::connect(RedisConfig::parse(url).unwrap()).await.unwrap()
+}
+
+pub(crate) fn locks_of(store: &RedisStore, expiry: Duration) -> Locks {
+    let options = Options::new().expiry(expiry).unwrap();
+    Locks::builder(Backend::lease(store.clone())).options(options).build().unwrap()
+}
+
+/// Waits for the loss of a guard.
+pub(crate) async fn loss_of(guard: &Guard) -> LossReason {
+    tokio::time::timeout(LIMIT, guard.lost()).await.expect("the guard should have been lost")
+}
+
+/// Waits until a condition is true.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition().await {
+        assert!(begun.elapsed() < LIMIT, "waited {LIMIT:?} in vain: {what}");
+        tokio::time::sleep(ms(5)).await;
+    }
+}
+
+/// How often the server carried out a command.
+pub(crate) fn calls(server: &RedisServer, command: &str) -> u64 {
+    let text = server.command(&["INFO", "commandstats"]).text();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
+    line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,230 @@
+//! One server that dies, freezes, forgets, or whose answers get lost.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Instant;
+
+use common::{LIMIT, calls, locks, locks_of, loss_of, ms, store, until};
+use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Released, Renewal};
+use distlock_core::{ErrorKind, FencingToken, Kind, LockId, LossReason, Options, Resource};
+use distlock_testkit::proxy::{AfterLoss, Proxy};
+use distlock_testkit::servers::RedisServer;
+use distlock_testkit::servers::redis::resp::Reply;
+
+fn claim(name: &str, id: &str) -> Claim {
+    Claim {
+        resource: Resource::new(Kind::Mutex, name).unwrap(),
+        lock_id: LockId::from_stored(id),
+        weight: 1,
+        capacity: 1,
+        expiry: ms(5000),
+        waiting: None,
+        in_turn: false,
+    }
+}
+
+async fn attempt(store: &impl LeaseStore, claim: &Claim) -> distlock_core::Result<Attempt> {
+    store.try_acquire(std::slice::from_ref(claim)).await.unwrap().pop().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_server_is_an_outage_and_not_contention_and_its_holders_are_told() {
+    let server = RedisServer::start();
+    let locks = locks(&server.url(), ms(800)).await;
+    let guard = locks.mutex("m").acquire().await.unwrap();
+    server.kill();
+    let error = locks.mutex("other").try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains(&server.addr().to_string()), "{error}");
+    assert!(matches!(loss_of(&guard).await, LossReason::Expired { last_error: Some(_) }));
+    let token = guard.token();
+
+    server.start_again();
+    let again = locks.mutex("m").acquire().timeout(LIMIT).await.unwrap();
+    assert!(again.token() > token);
+    again.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_outlives_a_short_death_of_a_server_that_persists() {
+    let server = RedisServer::configure().args(["--appendonly", "yes", "--appendfsync", "always"]).start();
+    let locks = locks(&server.url(), ms(3000)).await;
+    let guard = locks.mutex("m").acquire().await.unwrap();
+    server.kill();
+    server.start_again();
+    until("an extension after the restart", async || calls(&server, "evalsha") > 0).await;
+    tokio::time::sleep(ms(3500)).await;
+    assert!(!guard.is_lost(), "{:?}", guard.loss());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_frozen_longer_than_the_expiry_has_no_holder_when_it_goes_on() {
+    let server = RedisServer::start();
+    let url = format!("{}?distlock.response_timeout=300ms", server.url());
+    let (one, other) = (locks(&url, ms(600)).await, locks(&url, ms(600)).await);
+    let guard = one.mutex("m").acquire().await.unwrap();
+    let token = guard.token();
+    // Both know the server's clock, and so when a request of theirs is too old.
+    other.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    server.freeze();
+    loss_of(&guard).await;
+    // Claims that reach a frozen server lie in its sockets. They were given up, and their withdrawal comes over
+    // another connection: whatever the server reads first, nothing may be left.
+    for _ in 0..3 {
+        let error = other.mutex("late").acquire().timeout(ms(700)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    server.thaw();
+    let next = other.mutex("m").acquire().timeout(LIMIT).await.unwrap();
+    assert!(next.token() > token && guard.is_lost());
+    let begun = Instant::now();
+    let free = other.mutex("late").acquire().timeout(LIMIT).await.unwrap();
+    assert!(begun.elapsed() < ms(500), "a claim that nobody waits for was granted: {:?}", begun.elapsed());
+    free.release().await.unwrap();
+    next.release().await.unwrap();
+    // By now everything that lay in the sockets was read.
+    assert_eq!(server.command(&["EXISTS", "distlock:late"]), Reply::Integer(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_the_server_reads_too_late_is_not_carried_out() {
+    let server = RedisServer::start();
+    let url = format!("{}?distlock.response_timeout=200ms", server.url());
+    let store = store(&url).await;
+    let warm = claim("warm", "nobody#0");
+    assert!(matches!(attempt(&store, &warm).await, Ok(Attempt::Granted { .. })));
+    let before = calls(&server, "evalsha");
+    server.freeze();
+    let error = attempt(&store, &claim("late", "nobody#1")).await.unwrap_err();
+    assert!(error.is_outcome_unknown(), "{error}");
+    server.thaw();
+    until("the server reads what lay in its sockets", async || calls(&server, "evalsha") > before).await;
+    assert_eq!(server.command(&["EXISTS", "distlock:late"]), Reply::Integer(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_restarted_empty_tells_its_holders_and_tokens_still_rise() {
+    let server = RedisServer::start();
+    let locks = locks(&server.url(), ms(2000)).await;
+    let mutex = locks.mutex("m").acquire().await.unwrap();
+    let permit = locks.semaphore("s", 2).acquire().await.unwrap();
+    server.restart();
+    assert_eq!(loss_of(&mutex).await, LossReason::NotYours);
+    assert_eq!(loss_of(&permit).await, LossReason::NotYours);
+    let (mutex_again, permit_again) = (
+        locks.mutex("m").acquire().timeout(LIMIT).await.unwrap(),
+        locks.semaphore("s", 2).acquire().timeout(LIMIT).await.unwrap(),
+    );
+    assert!(mutex_again.token() > mutex.token() && permit_again.token() > permit.token());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_whose_reply_was_swallowed_is_recognised_as_ours() {
+    for after in [AfterLoss::Close, AfterLoss::Hang] {
+        let server = RedisServer::start();
+        let proxy = Proxy::start(server.addr());
+        let url = format!("{}?distlock.response_timeout=300ms", proxy.through(&server.url()));
+        let locks = locks(&url, ms(10_000)).await;
+        locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+        proxy.lose_reply_to("EVALSHA", after);
+        let guard = locks.mutex("m").acquire().timeout(LIMIT).await.unwrap();
+        assert_eq!(server.command(&["GET", "distlock:m"]).text(), guard.lock_id().as_str());
+        guard.release().await.unwrap();
+        assert_eq!(server.command(&["EXISTS", "distlock:m"]), Reply::Integer(0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_whose_other_end_is_gone_costs_an_extension_and_not_the_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    // The driver's own connection manager would time out on this socket again and again.
+    let locks = locks(&proxy.through(&server.url()), ms(1500)).await;
+    let guard = locks.mutex("m").acquire().await.unwrap();
+    proxy.lose_reply(1, AfterLoss::Hang);
+    let accepted = proxy.counters().accepted;
+    until("another connection", async || proxy.counters().accepted > accepted).await;
+    tokio::time::sleep(ms(3000)).await;
+    assert!(!guard.is_lost(), "{:?}", guard.loss());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_reply_was_swallowed_frees_the_lock() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let url = format!("{}?distlock.response_timeout=300ms", proxy.through(&server.url()));
+    let locks = locks(&url, ms(10_000)).await;
+    let guard = locks.mutex("m").acquire().await.unwrap();
+    proxy.lose_reply_to("EVALSHA", AfterLoss::Hang);
+    // It cannot know whether the lock was given back; the engine goes on until it was.
+    let _ = guard.release().await;
+    until("the key is gone", async || server.command(&["EXISTS", "distlock:m"]) == Reply::Integer(0)).await;
+    locks.mutex("m").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_are_woken_again_after_their_connections_were_cut() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let url = proxy.through(&server.url());
+    let (holder, waiter) = (locks(&server.url(), ms(30_000)).await, locks(&url, ms(30_000)).await);
+    let guard = holder.mutex("m").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.mutex("m").acquire().timeout(LIMIT).await });
+    let subscribed = async || !server.command(&["PUBSUB", "CHANNELS", "distlock:*"]).list().is_empty();
+    until("a subscription", subscribed).await;
+    proxy.cut();
+    until("another subscription", subscribed).await;
+    let queued = async || server.command(&["HLEN", &side_key(&server)]) != Reply::Integer(2);
+    until("a place in the queue", queued).await;
+    guard.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// The one key beside the mutex.
+fn side_key(server: &RedisServer) -> String {
+    let keys = server.command(&["KEYS", "distlock:{*"]);
+    keys.list().first().map(Reply::text).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_whose_scripts_were_flushed_gets_them_again() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    for round in 0..2 {
+        let claim = claim("m", &format!("a#{round}"));
+        assert!(matches!(attempt(&store, &claim).await, Ok(Attempt::Granted { .. })));
+        server.command(&["SCRIPT", "FLUSH"]);
+        let lease = [Lease::of(&claim, FencingToken::new(0))];
+        assert!(matches!(store.renew(&lease).await.unwrap()[..], [Ok(Renewal::Extended)]));
+        server.command(&["SCRIPT", "FLUSH"]);
+        assert!(matches!(store.release(&lease).await.unwrap()[..], [Ok(Released::Done { .. })]));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_down_is_tried_once_for_all_who_ask_at_the_same_time() {
+    let server = RedisServer::start();
+    let proxy = Proxy::start(server.addr());
+    let url = format!("{}?distlock.connect_timeout=300ms", proxy.through(&server.url()));
+    let store = store(&url).await;
+    proxy.cut();
+    proxy.freeze();
+    let begun = Instant::now();
+    let options = Options::new().request_timeout(ms(5000)).unwrap();
+    let locks = locks_of(&store, ms(5000)).with_options(options);
+    let tasks: Vec<_> = (0..20)
+        .map(|n| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.rw_lock(format!("r{n}")).read().await.map(drop) })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
+    }
+    assert!(begun.elapsed() < ms(3000), "twenty tries in a row took {:?}", begun.elapsed());
+    proxy.pass();
+    locks.mutex("m").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
+}

@@ -1,0 +1,188 @@
+//! What servers refuse, and how we log in: each a defined behaviour and a clear error.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::{LIMIT, calls, locks, ms, until};
+use distlock_core::store::{Level, Query};
+use distlock_core::{Error, ErrorKind};
+use distlock_redis::{RedisConfig, RedisStore};
+use distlock_testkit::servers::RedisServer;
+use distlock_testkit::servers::redis::resp::Reply;
+
+async fn refused(url: &str) -> Error {
+    let config = RedisConfig::parse(url).unwrap();
+    RedisStore::connect(config).await.expect_err("it should not have let us in")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_server_refuses_new_locks_and_still_extends_and_releases_held_ones() {
+    let server = RedisServer::start();
+    let locks = locks(&server.url(), ms(1200)).await;
+    let mutex = locks.mutex("m").acquire().await.unwrap();
+    let permit = locks.semaphore("s", 2).acquire().await.unwrap();
+    assert_eq!(server.command(&["CONFIG", "SET", "maxmemory", "1"]).text(), "OK");
+    for error in
+        [locks.mutex("other").acquire().await.unwrap_err(), locks.rw_lock("other").read().await.unwrap_err()]
+    {
+        assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+        assert!(!error.can_retry() && error.advice().is_some());
+    }
+    tokio::time::sleep(ms(2500)).await;
+    assert!(!mutex.is_lost() && !permit.is_lost(), "{:?} {:?}", mutex.loss(), permit.loss());
+    mutex.release().await.unwrap();
+    permit.release().await.unwrap();
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    locks.mutex("other").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn passwords_and_users_are_checked_and_never_shown() {
+    let server = RedisServer::start();
+    assert_eq!(server.command(&["CONFIG", "SET", "requirepass", "s3cret"]).text(), "OK");
+    let addr = server.addr();
+    for url in
+        [format!("redis://{addr}"), format!("redis://:wr0ng@{addr}"), format!("redis://nobody:s3cret@{addr}")]
+    {
+        let error = refused(&url).await;
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        assert!(!error.to_string().contains("s3cret") && !error.to_string().contains("wr0ng"), "{error}");
+        assert!(error.advice().is_some(), "{error}");
+    }
+    let locks = locks(&format!("redis://:s3cret@{addr}/3"), ms(5000)).await;
+    assert!(!format!("{locks:?}").contains("s3cret"));
+    let guard = locks.mutex("m").acquire().await.unwrap();
+    // The database of the URL, not the first.
+    assert_eq!(locks.inspect(&Query::named("m")).await.unwrap().len(), 1);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_without_the_rights_is_told_so_and_one_with_the_documented_rights_can_do_everything() {
+    let server = RedisServer::start();
+    let addr = server.addr();
+    let rights = "+eval +evalsha +time +get +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall \
+                  +publish +subscribe +unsubscribe +scan +info +wait +role";
+    let set_user = |name: &str, rights: &str| {
+        let mut words = vec!["ACL", "SETUSER", name, "on", ">pw", "resetkeys", "resetchannels", "-@all"];
+        words.extend(rights.split_whitespace());
+        assert_eq!(server.command(&words).text(), "OK");
+    };
+    set_user("full", &format!("~app:* &app:* {rights}"));
+    set_user("blind", &format!("~other:* &app:* {rights}"));
+    set_user("poor", "~app:* &app:* +eval +evalsha +time +get");
+
+    let full = locks(&format!("redis://full:pw@{addr}?distlock.prefix=app:"), ms(5000)).await;
+    full.mutex("m").acquire().await.unwrap().release().await.unwrap();
+    full.semaphore("s", 3).acquire().await.unwrap().release().await.unwrap();
+    full.mutex("f").fair().acquire().await.unwrap().release().await.unwrap();
+    let findings = full.doctor().await.unwrap();
+    assert!(findings.iter().any(|finding| finding.what.contains("could be taken")), "{findings:?}");
+    for user in ["blind", "poor"] {
+        let locks = locks(&format!("redis://{user}:pw@{addr}?distlock.prefix=app:"), ms(5000)).await;
+        let error = locks.mutex("m").acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{user}: {error}");
+        assert!(error.advice().is_some_and(|advice| advice.contains("doctor")), "{error}");
+    }
+    assert_eq!(server.command(&["EXISTS", "app:m"]), Reply::Integer(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_is_an_outage_that_names_its_cause() {
+    let master = RedisServer::start();
+    let port = master.port().to_string();
+    let replica = RedisServer::configure().args(["--replicaof", "127.0.0.1", &port]).start();
+    until("the replica follows", async || replica.info("master_link_status") == "up").await;
+    let locks = locks(&replica.url(), ms(5000)).await;
+    for error in
+        [locks.mutex("m").acquire().await.unwrap_err(), locks.semaphore("s", 1).acquire().await.unwrap_err()]
+    {
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("replica"), "{error}");
+    }
+    // It becomes a master, as after a fail-over that a host name hides.
+    replica.command(&["REPLICAOF", "NO", "ONE"]);
+    locks.mutex("m").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
+    let master = RedisServer::start();
+    let port = master.port().to_string();
+    let replica = RedisServer::configure().args(["--replicaof", "127.0.0.1", &port]).start();
+    until("the replica confirms", async || {
+        master.command(&["SET", "any", "thing"]);
+        master.command(&["WAIT", "1", "100"]) == Reply::Integer(1)
+    })
+    .await;
+    let url = format!("{}?distlock.min_replicas=1&distlock.response_timeout=600ms", master.url());
+    let (one, other) = (locks(&url, ms(8000)).await, locks(&url, ms(8000)).await);
+    let guard = one.mutex("m").acquire().await.unwrap();
+    assert_eq!(replica.command(&["GET", "distlock:m"]).text(), guard.lock_id().as_str());
+    // A waiter is told to ask, and asks: a message alone would come before the replica knows.
+    let waiting = tokio::spawn({
+        let mutex = other.mutex("m");
+        async move { mutex.acquire().timeout(LIMIT).await }
+    });
+    until("a waiter", async || {
+        one.inspect(&Query::named("m")).await.unwrap().iter().any(|record| record.waiters.len() == 1)
+    })
+    .await;
+    guard.release().await.unwrap();
+    let next = waiting.await.unwrap().unwrap();
+    assert_eq!(replica.command(&["GET", "distlock:m"]).text(), next.lock_id().as_str());
+    next.release().await.unwrap();
+
+    replica.freeze();
+    let error = one.mutex("alone").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("min_replicas"), "{error}");
+    until("what was not confirmed is taken back", async || {
+        master.command(&["EXISTS", "distlock:alone"]) == Reply::Integer(0)
+    })
+    .await;
+    let findings = one.doctor().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.level == Level::Good || finding.advice.is_some()));
+    replica.thaw();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_node_and_a_lone_server_are_told_apart() {
+    let node = RedisServer::configure().args(["--cluster-enabled", "yes"]).start();
+    let all: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
+    let mut words = vec!["CLUSTER", "ADDSLOTS"];
+    words.extend(all.iter().take(100).map(String::as_str));
+    assert_eq!(node.command(&words).text(), "OK");
+    // Some slots are not served: the node refuses, and does not lead us elsewhere.
+    let locks = locks(&node.url(), ms(5000)).await;
+    let error = locks.mutex("m").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+
+    let lone = RedisServer::start();
+    let error = refused(&format!("redis+cluster://{}", lone.addr())).await;
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    let error = refused(&format!("redis+sentinel://{}/mymaster", lone.addr())).await;
+    assert!(error.to_string().contains("sentinel"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn doctor_names_what_is_dangerous() {
+    let server =
+        RedisServer::configure().args(["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).start();
+    let port = server.port().to_string();
+    let replica = RedisServer::configure().args(["--replicaof", "127.0.0.1", &port]).start();
+    until("the replica follows", async || server.info("connected_slaves") == "1").await;
+    let findings = locks(&server.url(), ms(5000)).await.doctor().await.unwrap();
+    let warned = |word: &str| {
+        findings.iter().any(|finding| {
+            finding.level == Level::Warning && finding.what.contains(word) && finding.advice.is_some()
+        })
+    };
+    assert!(warned("allkeys-lru") && warned("on disk") && warned("replicas"), "{findings:#?}");
+    drop(replica);
+
+    let good = RedisServer::configure().args(["--appendonly", "yes"]).start();
+    let findings = locks(&good.url(), ms(5000)).await.doctor().await.unwrap();
+    assert!(findings.iter().all(|finding| finding.level == Level::Good), "{findings:#?}");
+    assert_eq!(calls(&good, "keys"), 0, "SCAN, never KEYS");
+}
