@@ -56,6 +56,15 @@ fn ignored_at_birth() -> Vec<Signal> {
     Signal::iterator().filter(|signal| mask >> (*signal as i32 - 1) & 1 == 1).collect()
 }
 
+/// Ends this process by a signal that it had blocked, so that its parent sees which. Returns if that did not work.
+pub(crate) fn die_of(signal: Signal) {
+    let mut set = SigSet::empty();
+    set.add(signal);
+    if set.thread_unblock().is_ok() {
+        let _ = raise(signal);
+    }
+}
+
 impl Blocked {
     /// The signals that were blocked before, for the command.
     pub(crate) fn original(&self) -> Vec<i32> {

@@ -6,13 +6,14 @@ use std::time::Duration;
 use clap::Args;
 use distlock::store::{Fairness, Query};
 use distlock::{Acquire, Error, ErrorKind, Guard, Kind, Locks, Options, ReleaseError, Resource, TryAcquire};
+use nix::sys::signal::Signal;
 
 use crate::duration;
-use crate::exit::{BUSY, Failure, LOST, NOT_EXECUTABLE, UNAVAILABLE};
+use crate::exit::{BUSY, Failure, LOST, NOT_EXECUTABLE, UNAVAILABLE, of_signal};
 use crate::notes::Notes;
 use crate::signals::{self, Blocked, Signals};
 use crate::store::StoreArgs;
-use crate::supervise::{self, End, Job};
+use crate::supervise::{self, End, Job, Outcome};
 use crate::table::escape;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -170,7 +171,29 @@ pub(crate) fn execute(store: &StoreArgs, args: &RunArgs) -> Result<u8, Failure> 
     let done = runtime.block_on(run.run(blocked));
     // Not a drop, which would wait for whatever a store still does on threads of its own.
     runtime.shutdown_background();
-    done
+    let exit = done?;
+    if exit.interrupted && supervise::has_terminal() {
+        signals::die_of(Signal::SIGINT);
+    }
+    Ok(exit.code)
+}
+
+/// How we end.
+struct Exit {
+    code: u8,
+    /// SIGINT ended the command or the wait. If it was Ctrl-C on our terminal, a shell must see us die of it: `bash`
+    /// takes a child that merely exits for one that has dealt with Ctrl-C, and goes on with its loop.
+    interrupted: bool,
+}
+
+impl Exit {
+    fn with(code: u8) -> Self {
+        Exit { code, interrupted: false }
+    }
+
+    fn by_signal(signal: Signal) -> Self {
+        Exit { code: of_signal(signal as i32), interrupted: signal == Signal::SIGINT }
+    }
 }
 
 /// Shows what the library tells about itself. It names stores without their secrets.
@@ -192,14 +215,15 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn run(&self, blocked: Blocked) -> Result<u8, Failure> {
+    async fn run(&self, blocked: Blocked) -> Result<Exit, Failure> {
         let original_mask = blocked.original();
         let mut signals =
             blocked.listen().map_err(|error| Failure::new(UNAVAILABLE, format!("cannot start: {error}")))?;
-        let connected = signals.during(self.store.connect(self.options.clone())).await;
-        let locks = connected.map_err(|signal| Failure::signal(signal as i32))??;
-        let acquired = signals.during(self.acquire(&locks)).await;
-        let guard = match acquired {
+        let locks = match signals.during(self.store.connect(self.options.clone())).await {
+            Ok(locks) => locks?,
+            Err(signal) => return Ok(Exit::by_signal(signal)),
+        };
+        let guard = match signals.during(self.acquire(&locks)).await {
             Ok(Ok(guard)) => guard,
             Ok(Err(failure)) => {
                 drain(&locks).await;
@@ -208,7 +232,7 @@ impl Run<'_> {
             Err(signal) => {
                 drain(&locks).await;
                 self.notes.detail(&format!("{signal} ended the wait for {}", self.resource));
-                return Err(Failure::signal(signal as i32));
+                return Ok(Exit::by_signal(signal));
             }
         };
         let token = guard.token();
@@ -221,22 +245,25 @@ impl Run<'_> {
             blocked: original_mask,
         };
         let outcome = supervise::run(&guard, &job, &mut signals, &self.notes).await;
-        let code = match &outcome {
+        let exit = match &outcome {
             Ok(outcome) if outcome.lost => {
                 if outcome.end == End::NotStarted {
                     self.notes.say(&format!("lost {} before the command could be started", self.resource));
                 }
-                Ok(LOST)
+                Ok(Exit::with(LOST))
             }
-            Ok(outcome) => Ok(outcome.end.code()),
+            Ok(Outcome { end, .. }) => {
+                let interrupted = *end == End::Killed(Signal::SIGINT as i32);
+                Ok(Exit { code: end.code(), interrupted })
+            }
             Err(error) => Err(Failure::new(NOT_EXECUTABLE, format!("cannot start the command: {error}"))),
         };
-        let was_lost = matches!(code, Ok(LOST));
+        let was_lost = outcome.is_ok_and(|outcome| outcome.lost);
         let released = self.release(guard, &locks, &mut signals, was_lost).await;
         drain(&locks).await;
-        match (code, released) {
-            (Ok(_), Released::WasLost) => Ok(LOST),
-            (code, _) => code,
+        match (exit, released) {
+            (Ok(_), Released::WasLost) => Ok(Exit::with(LOST)),
+            (exit, _) => exit,
         }
     }
 

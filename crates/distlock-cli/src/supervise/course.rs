@@ -185,12 +185,14 @@ impl<'a> Course<'a> {
         }
         self.lost = true;
         self.kill_at = self.lease.map(|(_, at)| at.kill_at);
-        let left = self.guard.time_left().unwrap_or_default();
-        self.notes.say(&format!(
-            "losing {}: it could not be extended and ends in {}; ending the command",
-            self.guard.resource(),
-            duration::show(left),
-        ));
+        let resource = self.guard.resource();
+        self.notes.say(&match self.guard.loss() {
+            Some(reason) => format!("lost {resource}: {reason}; the command was ended"),
+            None => {
+                let left = duration::show(self.guard.time_left().unwrap_or_default());
+                format!("losing {resource}: it could not be extended and ends in {left}; ending the command")
+            }
+        });
     }
 
     fn lock_is_gone(&mut self, reason: &LossReason) {

@@ -15,6 +15,7 @@ use nix::sys::signal::Signal;
 use self::course::Course;
 use self::line::Line;
 pub(crate) use self::lookup::check;
+pub(crate) use self::terminal::has_terminal;
 use crate::exit::{LOST, of_signal};
 use crate::notes::Notes;
 use crate::signals::Signals;

@@ -25,6 +25,12 @@ struct Loan {
     modes: Option<Termios>,
 }
 
+/// Whether we have a terminal and stand in its foreground: Ctrl-C is for us.
+pub(crate) fn has_terminal() -> bool {
+    let terminal = Terminal::open();
+    terminal.foreground() == Some(terminal.ours)
+}
+
 impl Terminal {
     pub(super) fn open() -> Self {
         let tty = OpenOptions::new().read(true).write(true).open("/dev/tty").ok();

@@ -1,0 +1,333 @@
+//! On a terminal: interactive commands have it, Ctrl-C and Ctrl-Z do what they do without us, and it is given back.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::{Background, Place, is_alive, send, sh, wait_for, wait_until_dead};
+use nix::sys::signal::Signal;
+
+const PROMPT: &str = "READY> ";
+
+/// A terminal with a shell in it, driven through `script`.
+struct Terminal {
+    child: Child,
+    keyboard: ChildStdin,
+    screen: Arc<Mutex<String>>,
+    seen: usize,
+}
+
+impl Terminal {
+    fn with_shell(place: &Place, variables: &[(&str, &str)]) -> Self {
+        let mut command = Command::new("script");
+        command
+            .args(["-qfec", "exec bash --norc --noprofile --noediting -i", "/dev/null"])
+            .current_dir(place.path(""))
+            .env("XDG_STATE_HOME", place.path("state"))
+            .env("D", common::BINARY)
+            .env("LEASES", place.lease_url())
+            .env("TERM", "xterm")
+            .env_remove("DISTLOCK_STORE")
+            .env_remove("NO_COLOR")
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit());
+        let mut child = command.spawn().expect("script(1) is needed for this test: install util-linux");
+        let (keyboard, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let screen = Arc::new(Mutex::new(String::new()));
+        let shown = Arc::clone(&screen);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = output.read(&mut bytes) {
+                shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
+            }
+        });
+        let mut terminal = Terminal { child, keyboard, screen, seen: 0 };
+        // Split, so that the echo of the line is not taken for the prompt.
+        terminal.type_in("PS1='REA''DY> '\n");
+        terminal.until(PROMPT);
+        terminal
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+        self.keyboard.flush().unwrap();
+    }
+
+    /// Waits until this is shown, and gives what was shown before it.
+    fn until(&mut self, text: &str) -> String {
+        let (from, start) = (self.seen, Instant::now());
+        loop {
+            let shown = self.screen.lock().unwrap()[from..].to_owned();
+            if let Some(at) = shown.find(text) {
+                self.seen = from + at + text.len();
+                return shown[..at].to_owned();
+            }
+            assert!(start.elapsed() < common::LIMIT, "waited for {text:?} and saw {shown:?}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Runs a line in the shell to its end, and gives what was shown.
+    fn line(&mut self, line: &str) -> String {
+        self.type_in(&format!("{line}\n"));
+        self.until(PROMPT)
+    }
+
+    fn last_code(&mut self) -> i32 {
+        let shown = self.line("echo \"<$?>\"");
+        let (_, rest) = shown.rsplit_once('<').unwrap();
+        rest.split_once('>').unwrap().0.parse().unwrap()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_shell_under_the_lock_has_the_terminal_and_gives_it_back() {
+    let place = Place::new();
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    terminal.type_in("$D run x -- bash --norc --noprofile --noediting -i\n");
+    terminal.type_in("PS1='INS''IDE> '\n");
+    let greeting = terminal.until("INSIDE> ");
+    assert!(!greeting.contains("job control"), "{greeting}");
+    assert!(!place.is_free("x"));
+    // Ctrl-C is for what runs inside, not for the shell inside nor for us.
+    terminal.type_in("sleep 60\n");
+    terminal.type_in("\u{3}");
+    terminal.until("INSIDE> ");
+    terminal.type_in("exit 7\n");
+    terminal.until(PROMPT);
+    assert_eq!(terminal.last_code(), 7);
+    assert!(place.is_free("x"));
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_the_loop_around_it() {
+    let place = Place::new();
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    for wait in ["exec sleep 60", "read answer"] {
+        // A script, whose shell goes on unless it sees that Ctrl-C ended us.
+        std::fs::write(
+            place.path("loop"),
+            format!("for n in 1 2 3; do $D run x -- sh -c 'echo round $0; {wait}' $n; done; echo ended\n"),
+        )
+        .unwrap();
+        terminal.type_in("bash loop\n");
+        terminal.until("round 1");
+        if wait == "read answer" {
+            // It has the terminal once it is asked and waits again.
+            wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
+        }
+        terminal.type_in("\u{3}");
+        let rest = terminal.until(PROMPT);
+        assert!(!rest.contains("round 2") && !rest.contains("ended"), "{rest}");
+        assert_eq!(terminal.last_code(), 130);
+        assert!(place.is_free("x"));
+    }
+}
+
+/// Whether some process of the terminal's session other than the shells waits for input.
+fn reads_terminal(terminal: &Terminal) -> bool {
+    let session = i32::try_from(terminal.child.id()).unwrap();
+    let mut all = vec![session];
+    let mut at = 0;
+    while at < all.len() {
+        all.extend(common::children(all[at]));
+        at += 1;
+    }
+    all.iter().any(|pid| {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let waits = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+        command.starts_with("sh\0") && waits.contains("wait_woken")
+    })
+}
+
+#[test]
+fn ctrl_z_gives_the_prompt_and_fg_goes_on() {
+    let place = Place::new();
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    terminal.line("mkfifo pipe");
+    for script in [
+        "echo $$ > pid; echo started; read answer; echo got $answer",
+        "echo $$ > pid; echo started; exec cat pipe",
+    ] {
+        terminal.type_in(&format!("$D run x -- sh -c '{script}'\n"));
+        terminal.until("started\r\n");
+        if script.contains("read") {
+            wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
+        }
+        terminal.type_in("\u{1a}");
+        terminal.until("Stopped");
+        terminal.until(PROMPT);
+        let pid = place.wait_for_pid("pid");
+        wait_for("the command to stop too", || (common::state(pid) == Some('T')).then_some(()));
+        std::fs::remove_file(place.path("pid")).unwrap();
+        assert!(!place.is_free("x"), "and the lock still held");
+        terminal.type_in("fg\n");
+        if script.contains("read") {
+            wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
+            terminal.type_in("more\n");
+        } else {
+            std::fs::write(place.path("pipe"), "got more\n").unwrap();
+        }
+        terminal.until("got more");
+        terminal.until(PROMPT);
+        assert_eq!(terminal.last_code(), 0);
+    }
+}
+
+#[test]
+fn a_command_in_the_background_does_not_take_the_terminal() {
+    let place = Place::new();
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    terminal.line("$D run x -- sh -c 'echo $$ > pid; read answer; echo got $answer' &");
+    let pid = place.wait_for_pid("pid");
+    wait_for("the command to stop", || (common::state(pid) == Some('T')).then_some(()));
+    let shown = terminal.line("echo still\" \"mine");
+    assert!(shown.contains("still mine"), "{shown}");
+    wait_for("the job to be stopped", || terminal.line("jobs").contains("Stopped").then_some(()));
+    terminal.type_in("fg\n");
+    wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
+    terminal.type_in("it\n");
+    terminal.until("got it");
+    terminal.until(PROMPT);
+}
+
+#[test]
+fn the_rest_of_a_pipeline_keeps_the_terminal() {
+    let place = Place::new();
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    terminal.type_in("$D run x -- echo from-the-command | sh -c 'read line; echo asking; read answer < /dev/tty; echo $line and $answer'\n");
+    terminal.until("asking\r\n");
+    terminal.type_in("the-keyboard\n");
+    terminal.until("from-the-command and the-keyboard");
+    terminal.until(PROMPT);
+}
+
+#[test]
+fn a_command_killed_in_raw_mode_leaves_a_usable_terminal() {
+    let place = Place::new();
+    place.leased();
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    terminal.type_in("$D --store $LEASES run --expiry 1s x -- sh -c 'trap \"\" TERM; stty raw -echo; echo $$ > pid; while :; do sleep 0.1; done'\n");
+    let pid = place.wait_for_pid("pid");
+    place.fault("renew.fail");
+    wait_until_dead(pid);
+    terminal.until(PROMPT);
+    assert_eq!(terminal.last_code(), 76);
+    let modes = terminal.line("stty -a");
+    for mode in ["icanon", "echo", "isig", "opost"] {
+        assert!(modes.split_whitespace().any(|word| word == mode), "{mode}: {modes}");
+    }
+}
+
+#[test]
+fn a_job_that_stays_suspended_loses_its_lock_and_its_command() {
+    let place = Place::new();
+    place.leased();
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    terminal.type_in("$D --store $LEASES run --expiry 1s x -- sh -c 'echo $$ > pid; exec sleep 60'\n");
+    let pid = place.wait_for_pid("pid");
+    terminal.type_in("\u{1a}");
+    let told = terminal.until("Stopped");
+    assert!(told.contains("suspended while mutex \"x\" is held"), "{told}");
+    terminal.until(PROMPT);
+    let mut end = place.lease_end("x").unwrap();
+    wait_for("the end of the command", || {
+        end = place.lease_end("x").unwrap_or(end).max(end);
+        (!is_alive(pid)).then_some(())
+    });
+    assert!(common::boot_clock() < end, "dead before somebody else may have the lock");
+    terminal.type_in("fg\n");
+    // Lost, or about to be: that depends on how quickly it was resumed.
+    terminal.until("mutex \"x\"");
+    terminal.until(PROMPT);
+    assert_eq!(terminal.last_code(), 76);
+}
+
+#[test]
+fn a_killed_distlock_leaves_the_terminal_to_the_script_that_goes_on() {
+    let place = Place::new();
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    // No job control in a script: nobody but the watchdog brings the terminal back to it, and that takes it a moment.
+    let script = "$D run x -- sh -c 'echo $PPID > watchdog; echo reading; read answer'
+        while kill -0 $(cat watchdog) 2>/dev/null; do sleep 0.01; done
+        echo next; read answer; echo got $answer\n";
+    std::fs::write(place.path("script"), script).unwrap();
+    terminal.type_in("bash script\n");
+    terminal.until("reading");
+    wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
+    let watchdog = place.wait_for_pid("watchdog");
+    let stat = std::fs::read_to_string(format!("/proc/{watchdog}/stat")).unwrap();
+    let distlock = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(1).unwrap().parse().unwrap();
+    send(distlock, Signal::SIGKILL);
+    terminal.until("next");
+    terminal.type_in("it\n");
+    terminal.until("got it");
+    terminal.until(PROMPT);
+}
+
+#[test]
+fn a_lock_is_broken_only_after_a_yes() {
+    let place = Place::new();
+    let holder = Background::start(place.leased().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
+    place.wait_for_file("held");
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    for (answer, wanted) in [("", 1), ("n", 1), ("nonsense", 1), ("y", 0)] {
+        assert!(place.record("x")["holder"].is_object());
+        terminal.type_in("$D --store $LEASES break x\n");
+        let asked = terminal.until("[y/N] ");
+        assert!(asked.contains(&format!(":{}", holder.pid())), "the holder is named: {asked}");
+        terminal.type_in(&format!("{answer}\n"));
+        terminal.until(PROMPT);
+        assert_eq!(terminal.last_code(), wanted, "{answer:?}");
+    }
+    assert!(place.record("x")["holder"].is_null());
+}
+
+#[test]
+fn colour_is_for_terminals_and_not_for_those_who_refuse_it() {
+    let place = Place::new();
+    let holder =
+        Background::start(place.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
+    place.wait_for_file("held");
+    for (variables, coloured) in
+        [(&[][..], true), (&[("NO_COLOR", "1")], false), (&[("TERM", "dumb")], false)]
+    {
+        let mut terminal = Terminal::with_shell(&place, variables);
+        for command in ["ls", "show x", "doctor", "--help"] {
+            let shown = terminal.line(&format!("$D {command}"));
+            assert_eq!(shown.contains("\u{1b}["), coloured, "{command} {variables:?}: {shown}");
+        }
+        assert!(!terminal.line("$D ls | cat").contains("\u{1b}["));
+    }
+    drop(holder);
+}
+
+#[test]
+fn a_wait_is_explained_on_a_terminal() {
+    let place = Place::new();
+    let holder =
+        Background::start(place.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
+    place.wait_for_file("held");
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    terminal.type_in("$D run x -- true\n");
+    let said = terminal.until("held by ");
+    assert!(said.contains("waiting for mutex \"x\""), "{said}");
+    terminal.type_in("\u{3}");
+    terminal.until(PROMPT);
+    assert_eq!(terminal.last_code(), 130);
+    drop(holder);
+}
