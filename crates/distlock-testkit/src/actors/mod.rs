@@ -14,7 +14,7 @@
 //! }
 //! ```
 //!
-//! The [conformance suite](crate::conformance) does all of this by itself.
+//! The [conformance suite](mod@crate::conformance) does all of this by itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod actor;

@@ -34,6 +34,8 @@ pub struct Terms {
     pub hold_at_least: Duration,
     /// How long an entry of a waiter may stay behind at least: far longer than a test looks for it.
     pub waiter_lasts: Duration,
+    /// How long one request may take before it counts as failed.
+    pub request_timeout: Duration,
 }
 
 impl Terms {
@@ -46,6 +48,7 @@ impl Terms {
             auto_extend: true,
             hold_at_least: Duration::ZERO,
             waiter_lasts: Duration::ZERO,
+            request_timeout: Duration::from_secs(5),
         }
     }
 
@@ -60,6 +63,7 @@ impl Terms {
             .expiry(self.expiry)
             .and_then(|options| options.busy_wait_sleep(Duration::from_millis(5), longest_sleep))
             .and_then(|options| options.hold_at_least(self.hold_at_least))
+            .and_then(|options| options.request_timeout(self.request_timeout))
             .and_then(|options| match self.cadence {
                 Some(cadence) => options.extension_cadence(cadence),
                 None => Ok(options),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use distlock_core::{ErrorKind, Kind, Locks, Request};
 
+use crate::conformance::ways::Way;
 use crate::conformance::{Fixture, Stage};
 use crate::history::Want;
 
@@ -128,4 +129,24 @@ pub async fn all_of_them_exclude_each_of_them<F: Fixture>(stage: Stage<F>) {
         }
     }
     stage.within("an end of the others", tasks.join_all()).await;
+}
+
+/// One of them is lost: that is known of all of them together, and the work under them ends.
+pub async fn losing_one_of_them_ends_the_work_under_all<F: Fixture>(stage: Stage<F>) {
+    let operator = stage.locks().await;
+    for way in Way::all(&stage).await {
+        let locks = stage.locks_on(way.terms(&stage)).await;
+        let names = [format!("kept, {way:?}"), format!("lost, {way:?}")];
+        let all = locks.acquire_all(&names).timeout(stage.pace().patience).await.unwrap();
+        way.begin(&stage, &operator, &Want::mutex(&names[1])).await;
+        let work = all.run(std::future::pending::<()>());
+        let error = stage.within("an end of the work", work).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+        assert!(all.is_lost());
+        stage.within("the loss of one", all.lost()).await;
+        drop(all);
+        for name in &names {
+            stage.until_nothing_is_left(&operator, &Want::mutex(name)).await;
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::actors::Terms;
+use crate::actors::{Contest, Terms};
 use crate::conformance::{Fixture, Stage};
 use crate::history::{Recorder, Want};
 
@@ -96,6 +96,32 @@ async fn take<F: Fixture>(
     want: Want,
 ) {
     stage.take(&recorder, &locks, &want).await.release().await.unwrap();
+}
+
+/// Processes are killed in the middle of taking and releasing, wherever that is. The others get all their turns, and
+/// the history shows neither an overlap nor a token that went back.
+pub async fn processes_killed_in_the_middle_of_a_contest_harm_nobody<F: Fixture>(stage: Stage<F>) {
+    let locks = stage.locks().await;
+    let play = |stage: Stage<F>, want: Want| async move {
+        let terms = mortal(&stage, stage.locks().await.capabilities().frees_on_crash);
+        let contest = |rounds| Contest::over([want.clone()], rounds);
+        let survivors = [stage.actor("survivor", stage.lasting()), stage.actor("survivor", stage.lasting())];
+        let turns = survivors.each_ref().map(|actor| actor.contend(contest(20)));
+        for lives in [20, 60] {
+            let victim = stage.actor("victim", terms);
+            let turn = victim.contend(contest(u32::MAX));
+            tokio::time::sleep(Duration::from_millis(lives)).await;
+            victim.kill().await;
+            drop(turn);
+        }
+        for turn in turns {
+            stage.within(format!("the survivors' turns at {want:?}"), turn).await;
+        }
+        for survivor in survivors {
+            survivor.leave().await;
+        }
+    };
+    stage.for_each(Want::every_exclusive(locks.capabilities(), "fought for"), play).await;
 }
 
 /// A runtime that ends takes its engine with it, without a word to the store: no worse than a crash.

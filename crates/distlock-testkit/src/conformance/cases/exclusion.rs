@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::Locks;
+use distlock_core::{BootClock, Clock, Locks, Moment};
 
 use crate::actors::Contest;
 use crate::conformance::{Fixture, Stage};
@@ -136,4 +136,39 @@ pub async fn engines_of_one_process_exclude_each_other<F: Fixture>(stage: Stage<
         });
     }
     stage.within("an end of both", tasks.join_all()).await;
+}
+
+/// A clock that differs from everybody else's.
+#[derive(Debug)]
+struct Ahead(Duration);
+
+impl Clock for Ahead {
+    fn now(&self) -> Moment {
+        BootClock.now().after(self.0)
+    }
+}
+
+/// The store's clock decides, and clients measure durations only: by how much their clocks differ does not matter.
+pub async fn engines_whose_clocks_differ_exclude_each_other<F: Fixture>(stage: Stage<F>) {
+    if !stage.has_leases().await {
+        println!("nothing expires here, whatever a clock says");
+        return;
+    }
+    let recorder = stage.recorder("both");
+    let mut engines = Vec::new();
+    for hours in [0, 1, 1000] {
+        let clock = Arc::new(Ahead(Duration::from_secs(hours * 3600)));
+        let builder = Locks::builder(stage.fixture().connect().await).clock(clock);
+        engines.push(builder.options(stage.expiring().options()).build().unwrap());
+    }
+    for want in Want::every_exclusive(engines[0].capabilities(), "out of time") {
+        for holder in &engines {
+            let held = stage.take(&recorder, holder, &want).await;
+            for other in &engines {
+                let taken = recorder.try_take(other, &want).await.unwrap();
+                assert!(taken.is_none() || !held.look(), "{want:?} was given out twice");
+            }
+            drop(held);
+        }
+    }
 }

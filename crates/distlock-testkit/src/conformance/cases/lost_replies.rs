@@ -78,6 +78,34 @@ pub async fn a_request_that_comes_back_late_is_undone<F: Fixture>(stage: Stage<F
     }
 }
 
+/// The first request was carried out and is answered only after its user asked again and was granted: that late answer
+/// must not take back what the user has by now.
+pub async fn an_answer_that_comes_after_its_retry_takes_nothing_back<F: Fixture>(stage: Stage<F>) {
+    let capabilities = stage.locks().await.capabilities().clone();
+    stage.for_each(Want::every_exclusive(&capabilities, "asked twice"), ask_twice).await;
+}
+
+async fn ask_twice<F: Fixture>(stage: Stage<F>, want: Want) {
+    let late = Duration::from_millis(400);
+    let terms = Terms { request_timeout: late / 2, ..stage.lasting() };
+    let Some((locks, faults)) = stage.faulty_locks_on(terms).await else { return only_for_leases() };
+    let other = stage.locks().await;
+    let recorder = stage.recorder("both");
+    for fault in [Fault::none().delay_after(late), Fault::none().delay_before(late)] {
+        faults.next(Verb::Acquire, 1, fault);
+        let held = stage.take(&recorder, &locks, &want).await;
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < 2 * late {
+            let taken = recorder.try_take(&other, &want).await.unwrap();
+            assert!(taken.is_none(), "a late answer freed {want:?} under its holder");
+            assert!(held.look());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        held.release().await.unwrap();
+        stage.until_nothing_is_left(&other, &want).await;
+    }
+}
+
 /// A release whose answer was lost is told as such, and the lock is free, or soon is, long before its expiry.
 pub async fn a_release_whose_reply_was_lost_is_finished<F: Fixture>(stage: Stage<F>) {
     let Some((locks, faults)) = stage.faulty_locks_on(stage.lasting()).await else {

@@ -36,6 +36,7 @@ macro_rules! __conformance_cases {
                 ten_processes_starting_at_once_on_an_empty_store_all_get_their_turn
                 tasks_of_one_engine_never_hold_together
                 engines_of_one_process_exclude_each_other
+                engines_whose_clocks_differ_exclude_each_other
             }
             tokens {
                 tokens_rise_whatever_ends_a_hold
@@ -57,6 +58,7 @@ macro_rules! __conformance_cases {
                 a_killed_holder_frees_the_lock_for_a_waiter
                 killed_holders_of_a_part_free_it
                 a_killed_waiter_blocks_nobody
+                processes_killed_in_the_middle_of_a_contest_harm_nobody
                 a_runtime_that_ends_leaves_no_more_than_a_crash_does
             }
             waiting {
@@ -113,6 +115,7 @@ macro_rules! __conformance_cases {
                 opposite_orders_never_deadlock
                 naming_a_lock_twice_is_refused
                 all_of_them_exclude_each_of_them
+                losing_one_of_them_ends_the_work_under_all
             }
             inspect {
                 inspect_shows_who_holds_what
@@ -135,6 +138,7 @@ macro_rules! __conformance_cases {
                 a_grant_whose_reply_was_lost_is_recognised
                 a_grant_that_nobody_heard_of_is_taken_back
                 a_request_that_comes_back_late_is_undone
+                an_answer_that_comes_after_its_retry_takes_nothing_back
                 a_release_whose_reply_was_lost_is_finished
                 a_failed_renewal_changes_nothing
                 a_holder_cut_off_from_its_store_is_lost_in_time
