@@ -14,12 +14,15 @@ use crate::tls::TlsOptions;
 /// How long the token of an unused name is remembered, unless set otherwise.
 pub const DEFAULT_RETENTION: Duration = Duration::from_secs(3600);
 
+/// After this long without a word from its client the server ends a session of ours, unless set otherwise.
+pub const DEFAULT_SESSION_TIMEOUT: Duration = Duration::from_secs(15);
+
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this long without an acknowledgement of what was sent a connection counts as dead.
 const SILENCE: Duration = Duration::from_secs(10);
 const DRIVERS_KEEPALIVE: Duration = Duration::from_secs(2 * 60 * 60);
 const KNOWN: &[&str] = &["schema", "table", "listen", "create", "retention"];
-const KNOWN_ADVISORY: &[&str] = &["schema", "table", "create", "keys"];
+const KNOWN_ADVISORY: &[&str] = &["schema", "table", "create", "keys", "session_timeout"];
 
 /// Whether waiters are woken by `LISTEN` and `NOTIFY`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,12 +71,13 @@ pub struct PostgresConfig {
     pub(crate) create: bool,
     pub(crate) retention: Duration,
     pub(crate) keys: KeyScheme,
+    pub(crate) session_timeout: Duration,
 }
 
 impl PostgresConfig {
     /// Reads a URL as libpq spells it, with our own parameters beside: `distlock.schema`, `distlock.table`,
     /// `distlock.listen` (`auto`, `on`, `off`), `distlock.create` (`on`, `off`), `distlock.retention` (seconds); and
-    /// `distlock.keys` (`hashed`, `raw`) with the scheme `postgres+advisory`.
+    /// `distlock.keys` (`hashed`, `raw`) and `distlock.session_timeout` (seconds) with the scheme `postgres+advisory`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for anything it does not know. A password is never part of the message.
@@ -101,6 +105,12 @@ impl PostgresConfig {
                     Some("raw") => KeyScheme::Raw,
                     Some(_) => return Err(bad("distlock.keys is neither hashed nor raw")),
                 };
+                if let Some(seconds) = url.take("session_timeout") {
+                    let seconds = seconds
+                        .parse()
+                        .map_err(|_| bad("distlock.session_timeout is not a number of seconds"))?;
+                    config = config.session_timeout(Duration::from_secs(seconds))?;
+                }
                 url.refuse_unknown(KNOWN_ADVISORY)?;
                 return Ok(config);
             }
@@ -177,6 +187,7 @@ impl PostgresConfig {
             create: true,
             retention: DEFAULT_RETENTION,
             keys: KeyScheme::Hashed,
+            session_timeout: DEFAULT_SESSION_TIMEOUT,
         }
     }
 
@@ -223,6 +234,23 @@ impl PostgresConfig {
             return Err(bad(format!("a retention of {retention:?} is below a minute")));
         }
         self.retention = retention;
+        Ok(self)
+    }
+
+    /// After how long without a word from its client the server ends a session that holds advisory locks. Default 15 s;
+    /// we send a word every third of it, one for each connection and not for each lock. A holder that stands still or
+    /// is cut off for longer than this has lost its locks, and knows it. PostgreSQL 12 and 13 cannot do that: there a
+    /// session ends with its connection only.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] below a second or above an hour.
+    pub fn session_timeout(mut self, timeout: Duration) -> Result<Self> {
+        if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&timeout) {
+            return Err(bad(format!(
+                "a session time-out of {timeout:?} is not between a second and an hour"
+            )));
+        }
+        self.session_timeout = timeout;
         Ok(self)
     }
 

@@ -1,5 +1,6 @@
 //! The PostgreSQL stores of distlock.
 
+mod advisory;
 mod config;
 mod doctor;
 mod failure;
@@ -7,11 +8,14 @@ mod identifier;
 mod lease;
 mod link;
 mod names;
+mod pools;
+mod questions;
 mod raw;
 mod schema;
 mod statement;
 mod tls;
 mod values;
 
-pub use config::{DEFAULT_RETENTION, KeyScheme, Listen, PostgresConfig};
+pub use advisory::{ADVISORY_DRIVER, AdvisoryKey, AdvisoryLocks, TransactionLocks};
+pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, KeyScheme, Listen, PostgresConfig};
 pub use lease::{LEASE_DRIVER, LeaseTable};

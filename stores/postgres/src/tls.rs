@@ -72,7 +72,9 @@ impl TlsOptions {
             ("require", Some(_)) | ("verify-ca", _) => (SslMode::Require, Trust::Signed),
             ("verify-full", _) => (SslMode::Require, Trust::Host),
             _ => {
-                return Err(bad("sslmode is none of disable, allow, prefer, require, verify-ca, verify-full"));
+                return Err(bad(
+                    "sslmode is none of disable, allow, prefer, require, verify-ca, verify-full",
+                ));
             }
         };
         let certificate = match (certificate, key) {

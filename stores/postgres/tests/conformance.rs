@@ -36,3 +36,40 @@ mod lease_table {
 
     distlock_testkit::conformance!(LeaseTable, faults: [cut_connections]);
 }
+
+mod advisory_locks {
+    use super::*;
+
+    struct AdvisoryLocks(Corner);
+
+    impl AdvisoryLocks {
+        /// Sessions that end soon when their client stands still.
+        fn url(&self) -> String {
+            format!("{}&distlock.session_timeout=2", self.0.url("postgres+advisory", &server().url()))
+        }
+    }
+
+    impl Fixture for AdvisoryLocks {
+        async fn open() -> Self {
+            AdvisoryLocks(Corner::new())
+        }
+
+        async fn connect(&self) -> Backend {
+            Self::join(self.url()).await
+        }
+
+        fn others(&self) -> Others {
+            Others::Processes(self.url())
+        }
+
+        async fn join(address: String) -> Backend {
+            (distlock_postgres::ADVISORY_DRIVER.connect)(StoreUrl::parse(&address).unwrap()).await.unwrap()
+        }
+
+        async fn cut_connections(&self) {
+            self.0.cut(server());
+        }
+    }
+
+    distlock_testkit::conformance!(AdvisoryLocks, faults: [cut_connections]);
+}

@@ -24,8 +24,6 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(20);
 const LAST_BACKOFF: Duration = Duration::from_secs(1);
 /// What is still out on a connection that fell silent gets this long to come back.
 const LAST_CHANCE: Duration = Duration::from_secs(10);
-/// How often a statement that was rolled back because of somebody else is done again.
-const CONFLICTS: u32 = 20;
 
 /// What our statements need of a session of their own. One plan for all sizes of a batch, by the key and never by
 /// a look at the whole table, which may have been small when the plan was made.
@@ -127,7 +125,7 @@ impl Link {
         open_wire(&self.config, Some(mail)).await
     }
 
-    /// Runs a statement: in one round trip, and again if it was rolled back because of somebody else.
+    /// Runs a statement, in one round trip.
     ///
     /// # Cancel safety
     /// Dropping it may leave the statement carried out or not.
@@ -136,7 +134,6 @@ impl Link {
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
-        let mut conflicts = 0;
         let mut created = false;
         loop {
             let wire = self.wire().await?;
@@ -145,21 +142,16 @@ impl Link {
                 Ok(rows) => return Ok(rows),
                 Err(error) => error,
             };
-            if failure::is_conflict(&error) && conflicts < CONFLICTS {
-                conflicts += 1;
-                tokio::time::sleep(Duration::from_millis(fastrand::u64(0..=2 * u64::from(conflicts)))).await;
-            } else if failure::is_lost_statement(&error) && wire.forget_prepared() {
-                tracing::debug!("prepared statements get lost here: they are sent whole from now on");
-            } else if failure::is_missing_table(&error) && !created {
+            if failure::is_missing_table(&error) && !created {
                 created = true;
                 self.schema.ensure(wire.client()).await?;
-            } else {
-                if failure::is_read_only(&error) {
-                    // Somebody else may be the primary by now.
-                    wire.cut();
-                }
-                return Err(failure::of_statement(&error));
+                continue;
             }
+            if failure::is_read_only(&error) {
+                // Somebody else may be the primary by now.
+                wire.cut();
+            }
+            return Err(failure::of_statement(&error));
         }
     }
 }

@@ -21,6 +21,8 @@ use crate::statement::Statement;
 const OLDEST: i32 = 120_000;
 /// A statement is prepared when it comes again this often: a program that takes one lock and ends gains nothing.
 const PREPARE_AFTER: u32 = 3;
+/// How often a statement that was rolled back because of somebody else is done again.
+const CONFLICTS: u32 = 20;
 /// With a request out and no sign of life for this long, a connection is under suspicion.
 const SUSPICIOUS: Duration = Duration::from_secs(1);
 
@@ -33,8 +35,6 @@ pub(crate) struct Server {
     pub(crate) pooled: bool,
     /// Text is kept as UTF-8; elsewhere not every character has a place.
     pub(crate) utf8: bool,
-    /// The server's own process for this session, if it is always the same.
-    pub(crate) process: i32,
 }
 
 /// A connection that many share: requests are sent as they come, and answered in that order.
@@ -128,12 +128,35 @@ impl Wire {
         self.driver.abort();
     }
 
-    /// From now on statements are sent whole: what was prepared is not there. False if they were already.
-    pub(crate) fn forget_prepared(&self) -> bool {
-        !self.whole.swap(true, Ordering::Relaxed)
+    /// Runs a statement in one round trip, and again if it was rolled back because of somebody else.
+    ///
+    /// # Cancel safety
+    /// Dropping it may leave the statement carried out or not. The connection stays as good as it was: what was sent is
+    /// answered, and the answer is thrown away.
+    pub(crate) async fn run(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let mut conflicts = 0;
+        loop {
+            match self.run_once(statement, parameters).await {
+                Err(error) if failure::is_conflict(&error) && conflicts < CONFLICTS => {
+                    conflicts += 1;
+                    let pause = fastrand::u64(0..=2 * u64::from(conflicts));
+                    tokio::time::sleep(Duration::from_millis(pause)).await;
+                }
+                Err(error)
+                    if failure::is_lost_statement(&error) && !self.whole.swap(true, Ordering::Relaxed) =>
+                {
+                    tracing::debug!("prepared statements get lost here: they are sent whole from now on");
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
-    pub(crate) async fn run(
+    async fn run_once(
         &self,
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
@@ -171,7 +194,6 @@ async fn look_around(client: &Client) -> Result<Server> {
         version: row.try_get(1).map_err(|error| unreadable(&error))?,
         pooled: told != Some(process),
         utf8: row.try_get(2).map_err(|error| unreadable(&error))?,
-        process,
     };
     if server.version < OLDEST {
         let version = server.version / 10_000;

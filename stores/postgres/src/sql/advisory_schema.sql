@@ -1,2 +1,30 @@
--- (to come)
-SELECT 1;
+-- Fencing tokens of advisory locks. Drawn after a lock is granted, one at a time (CACHE 1): higher for each later grant.
+CREATE SEQUENCE IF NOT EXISTS {token} AS bigint CACHE 1;
+
+-- Who holds advisory locks and who waits for them, for people to see. Nothing depends on it: what counts are the locks
+-- themselves. Unlogged, because after a crash of the server no session is left either.
+CREATE UNLOGGED TABLE IF NOT EXISTS {session} (
+    lock_id     text        NOT NULL CONSTRAINT {session_pk} PRIMARY KEY,
+    place       bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
+    session     bigint      NOT NULL,                      -- the advisory lock that its session has
+    key         bigint      NOT NULL,                      -- the advisory lock; a pair of numbers is put together
+    pair        boolean     NOT NULL,
+    kind        text        NOT NULL,
+    name        bytea       NOT NULL,
+    shared      boolean     NOT NULL,
+    weight      integer     NOT NULL,
+    capacity    integer     NOT NULL,
+    token       bigint,                                    -- NULL while it waits
+    since       timestamptz NOT NULL DEFAULT clock_timestamp()
+) WITH (fillfactor = 50);
+
+-- Semaphores: one row each. Holders and waiters last as long as their sessions.
+CREATE TABLE IF NOT EXISTS {session_pool} (
+    key         text COLLATE "C" NOT NULL CONSTRAINT {session_pool_pk} PRIMARY KEY,
+    capacity    integer     NOT NULL,
+    token       bigint      NOT NULL,                      -- the last fencing token
+    holders     jsonb       NOT NULL,                      -- [{id, weight, token, since, until, inbox}]
+    queue       jsonb       NOT NULL,                      -- [{id, weight, inbox, expiry, asked, until}], in order
+    used_until  timestamptz NOT NULL,
+    name        bytea
+) WITH (fillfactor = 50, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.05);

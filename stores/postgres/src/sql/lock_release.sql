@@ -6,59 +6,65 @@
 WITH lease AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u (key, id, n)
 ), locked AS MATERIALIZED (
-    SELECT l.*
+    SELECT l.key, l.value, l.expire_time, l.token, l.acquired_at, l.inbox, l.waiters
     FROM {table} l
     WHERE l.key = ANY ($1)
     ORDER BY l.key  -- one order for all: batches cannot deadlock
     FOR NO KEY UPDATE
-), timed AS MATERIALIZED (
-    SELECT l.*, t.now, floor(extract(epoch FROM t.now) * 1000000)::bigint AS micros,
-           l.value <> '' AND l.expire_time > t.now AS held
-    FROM locked l CROSS JOIN LATERAL (SELECT clock_timestamp() AS now, l.key OFFSET 0) t
-), ended AS MATERIALIZED (
-    -- Who held it and lets go, and who waits on: NULL if nobody does.
-    SELECT t.*,
-           t.held AND EXISTS (
-               SELECT FROM lease WHERE lease.key = t.key AND (lease.id = t.value OR lease.id IS NULL)) AS let_go,
-           CASE WHEN t.waiters IS NOT NULL THEN (
-               SELECT jsonb_agg(w.entry ORDER BY w.place)
-               FROM jsonb_array_elements(t.waiters) WITH ORDINALITY AS w (entry, place)
-               WHERE (w.entry ->> 'until')::bigint > t.micros AND NOT EXISTS (
-                   SELECT FROM lease WHERE lease.key = t.key AND lease.id = w.entry ->> 'id'))
-           END AS rest
-    FROM timed t
-), passed_on AS MATERIALIZED (
-    SELECT e.*, n.next, least((n.next ->> 'expiry')::bigint, 2000000) AS grant_window,
-           CASE WHEN n.next IS NOT NULL
-                THEN greatest(e.token + 1, floor(extract(epoch FROM e.now) * 1000)::bigint)
-                ELSE e.token END AS new_token
-    FROM ended e CROSS JOIN LATERAL (
-        SELECT CASE WHEN (e.let_go OR NOT e.held) AND e.rest -> 0 ->> 'inbox' IS NOT NULL
-                    THEN e.rest -> 0 END AS next
+), decided AS MATERIALIZED (
+    SELECT r.*, n.next, least((n.next ->> 'expiry')::bigint, 2000000) AS grant_window,
+           CASE WHEN n.next IS NOT NULL THEN greatest(r.token + 1, r.micros / 1000) ELSE r.token END AS new_token
+    FROM (
+        -- Who waits on: NULL if nobody does. With a first one that is alive, and no other waiter that ends here, all do.
+        SELECT h.*, CASE
+                   WHEN h.waiters IS NULL THEN NULL
+                   WHEN h.let_go AND NOT h.others AND (h.waiters -> 0 ->> 'until')::bigint > h.micros THEN h.waiters
+                   ELSE (
+                       SELECT jsonb_agg(w.entry ORDER BY w.place)
+                       FROM jsonb_array_elements(h.waiters) WITH ORDINALITY AS w (entry, place)
+                       WHERE (w.entry ->> 'until')::bigint > h.micros AND NOT EXISTS (
+                           SELECT FROM lease WHERE lease.key = h.key AND lease.id = w.entry ->> 'id'))
+               END AS rest
+        FROM (
+            SELECT t.*,
+                   t.held AND EXISTS (
+                       SELECT FROM lease WHERE lease.key = t.key AND (lease.id = t.value OR lease.id IS NULL)) AS let_go,
+                   EXISTS (SELECT FROM lease WHERE lease.key = t.key AND lease.id <> t.value) AS others
+            FROM (
+                SELECT l.*, c.now, floor(extract(epoch FROM c.now) * 1000000)::bigint AS micros,
+                       l.value <> '' AND l.expire_time > c.now AS held
+                FROM locked l CROSS JOIN LATERAL (SELECT clock_timestamp() AS now, l.key OFFSET 0) c
+                OFFSET 0
+            ) t
+            OFFSET 0
+        ) h
+        OFFSET 0
+    ) r CROSS JOIN LATERAL (
+        SELECT CASE WHEN (r.let_go OR NOT r.held) AND r.rest -> 0 ->> 'inbox' IS NOT NULL THEN r.rest -> 0 END AS next
+        OFFSET 0
     ) n
 ), written AS (
     UPDATE {table} l
-    SET value = CASE WHEN p.next IS NOT NULL THEN p.next ->> 'id' WHEN p.let_go THEN '' ELSE p.value END,
-        expire_time = CASE WHEN p.next IS NOT NULL THEN p.now + p.grant_window * interval '1 microsecond'
-                           WHEN p.let_go THEN p.now ELSE p.expire_time END,
-        token = p.new_token,
-        acquired_at = CASE WHEN p.next IS NOT NULL THEN p.now ELSE p.acquired_at END,
-        inbox = CASE WHEN p.next IS NOT NULL THEN p.next ->> 'inbox' WHEN p.let_go THEN NULL ELSE p.inbox END,
-        waiters = CASE WHEN p.next IS NULL THEN p.rest
-                       WHEN jsonb_array_length(p.rest) > 1 THEN p.rest - 0 END
-    FROM passed_on p
-    WHERE l.key = p.key AND (p.let_go OR p.next IS NOT NULL OR p.rest IS DISTINCT FROM p.waiters)
+    SET value = CASE WHEN d.next IS NOT NULL THEN d.next ->> 'id' WHEN d.let_go THEN '' ELSE d.value END,
+        expire_time = CASE WHEN d.next IS NOT NULL THEN d.now + d.grant_window * interval '1 microsecond'
+                           WHEN d.let_go THEN d.now ELSE d.expire_time END,
+        token = d.new_token,
+        acquired_at = CASE WHEN d.next IS NOT NULL THEN d.now ELSE d.acquired_at END,
+        inbox = CASE WHEN d.next IS NOT NULL THEN d.next ->> 'inbox' WHEN d.let_go THEN NULL ELSE d.inbox END,
+        waiters = CASE WHEN d.next IS NULL THEN d.rest WHEN jsonb_array_length(d.rest) > 1 THEN d.rest - 0 END
+    FROM decided d
+    WHERE l.key = d.key AND (d.let_go OR d.next IS NOT NULL OR d.rest IS DISTINCT FROM d.waiters)
 ), told AS MATERIALIZED (
-    SELECT count(pg_notify(p.next ->> 'inbox', concat_ws(' ', 'granted', p.new_token,
-               p.micros - (p.next ->> 'asked')::bigint, p.grant_window, p.next ->> 'id'))) AS messages
-    FROM passed_on p
-    WHERE p.next IS NOT NULL
+    SELECT count(pg_notify(d.next ->> 'inbox', concat_ws(' ', 'granted', d.new_token,
+               d.micros - (d.next ->> 'asked')::bigint, d.grant_window, d.next ->> 'id'))) AS messages
+    FROM decided d
+    WHERE d.next IS NOT NULL
 )
-SELECT lease.n, p.let_go AND (lease.id = p.value OR lease.id IS NULL) AS was_holder,
-       EXISTS (
-           SELECT FROM jsonb_array_elements(p.waiters) AS w (entry)
-           WHERE w.entry ->> 'id' = lease.id AND (w.entry ->> 'until')::bigint > p.micros) AS was_waiter,
-       p.next IS NOT NULL AND p.next ->> 'inbox' IS DISTINCT FROM p.inbox AS woke,
-       p.value, p.token, p.acquired_at,
-       floor(extract(epoch FROM p.expire_time - p.now) * 1000000)::bigint AS remaining
-FROM lease JOIN passed_on p ON p.key = lease.key CROSS JOIN told
+SELECT lease.n, d.let_go AND (lease.id = d.value OR lease.id IS NULL) AS was_holder,
+       d.waiters IS NOT NULL AND lease.id IS DISTINCT FROM d.value AND EXISTS (
+           SELECT FROM jsonb_array_elements(d.waiters) AS w (entry)
+           WHERE w.entry ->> 'id' = lease.id AND (w.entry ->> 'until')::bigint > d.micros) AS was_waiter,
+       d.next IS NOT NULL AND d.next ->> 'inbox' IS DISTINCT FROM d.inbox AS woke,
+       d.value, d.token, d.acquired_at,
+       floor(extract(epoch FROM d.expire_time - d.now) * 1000000)::bigint AS remaining
+FROM lease JOIN decided d ON d.key = lease.key CROSS JOIN told

@@ -9,7 +9,7 @@ WITH page AS MATERIALIZED (
     ORDER BY l.key
     LIMIT $2
 ), turn AS MATERIALIZED (
-    SELECT pg_try_advisory_xact_lock(7235441219717817188) AS ours
+    SELECT pg_try_advisory_xact_lock(7235441220220052332) AS ours
 ), spent AS MATERIALIZED (
     SELECT l.key
     FROM {table} l JOIN page p ON p.key = l.key CROSS JOIN turn

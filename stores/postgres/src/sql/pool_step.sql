@@ -6,6 +6,9 @@
 -- the answer says so, and the question is asked again.
 --
 -- Times are microseconds since 1970 by this server's clock; durations are microseconds.
+--
+-- $11: those who hold or wait are sessions and last as long as these do. The inbox of each is the name of an advisory lock
+-- that its session has; whose lock is gone is gone. Otherwise $11 is false, and they last until their time is over.
 WITH ask AS MATERIALIZED (
     SELECT *
     FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::bigint[], $7::text[],
@@ -24,20 +27,25 @@ WITH ask AS MATERIALIZED (
     FROM (SELECT DISTINCT a.key FROM ask a) k LEFT JOIN locked l ON l.key = k.key
 
 -- Expired holders and waiters are gone, whatever the question.
+), alive AS MATERIALIZED (
+    SELECT 'dl_' || lpad(to_hex(l.classid::bigint), 8, '0') || lpad(to_hex(l.objid::bigint), 8, '0') AS inbox
+    FROM pg_locks l
+    WHERE $11 AND l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted
+      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
 ), holder AS MATERIALIZED (
     SELECT p.key, h.*
     FROM pool p CROSS JOIN LATERAL ROWS FROM (
         jsonb_to_recordset(p.holders)
         AS (id text, weight integer, token bigint, since bigint, until bigint, inbox text)
     ) WITH ORDINALITY AS h (id, weight, token, since, until, inbox, place)
-    WHERE h.until > p.now
+    WHERE h.until > p.now AND (NOT $11 OR h.inbox IN (SELECT a.inbox FROM alive a))
 ), waiter AS MATERIALIZED (
     SELECT p.key, q.*
     FROM pool p CROSS JOIN LATERAL ROWS FROM (
         jsonb_to_recordset(p.queue)
         AS (id text, weight integer, inbox text, expiry bigint, asked bigint, until bigint)
     ) WITH ORDINALITY AS q (id, weight, inbox, expiry, asked, until, place)
-    WHERE q.until > p.now
+    WHERE q.until > p.now AND (NOT $11 OR q.inbox IN (SELECT a.inbox FROM alive a))
 
 -- A pool in use has the capacity of those who use it; one that is not has that of the first who asks.
 ), sized AS MATERIALIZED (
@@ -95,7 +103,7 @@ WITH ask AS MATERIALIZED (
     SELECT f.*,
            f.used + sum(f.weight) OVER ordered <= f.capacity AS granted,
            greatest(f.last_token + 1, f.now / 1000) + row_number() OVER ordered - 1 AS token,
-           CASE WHEN f.n IS NULL THEN least(f.expiry, 2000000) ELSE f.expiry END AS lasts
+           CASE WHEN f.n IS NULL AND NOT $11 THEN least(f.expiry, 2000000) ELSE f.expiry END AS lasts
     FROM first_look f
     WHERE f.served OR f.until IS NOT NULL
     WINDOW ordered AS (PARTITION BY f.key ORDER BY f.place)
@@ -145,6 +153,9 @@ WITH ask AS MATERIALIZED (
            pg_notify(s.inbox, concat_ws(' ', 'granted', s.token, s.now - s.asked, s.lasts, s.id)) AS told
     FROM served s
     WHERE s.granted AND s.n IS NULL AND s.inbox IS NOT NULL
+), told AS MATERIALIZED (
+    -- Counted, because rows that nobody reads are not made, and their messages not sent.
+    SELECT count(p.told) AS messages FROM pushed p
 )
 SELECT f.n, f.fits, s.capacity,
        s.known OR NOT f.fits OR f.verb <> 'acquire' OR EXISTS (SELECT FROM inserted i WHERE i.key = f.key) AS written,
@@ -158,8 +169,15 @@ SELECT f.n, f.fits, s.capacity,
             WHERE l.key = f.key AND NOT l.granted AND l.id <> f.id
               AND l.place < coalesce((SELECT m.place FROM line m WHERE m.key = f.key AND m.id = f.id), 0))
        ) - f.now AS remaining,
-       k.id AS holder_id, k.weight AS holder_weight, k.since AS holder_since, k.until - f.now AS holder_remaining
-FROM fitting f
+       k.id AS holder_id, k.weight AS holder_weight, k.since AS holder_since, k.until - f.now AS holder_remaining,
+       k.inbox AS holder_inbox,
+       -- The sessions that are in the way.
+       CASE WHEN $11 THEN (
+           SELECT array_agg(i.inbox)
+           FROM (SELECT a.inbox FROM after a WHERE a.key = f.key
+                 UNION SELECT q.inbox FROM served q WHERE q.key = f.key AND NOT q.granted AND q.id <> f.id) i)
+       END AS holding
+FROM told CROSS JOIN fitting f
 JOIN sized s ON s.key = f.key
 LEFT JOIN kept k ON k.n = f.n
 LEFT JOIN waiter w ON w.key = f.key AND w.id = f.id

@@ -7,7 +7,7 @@ WITH page AS MATERIALIZED (
     ORDER BY p.key
     LIMIT $2
 ), turn AS MATERIALIZED (
-    SELECT pg_try_advisory_xact_lock(7235441219717817188) AS ours
+    SELECT pg_try_advisory_xact_lock(7235441220220052332) AS ours
 ), spent AS MATERIALIZED (
     SELECT l.key
     FROM {pool} l JOIN page p ON p.key = l.key CROSS JOIN turn

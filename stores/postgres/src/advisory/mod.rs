@@ -1,0 +1,220 @@
+//! Advisory locks: held by sessions, waited for in the server's own line, gone with the session.
+
+mod home;
+mod inspect;
+mod key;
+mod native;
+mod pool;
+mod seat;
+mod transaction;
+mod watch;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use distlock_core::store::{
+    Backend, Capabilities, Claim, Driver, Finding, Holder, Lease, Query, RawDriver, Record, SessionHold,
+    SessionStore, Store,
+};
+use distlock_core::{CancellationToken, Kind, LockId, Locks, Resource, Result};
+
+pub use key::AdvisoryKey;
+pub use transaction::TransactionLocks;
+
+use self::home::Home;
+use self::seat::Seat;
+use crate::config::PostgresConfig;
+use crate::schema::{self, Purpose, Schema};
+
+/// `postgres+advisory://…`.
+pub static ADVISORY_DRIVER: Driver = Driver {
+    schemes: &["postgres+advisory", "postgresql+advisory"],
+    example: "postgres+advisory://user@host:5432/database",
+    connect: |url| {
+        Box::pin(async move {
+            let config = PostgresConfig::from_store_url(url)?;
+            Ok(Backend::session(AdvisoryLocks::connect(config).await?))
+        })
+    },
+    schema: Some(|url| schema::print(url, Purpose::Advisory)),
+};
+
+/// How many connections that hold nothing are kept for those who have to wait.
+const SPARE: usize = 2;
+
+/// Mutexes and reader-writer locks as advisory locks, and semaphores whose permits end with their session.
+///
+/// What can be had at once is held by one connection that all share; who has to wait does so on a connection of its
+/// own. A connection that waits holds a snapshot of the database, which keeps `VACUUM` from clearing away what
+/// changed since: where waits last for hours, the lease table is the better choice.
+///
+/// ```no_run
+/// # async fn run() -> distlock_core::Result<()> {
+/// use distlock_postgres::{AdvisoryLocks, PostgresConfig};
+///
+/// let config = PostgresConfig::from_url("postgres+advisory://app@db/app")?;
+/// let locks = AdvisoryLocks::connect(config).await?.locks()?;
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct AdvisoryLocks(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    config: PostgresConfig,
+    schema: Schema,
+    shown: String,
+    native: native::Statements,
+    pool: pool::Statements,
+    look: inspect::Statements,
+    home: tokio::sync::Mutex<Option<Arc<Home>>>,
+    spare: Mutex<Vec<Arc<Seat>>>,
+    holds: Mutex<HashMap<LockId, Hold>>,
+    /// Who watches the sessions that a semaphore waits for: one in this process is enough.
+    watches: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// Where something is held.
+#[derive(Clone, Debug)]
+enum Hold {
+    Native(native::Held),
+    Pool(Arc<Home>),
+}
+
+impl AdvisoryLocks {
+    /// Connects, and creates the tables if they are not there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) or
+    /// [`ErrorKind::Denied`](distlock_core::ErrorKind::Denied) if the server cannot be reached or refuses us;
+    /// [`ErrorKind::Unsupported`](distlock_core::ErrorKind::Unsupported) behind a pooler such as PgBouncer, or
+    /// before PostgreSQL 12.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind but tables that were created.
+    pub async fn connect(config: PostgresConfig) -> Result<Self> {
+        let shown = format!("{config} (advisory)");
+        let schema = Schema::new(&config, Purpose::Advisory);
+        let tables = schema.tables().clone();
+        let inner = Arc::new(Inner {
+            config,
+            schema,
+            shown: shown.clone(),
+            native: native::Statements::new(&tables),
+            pool: pool::Statements::new(&tables),
+            look: inspect::Statements::new(&tables),
+            home: tokio::sync::Mutex::default(),
+            spare: Mutex::default(),
+            holds: Mutex::default(),
+            watches: Mutex::default(),
+        });
+        inner.home().await.map_err(|error| error.on(shown))?;
+        Ok(AdvisoryLocks(inner))
+    }
+
+    /// Locks with the default options.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](distlock_core::ErrorKind::InvalidInput) outside a Tokio runtime.
+    pub fn locks(&self) -> Result<Locks> {
+        Locks::new(Backend::session(self.clone()))
+    }
+}
+
+impl Inner {
+    /// The session that all share, made now if there is none. Those who come meanwhile wait for the same one.
+    async fn home(&self) -> Result<Arc<Home>> {
+        let mut home = self.home.lock().await;
+        if let Some(home) = home.as_ref().filter(|home| home.seat.is_alive()) {
+            return Ok(Arc::clone(home));
+        }
+        if let Some(dead) = home.take() {
+            // Perhaps it only stood still for too long: then its locks must go too.
+            dead.seat.cut("it was not heard of for too long");
+        }
+        let opened = Home::open(&self.config, &self.schema).await?;
+        *home = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    fn holds(&self) -> MutexGuard<'_, HashMap<LockId, Hold>> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session that holds nothing.
+    async fn spare_seat(&self) -> Result<Arc<Seat>> {
+        loop {
+            let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            match spare {
+                Some(seat) if seat.is_alive() => return Ok(seat),
+                Some(seat) => seat.cut("it was not heard of for too long"),
+                None => return Seat::open(&self.config, None).await,
+            }
+        }
+    }
+
+    /// Keeps a session that holds nothing for the next one who has to wait.
+    fn put_back(&self, seat: Arc<Seat>) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if seat.is_alive() && spare.len() < SPARE {
+            spare.push(seat);
+        }
+    }
+}
+
+#[async_trait]
+impl Store for AdvisoryLocks {
+    fn describe(&self) -> String {
+        self.0.shown.clone()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::all();
+        capabilities.frees_on_crash = true;
+        capabilities.durable = false;
+        capabilities
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        inspect::find(&self.0, query).await
+    }
+
+    /// Ends the sessions that hold an advisory lock, and with them all else that they hold. The permits of a semaphore
+    /// are taken alone.
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
+        match resource.kind() {
+            Kind::Semaphore | Kind::Turn => pool::break_lock(&self.0, resource).await,
+            _ => inspect::break_lock(&self.0, resource).await,
+        }
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        inspect::doctor(&self.0).await
+    }
+
+    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
+        crate::raw::open(&self.0.config, self.0.schema.tables(), Purpose::Advisory).await
+    }
+}
+
+#[async_trait]
+impl SessionStore for AdvisoryLocks {
+    async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
+        match claim.resource.kind() {
+            Kind::Semaphore | Kind::Turn => pool::acquire(&self.0, claim, withdraw).await,
+            _ => native::acquire(&self.0, claim, withdraw).await,
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<()> {
+        let hold = self.0.holds().remove(&lease.lock_id);
+        match hold {
+            Some(Hold::Native(held)) => native::release(&self.0, held, &lease.lock_id).await,
+            Some(Hold::Pool(home)) => pool::release(&self.0, &home, lease).await,
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Semaphores: permits in a row, held as long as the session that has them. A release grants to whoever is next, and
+//! tells its session; nobody polls.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::store::{Attempt, Claim, Holder, Inbox, Lease, SessionHold, Waiting};
+use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, Resource, Result};
+use tokio::sync::oneshot;
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::home::Home;
+use super::{Hold, Inner, watch};
+use crate::failure;
+use crate::names::Key;
+use crate::questions::{self, Questions};
+use crate::statement::{Statement, Tables};
+use crate::values::get;
+
+/// Longer than any session.
+const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
+#[derive(Debug)]
+pub(super) struct Statements {
+    step: Statement,
+}
+
+impl Statements {
+    pub(super) fn new(tables: &Tables) -> Self {
+        Statements { step: questions::step(6, tables, true) }
+    }
+}
+
+async fn ask(store: &Inner, home: &Home, questions: &Questions) -> Result<Vec<Row>> {
+    let parameters = questions.parameters();
+    home.seat.wire.run(&store.pool.step, &parameters).await.map_err(|error| failure::of_statement(&error))
+}
+
+/// What came of a claim, and which sessions are in the way.
+struct Answer {
+    attempt: Attempt,
+    in_the_way: Vec<i64>,
+}
+
+pub(super) async fn acquire(
+    store: &Arc<Inner>,
+    claim: &Claim,
+    withdraw: &CancellationToken,
+) -> Result<Option<SessionHold>> {
+    questions::check(claim)?;
+    let home = store.home().await?;
+    let key = Key::of(&claim.resource, home.seat.wire.server.utf8);
+    let mut claim = claim.clone();
+    claim.expiry = FOR_EVER;
+    if !withdraw.is_cancelled() {
+        claim.waiting = Some(Waiting { inbox: Inbox::new(home.seat.channel.as_str()), ttl: FOR_EVER });
+    }
+    let mut granted = home.enlist(&claim.lock_id);
+    let outcome = get_in(store, &home, &key, &claim, withdraw, &mut granted).await;
+    home.strike(&claim.lock_id);
+    let token = match outcome {
+        Ok(Some(token)) => token,
+        Ok(None) if claim.waiting.is_none() => return Ok(None),
+        // Nothing of the claim may be left: neither as waiter nor as holder.
+        Ok(None) => {
+            give_back(store, &home, key, &claim.lock_id).await?;
+            return Ok(None);
+        }
+        Err(error) => {
+            if error.kind() != ErrorKind::Mismatch {
+                let _ = give_back(store, &home, key, &claim.lock_id).await;
+            }
+            return Err(error);
+        }
+    };
+    if let Err(error) = home.seat.verify().await {
+        home.seat.cut("the server did not answer in time");
+        return Err(error);
+    }
+    let session = home.seat.welcome(&claim.lock_id);
+    store.holds().insert(claim.lock_id.clone(), Hold::Pool(home));
+    Ok(Some(SessionHold { token, session }))
+}
+
+/// Asks, and waits to be told.
+async fn get_in(
+    store: &Arc<Inner>,
+    home: &Arc<Home>,
+    key: &Key,
+    claim: &Claim,
+    withdraw: &CancellationToken,
+    granted: &mut oneshot::Receiver<u64>,
+) -> Result<Option<FencingToken>> {
+    let ended = home.seat.life.clone();
+    loop {
+        let answer = ask_once(store, home, key, claim).await?;
+        if let Attempt::Granted { token } = answer.attempt {
+            return Ok(Some(token));
+        }
+        if claim.waiting.is_none() {
+            return Ok(None);
+        }
+        tokio::select! {
+            biased;
+            token = &mut *granted => return Ok(token.ok().map(FencingToken::new)),
+            () = withdraw.cancelled() => return Ok(None),
+            () = ended.wait_for_end() => {
+                return Err(Error::new(ErrorKind::Unavailable, "the session ended while it waited"));
+            }
+            () = watch::until_somebody_died(store, &key.key, &answer.in_the_way) => {}
+        }
+    }
+}
+
+async fn ask_once(store: &Inner, home: &Home, key: &Key, claim: &Claim) -> Result<Answer> {
+    loop {
+        let mut questions = Questions::of_sessions();
+        questions.acquire(key.clone(), claim, Some(home.seat.channel.clone()));
+        let rows = ask(store, home, &questions).await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::new(ErrorKind::Internal, "no answer").with_unknown_outcome())?;
+        let Some(attempt) = questions::attempt(row, claim)? else { continue };
+        let holding: Option<Vec<String>> = get(row, "holding")?;
+        let others = holding.into_iter().flatten().filter(|channel| *channel != home.seat.channel);
+        let in_the_way = others.filter_map(|channel| alive_lock(&channel)).collect();
+        return Ok(Answer { attempt, in_the_way });
+    }
+}
+
+/// The lock that stands for a session, from its channel.
+fn alive_lock(channel: &str) -> Option<i64> {
+    u64::from_str_radix(channel.strip_prefix("dl_")?, 16).ok().map(u64::cast_signed)
+}
+
+async fn give_back(store: &Inner, home: &Home, key: Key, id: &distlock_core::LockId) -> Result<()> {
+    let mut questions = Questions::of_sessions();
+    questions.release(key, id);
+    match ask(store, home, &questions).await {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            home.seat.cut("a permit could not be given back");
+            Err(error)
+        }
+    }
+}
+
+pub(super) async fn release(store: &Inner, home: &Home, lease: &Lease) -> Result<()> {
+    home.seat.dismiss(&lease.lock_id);
+    if !home.seat.is_alive() {
+        home.seat.cut("a permit was given back with it");
+        return Ok(());
+    }
+    let key = Key::of(&lease.resource, home.seat.wire.server.utf8);
+    give_back(store, home, key, &lease.lock_id).await
+}
+
+pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
+    let home = store.home().await?;
+    let mut questions = Questions::of_sessions();
+    questions.break_lock(Key::of(resource, home.seat.wire.server.utf8));
+    let broken = questions::broken(&ask(store, &home, &questions).await?, true)?;
+    for (holder, inbox) in &broken {
+        let (Some(inbox), message) = (inbox, format!("broken {}", holder.lock_id)) else { continue };
+        let typed: &[(&(dyn ToSql + Sync), Type)] = &[(inbox, Type::TEXT), (&message, Type::TEXT)];
+        let told = home.seat.wire.client().query_typed("SELECT pg_notify($1, $2)", typed).await;
+        told.map_err(|error| failure::of_statement(&error))?;
+    }
+    Ok(broken.into_iter().map(|(holder, _)| holder).collect())
+}

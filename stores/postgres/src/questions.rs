@@ -1,0 +1,193 @@
+//! Questions about pool records, as the statement has them, and what its answers say. For both stores.
+
+use distlock_core::store::{Attempt, Claim, Holder, Lease, Released, Renewal};
+use distlock_core::{Error, ErrorKind, LockId, Result};
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::names::Key;
+use crate::statement::{Statement, Tables};
+use crate::values::{get, item, left, micros, moment, number, small, token, weight};
+
+static STEP: [Type; 11] = [
+    Type::TEXT_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::INT4_ARRAY,
+    Type::INT4_ARRAY,
+    Type::INT8_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::INT8_ARRAY,
+    Type::INT8_ARRAY,
+    Type::BYTEA_ARRAY,
+    Type::BOOL,
+];
+
+/// The statement that answers. With `sessions` its table is the one whose holders last as long as their sessions.
+pub(crate) fn step(slot: usize, tables: &Tables, sessions: bool) -> Statement {
+    let text = include_str!("sql/pool_step.sql");
+    match sessions {
+        false => Statement::new(slot, text, tables, &STEP),
+        true => Statement::new(slot, &text.replace("{pool}", "{session_pool}"), tables, &STEP),
+    }
+}
+
+/// Questions, column by column.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    keys: Vec<String>,
+    verbs: Vec<&'static str>,
+    ids: Vec<Option<String>>,
+    weights: Vec<i32>,
+    capacities: Vec<i32>,
+    expiries: Vec<i64>,
+    inboxes: Vec<Option<String>>,
+    waits: Vec<Option<i64>>,
+    tokens: Vec<Option<i64>>,
+    names: Vec<Option<Vec<u8>>>,
+    sessions: bool,
+}
+
+impl Questions {
+    /// To be asked of the table whose holders last as long as their sessions.
+    pub(crate) fn of_sessions() -> Self {
+        Questions { sessions: true, ..Questions::default() }
+    }
+
+    fn push(&mut self, key: Key, verb: &'static str, id: Option<&LockId>) {
+        self.keys.push(key.key);
+        self.verbs.push(verb);
+        self.ids.push(id.map(|id| id.as_str().to_owned()));
+        self.weights.push(0);
+        self.capacities.push(0);
+        self.expiries.push(0);
+        self.inboxes.push(None);
+        self.waits.push(None);
+        self.tokens.push(None);
+        self.names.push(key.name);
+    }
+
+    /// May this be granted? The inbox is a channel, if somebody listens there.
+    pub(crate) fn acquire(&mut self, key: Key, claim: &Claim, inbox: Option<String>) {
+        self.push(key, "acquire", Some(&claim.lock_id));
+        let last = self.keys.len() - 1;
+        self.weights[last] = small(claim.weight);
+        self.capacities[last] = small(claim.capacity);
+        self.expiries[last] = micros(claim.expiry);
+        self.inboxes[last] = inbox;
+        self.waits[last] = claim.waiting.as_ref().map(|waiting| micros(waiting.ttl));
+    }
+
+    pub(crate) fn renew(&mut self, key: Key, lease: &Lease) {
+        self.push(key, "renew", Some(&lease.lock_id));
+        let last = self.keys.len() - 1;
+        self.expiries[last] = micros(lease.expiry);
+        self.tokens[last] = Some(number(lease.token));
+    }
+
+    pub(crate) fn release(&mut self, key: Key, id: &LockId) {
+        self.push(key, "release", Some(id));
+    }
+
+    /// Takes it from all who hold it.
+    pub(crate) fn break_lock(&mut self, key: Key) {
+        self.push(key, "break", None);
+    }
+
+    /// What the statement is given.
+    pub(crate) fn parameters(&self) -> [&(dyn ToSql + Sync); 11] {
+        [
+            &self.keys,
+            &self.verbs,
+            &self.ids,
+            &self.weights,
+            &self.capacities,
+            &self.expiries,
+            &self.inboxes,
+            &self.waits,
+            &self.tokens,
+            &self.names,
+            &self.sessions,
+        ]
+    }
+}
+
+/// What is wrong with a claim, whatever the state of its pool.
+pub(crate) fn check(claim: &Claim) -> Result<()> {
+    let (weight, capacity) = (claim.weight, claim.capacity);
+    if weight > 0 && weight <= capacity && i32::try_from(capacity).is_ok() {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!("a weight of {weight} is not between 1 and the capacity of {capacity}"),
+    )
+    .about(&claim.resource)
+    .advise("ask for at least one permit and for no more than there are"))
+}
+
+/// What a row says of a claim; `None` if nothing was written and it must be asked again.
+pub(crate) fn attempt(row: &Row, claim: &Claim) -> Result<Option<Attempt>> {
+    if !get::<bool>(row, "fits")? {
+        let (theirs, ours) = (get::<i32>(row, "capacity")?, claim.capacity);
+        return Err(Error::new(
+            ErrorKind::Mismatch,
+            format!("it is in use with a capacity of {theirs}, and {ours} was asked for"),
+        )
+        .about(&claim.resource)
+        .advise("use one capacity everywhere; it can change once nobody holds it or waits for it"));
+    }
+    if !get::<bool>(row, "written")? {
+        return Ok(None);
+    }
+    if let Some(number) = get::<Option<i64>>(row, "token")? {
+        return Ok(Some(Attempt::Granted { token: token(number) }));
+    }
+    let remaining: Option<i64> = get(row, "remaining")?;
+    Ok(Some(Attempt::Busy { retry_after: remaining.map(left) }))
+}
+
+/// What rows say of renewals.
+pub(crate) fn renewals(rows: &[Row], leases: usize) -> Result<Vec<Result<Renewal>>> {
+    let mut answers = vec![Renewal::NotYours; leases];
+    for row in rows {
+        if get(row, "was_holder")?
+            && let Some(answer) = item(row, leases)?.and_then(|at| answers.get_mut(at))
+        {
+            *answer = Renewal::Extended;
+        }
+    }
+    Ok(answers.into_iter().map(Ok).collect())
+}
+
+/// What rows say of releases.
+pub(crate) fn releases(rows: &[Row], leases: usize) -> Result<Vec<Result<Released>>> {
+    let mut answers = vec![Released::NotYours; leases];
+    for row in rows {
+        let (holder, waiter): (bool, bool) = (get(row, "was_holder")?, get(row, "was_waiter")?);
+        if (holder || waiter)
+            && let Some(answer) = item(row, leases)?.and_then(|at| answers.get_mut(at))
+        {
+            *answer = Released::Done { woke: get(row, "woke")? };
+        }
+    }
+    Ok(answers.into_iter().map(Ok).collect())
+}
+
+/// From whom it was taken, and where each of them can be told.
+pub(crate) fn broken(rows: &[Row], sessions: bool) -> Result<Vec<(Holder, Option<String>)>> {
+    let mut broken = Vec::new();
+    for row in rows {
+        let Some(id) = get::<Option<&str>>(row, "holder_id")? else { continue };
+        let expires_in = if sessions { None } else { Some(left(get(row, "holder_remaining")?)) };
+        let holder = Holder {
+            lock_id: LockId::from_stored(id),
+            token: Some(token(get(row, "token")?)),
+            acquired_at: moment(get(row, "holder_since")?),
+            expires_in,
+            weight: weight(get(row, "holder_weight")?),
+        };
+        broken.push((holder, get(row, "holder_inbox")?));
+    }
+    Ok(broken)
+}
