@@ -83,7 +83,8 @@ fn mongodb() -> Started {
     let set = MongoReplicaSet::start(1);
     let url = set.url().replacen("/?", "/distlock?", 1);
     let info = distlock_testkit::servers::mongodb::bson::Document::new("buildInfo", 1);
-    let version = set.primary().command("admin", &info).map(|info| info.text("version").to_owned()).unwrap_or_default();
+    let version =
+        set.primary().command("admin", &info).map(|info| info.text("version").to_owned()).unwrap_or_default();
     Started { url, version: format!("MongoDB {version}"), _keeps: Box::new(set) }
 }
 

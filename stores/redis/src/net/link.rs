@@ -16,7 +16,7 @@ use crate::trouble;
 
 /// How the server is found.
 enum Route {
-    Direct(Address, Client),
+    Direct(Address, Box<Client>),
     Sentinel(Sentinels),
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Reply {
 
 impl Link {
     pub(super) fn direct(dialer: &Dialer, address: &Address) -> Result<Self> {
-        let client = dialer.client(address)?;
+        let client = Box::new(dialer.client(address)?);
         Ok(Link::new(Route::Direct(address.clone(), client), dialer))
     }
 
