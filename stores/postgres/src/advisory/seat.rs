@@ -206,8 +206,7 @@ impl Drop for EndOnDrop {
 
 /// Sends a word now and then, and tells everybody when the session ends.
 async fn keep(seat: Weak<Seat>, ended: tokio_util::sync::CancellationToken, life: EndOnDrop) {
-    loop {
-        let Some(pause) = seat.upgrade().map(|seat| seat.timeout.unwrap_or(PATIENCE) / 3) else { break };
+    while let Some(pause) = seat.upgrade().map(|seat| seat.timeout.unwrap_or(PATIENCE) / 3) {
         tokio::select! {
             () = ended.cancelled() => break,
             () = tokio::time::sleep(pause) => {}

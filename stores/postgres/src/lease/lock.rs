@@ -111,10 +111,10 @@ pub(super) async fn release(store: &Inner, leases: &[&Lease]) -> Result<Vec<Resu
     let mut answers = vec![Released::NotYours; leases.len()];
     for row in &rows {
         let (holder, waiter): (bool, bool) = (get(row, "was_holder")?, get(row, "was_waiter")?);
-        if holder || waiter {
-            if let Some(answer) = item(row, leases.len())?.and_then(|at| answers.get_mut(at)) {
-                *answer = Released::Done { woke: get(row, "woke")? };
-            }
+        if (holder || waiter)
+            && let Some(answer) = item(row, leases.len())?.and_then(|at| answers.get_mut(at))
+        {
+            *answer = Released::Done { woke: get(row, "woke")? };
         }
     }
     Ok(answers.into_iter().map(Ok).collect())
