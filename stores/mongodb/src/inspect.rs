@@ -18,11 +18,13 @@ use crate::wire::Place;
 
 const POOLS: [Kind; 3] = [Kind::RwLock, Kind::Semaphore, Kind::Turn];
 
+/// The record of a mutex and the line before it, each with the server's time when it was read.
+type Mutex = (Option<(LockRecord, i64)>, Option<(LineRecord, i64)>);
+
 /// What is held or waited for now.
 pub(crate) async fn inspect(core: &Arc<Core>, query: &Query) -> Result<Vec<Record>> {
     let (locks, queues) = try_join(locks(core, query), queues(core, query)).await?;
-    let mut mutexes: BTreeMap<String, (Option<(LockRecord, i64)>, Option<(LineRecord, i64)>)> =
-        BTreeMap::new();
+    let mut mutexes: BTreeMap<String, Mutex> = BTreeMap::new();
     for (name, lock, now) in locks {
         mutexes.entry(name).or_default().0 = Some((lock, now));
     }

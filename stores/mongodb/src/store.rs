@@ -109,7 +109,7 @@ impl MongoStore {
     }
 
     /// Claims or leases by the record they are about, each with its place in the request.
-    fn split<'a, T>(items: &'a [T], resource: impl Fn(&T) -> &Resource) -> [(Vec<usize>, Vec<&'a T>); 2] {
+    fn split<T>(items: &[T], resource: impl Fn(&T) -> &Resource) -> [(Vec<usize>, Vec<&T>); 2] {
         let mut parts: [(Vec<usize>, Vec<&T>); 2] = Default::default();
         for (at, item) in items.iter().enumerate() {
             let part = match resource(item).kind().record() {
