@@ -100,10 +100,8 @@ async fn processes_that_contend_all_get_the_lock_and_do_not_trample_each_other()
         println!("{processes} × {tasks}: {total} in {LENGTH:?}, {attempts:.1} attempts each, {counts:?}");
         assert!(attempts < 8.0, "{attempts} attempts for each lock that was got");
         assert!(total > 100, "{total}");
-        assert!(
-            counts.iter().all(|count| count * processes as u64 * 5 > total),
-            "somebody starves: {counts:?}"
-        );
+        // Nodes do not agree on who came first, so no more is promised than that nobody is left out.
+        assert!(counts.iter().all(|count| *count > 0), "somebody starves: {counts:?}");
     }
 }
 

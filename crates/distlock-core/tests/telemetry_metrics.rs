@@ -1,0 +1,98 @@
+//! What an operator measures, where the feature is on.
+#![cfg(feature = "metrics")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use common::{MS, SECOND, World};
+
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
+    SharedString, Unit,
+};
+
+/// Adds up whatever is recorded, by name.
+#[derive(Clone, Default)]
+struct Sums(Arc<Mutex<BTreeMap<String, f64>>>);
+
+struct One(Sums, String);
+
+impl One {
+    fn add(&self, value: f64) {
+        *self.0.0.lock().unwrap().entry(self.1.clone()).or_default() += value;
+    }
+}
+
+impl CounterFn for One {
+    fn increment(&self, value: u64) {
+        self.add(value as f64);
+    }
+    fn absolute(&self, _: u64) {}
+}
+
+impl GaugeFn for One {
+    fn increment(&self, value: f64) {
+        self.add(value);
+    }
+    fn decrement(&self, value: f64) {
+        self.add(-value);
+    }
+    fn set(&self, _: f64) {}
+}
+
+impl HistogramFn for One {
+    fn record(&self, _: f64) {
+        self.add(1.0);
+    }
+}
+
+impl Sums {
+    fn one(&self, key: &Key) -> Arc<One> {
+        Arc::new(One(self.clone(), key.name().to_owned()))
+    }
+}
+
+impl Recorder for Sums {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.one(key))
+    }
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.one(key))
+    }
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(self.one(key))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_figures_add_up() {
+    let sums = Sums::default();
+    let _recorder = metrics::set_default_local_recorder(&sums);
+    let world = World::new();
+    let (ours, _clock, faults) = world.process();
+    let theirs = world.locks();
+    let held = ours.mutex("a").acquire().await.unwrap();
+    assert!(theirs.mutex("a").try_acquire().timeout(50 * MS).await.unwrap().is_none());
+    tokio::time::sleep(2 * SECOND).await;
+    held.release().await.unwrap();
+    let held = ours.mutex("b").acquire().await.unwrap();
+    let kept = theirs.mutex("c").acquire().await.unwrap();
+    faults.set_down(true);
+    held.lost().await;
+    drop(held);
+    let sum = |name: &str| sums.0.lock().unwrap().get(name).copied().unwrap_or_default();
+    assert_eq!(sum("distlock_acquired_total"), 3.0);
+    assert_eq!(sum("distlock_wait_seconds"), 3.0);
+    assert_eq!(sum("distlock_timed_out_total"), 1.0);
+    assert_eq!(sum("distlock_lost_total"), 1.0);
+    assert_eq!(sum("distlock_hold_seconds"), 1.0);
+    assert_eq!(sum("distlock_held"), 1.0, "the one that is kept");
+    assert!(sum("distlock_busy_total") >= 1.0 && sum("distlock_extension_seconds") >= 1.0);
+    drop(kept);
+}
