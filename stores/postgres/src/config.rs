@@ -346,7 +346,7 @@ mod tests {
             "postgres://u:s3cret@h/db?distlock.listen=maybe",
             "postgres://u:s3cret@h/db?distlock.retention=1",
             "postgres://u:s3cret@h/db?port=x",
-            "postgres://u:s3cret@h/db?s3cret=1",
+            "postgres://u:s3cret@h/db?unheard=of",
             "postgres://u:s3cret@h:port/db",
             "postgres://u:s3cret?x=s3cret@h/db",
             "postgres://u:s3cret@h/db?sslmode=never",
