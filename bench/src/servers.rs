@@ -35,12 +35,6 @@ pub(crate) const ALL: &[Contestant] = &[
         most_held: usize::MAX,
     },
     Contestant {
-        name: "postgres-advisory",
-        setup: "advisory locks of one session",
-        start: || postgres("postgres+advisory"),
-        most_held: usize::MAX,
-    },
-    Contestant {
         name: "mongodb",
         setup: "replica set of one, write concern majority with journal",
         start: mongodb,
