@@ -115,7 +115,7 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
         master.command(&["WAIT", "1", "100"]) == Reply::Integer(1)
     })
     .await;
-    let url = format!("{}?distlock.min_replicas=1&distlock.response_timeout=600ms", master.url());
+    let url = format!("{}?distlock.min_replicas=1&distlock.response_timeout=3s", master.url());
     let (one, other) = (locks(&url, ms(8000)).await, locks(&url, ms(8000)).await);
     let guard = one.mutex("m").acquire().await.unwrap();
     assert_eq!(replica.command(&["GET", "distlock:m"]).text(), guard.lock_id().as_str());
