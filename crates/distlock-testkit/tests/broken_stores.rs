@@ -142,7 +142,7 @@ defects! {
         ("waiting::a_time_limit_of_zero_is_one_attempt", "left a waiter"),
     ];
     waiters_that_stay_when_they_withdraw: WithdrawnWaitersStay, [
-        ("protocol::a_withdrawn_claim_is_gone", "still there"),
+        ("protocol::a_withdrawn_claim_is_gone", "waiter that withdrew"),
         ("cancellation::a_wait_dropped_at_any_await_leaves_nobody_waiting", "nobody waiting"),
     ];
     a_capacity_that_is_guessed: CapacityOfWhoeverAsks, [
