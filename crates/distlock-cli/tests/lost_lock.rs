@@ -144,7 +144,7 @@ fn a_lease_that_ended_while_distlock_was_frozen_before_the_start_runs_nothing() 
     wait_for("the waiter", || {
         place.record("x")["waiters"].as_array().filter(|all| all.len() == 1).map(|_| ())
     });
-    waiter.send(Signal::SIGSTOP);
+    place.freeze_between_steps(&waiter);
     holder.send(Signal::SIGTERM);
     holder.finish();
     // A frozen waiter keeps nobody else waiting.

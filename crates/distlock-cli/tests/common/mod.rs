@@ -80,6 +80,18 @@ impl Place {
         serde_json::from_str::<serde_json::Value>(&text).unwrap()[name].clone()
     }
 
+    /// Freezes a process that uses the leased store, and not in the middle of a step of that store: a real server
+    /// would go on, but this one is a file, and its lock would be frozen as well.
+    pub(crate) fn freeze_between_steps(&self, process: &Background) {
+        let guard = fs::File::open(self.path("leases").join("guard")).unwrap();
+        guard.lock().unwrap();
+        process.send(Signal::SIGSTOP);
+        wait_for("a frozen process", || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
+            stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')).then_some(())
+        });
+    }
+
     /// When the lease under a name ends, on the boot clock, if it is held.
     pub(crate) fn lease_end(&self, name: &str) -> Option<Duration> {
         self.record(name)["holder"]["expires_at_ns"].as_u64().map(Duration::from_nanos)
