@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use common::{LIMIT, calls, locks, locks_of, loss_of, ms, store, until};
@@ -56,6 +57,35 @@ async fn a_lock_outlives_a_short_death_of_a_server_that_persists() {
     until("an extension after the restart", async || calls(&server, "evalsha") > 0).await;
     tokio::time::sleep(ms(3500)).await;
     assert!(!guard.is_lost(), "{:?}", guard.loss());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_still_loads_its_data_is_an_outage_that_ends_by_itself() {
+    // Two milliseconds a key, and the server answers in between.
+    let slow = ["--key-load-delay", "2000", "--loading-process-events-interval-bytes", "1024"];
+    let server = Arc::new(RedisServer::configure().args(["--rdbcompression", "no"]).args(slow).start());
+    let locks = locks(&server.url(), ms(20_000)).await;
+    let guard = locks.mutex("m").acquire().await.unwrap();
+    let fill = "for key = 1, 1000 do redis.call('SET', 'fill' .. key, string.rep('x', 1000)) end";
+    server.command(&["EVAL", fill, "0"]);
+    server.command(&["SAVE"]);
+    server.kill();
+    let starts = tokio::task::spawn_blocking({
+        let server = Arc::clone(&server);
+        move || server.start_again()
+    });
+    let loads = |reply: Reply| matches!(reply, Reply::Error(text) if text.starts_with("LOADING"));
+    until("the server loads", async || server.try_command(&["GET", "m"]).is_ok_and(loads)).await;
+    let error = locks.mutex("other").try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("load") && error.can_retry(), "{error}");
+    assert!(server.try_command(&["GET", "m"]).is_ok_and(loads), "it was loading all the time");
+
+    starts.await.unwrap();
+    locks.mutex("other").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
+    assert!(!guard.is_lost(), "{:?}", guard.loss());
+    assert!(locks.mutex("m").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
 }
 

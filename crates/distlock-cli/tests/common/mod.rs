@@ -7,6 +7,8 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use distlock::{BootClock, Clock};
@@ -26,6 +28,12 @@ pub(crate) struct Place {
 
 impl Place {
     pub(crate) fn new() -> Self {
+        // What a test program was started with would be handed on to the programs it starts, and a script's background
+        // jobs are started deaf to these two. A signal with a handler is handed on as if nobody had touched it.
+        for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+            signal_hook::flag::register_conditional_default(signal as i32, Arc::new(AtomicBool::new(true)))
+                .unwrap();
+        }
         Place { dir: TempDir::new().unwrap() }
     }
 
