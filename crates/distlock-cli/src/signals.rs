@@ -119,7 +119,7 @@ impl Signals {
                 biased;
                 signal = self.next() => match signal {
                     Signal::SIGTSTP => {
-                        self.stop(false).await;
+                        self.stop(Signal::SIGTSTP, false).await;
                     }
                     Signal::SIGCONT | Signal::SIGWINCH => {}
                     signal => return Err(signal),
@@ -129,16 +129,22 @@ impl Signals {
         }
     }
 
-    /// Stops this process, and with it everybody in its group if they have not been told by the terminal. Returns
-    /// when it is continued: true; or at once, if the kernel does not let a group stop that nobody could continue.
-    pub(crate) async fn stop(&mut self, whole_group: bool) -> bool {
+    /// Stops this process by this signal, SIGTSTP or SIGTTIN, and with it everybody in its group if the terminal has
+    /// not told them. Returns when it is continued: true; or soon, if the kernel does not let a group stop that nobody
+    /// could continue.
+    pub(crate) async fn stop(&mut self, by: Signal, whole_group: bool) -> bool {
+        if by != Signal::SIGTSTP {
+            // Not among those we have blocked: it stops us with the others.
+            let _ = if whole_group { killpg(getpgrp(), by) } else { raise(by) };
+            return self.take(Signal::SIGCONT).await;
+        }
         if whole_group {
-            self.send_to_group(Signal::SIGTSTP).await;
+            self.send_to_group(by).await;
         }
         let mut stop = SigSet::empty();
-        stop.add(Signal::SIGTSTP);
+        stop.add(by);
         if stop.thread_unblock().is_ok() {
-            let _ = raise(Signal::SIGTSTP);
+            let _ = raise(by);
             let _ = stop.thread_block();
         }
         self.take(Signal::SIGCONT).await

@@ -119,6 +119,19 @@ fn a_lock_that_was_lost_unnoticed_is_told_at_the_end() {
 }
 
 #[test]
+fn a_least_time_does_not_keep_a_lock_that_was_lost() {
+    let place = Place::new();
+    let args = ["run", "--expiry", "1s", "--hold-at-least", "1h", "x"];
+    let run = Background::start(place.leased().args(args).args(sh("echo $$ > leader; exec sleep 60")));
+    let leader = place.wait_for_pid("leader");
+    place.fault("renew.fail");
+    wait_for("the end of the command", || (!is_alive(leader)).then_some(()));
+    place.mend("renew.fail");
+    assert_eq!(run.finish().0, 76);
+    assert!(place.record("x")["holder"].is_null(), "given back");
+}
+
+#[test]
 fn a_release_without_an_answer_is_told_and_the_code_stays_the_commands() {
     let place = Place::new();
     place.fault("release.fail");

@@ -206,6 +206,26 @@ fn a_command_in_the_background_does_not_take_the_terminal() {
 }
 
 #[test]
+fn a_lock_inside_a_lock_hands_the_terminal_on() {
+    let place = Place::new();
+    let mut terminal = Terminal::with_shell(&place, &[]);
+    let script = "echo $$ > pid; echo reading; read answer; echo got $answer; exit 6";
+    terminal.type_in(&format!("$D run outer -- $D run inner -- sh -c '{script}'\n"));
+    terminal.until("reading\r\n");
+    wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
+    terminal.type_in("\u{1a}");
+    terminal.until("Stopped");
+    terminal.until(PROMPT);
+    terminal.type_in("fg\n");
+    wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
+    terminal.type_in("it\n");
+    terminal.until("got it");
+    terminal.until(PROMPT);
+    assert_eq!(terminal.last_code(), 6);
+    assert!(place.is_free("outer") && place.is_free("inner"));
+}
+
+#[test]
 fn the_rest_of_a_pipeline_keeps_the_terminal() {
     let place = Place::new();
     let mut terminal = Terminal::with_shell(&place, &[]);

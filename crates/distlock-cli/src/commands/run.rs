@@ -1,5 +1,6 @@
 //! `distlock run`: takes the lock, runs the command, releases, and exits with the command's own code.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -258,8 +259,14 @@ impl Run<'_> {
             }
             Err(error) => Err(Failure::new(NOT_EXECUTABLE, format!("cannot start the command: {error}"))),
         };
-        let was_lost = outcome.is_ok_and(|outcome| outcome.lost);
-        let released = self.release(guard, &locks, &mut signals, was_lost).await;
+        let released = match &outcome {
+            Ok(Outcome { lost: false, .. }) => self.release(guard, &mut signals).await,
+            // Nothing to keep it for: given back below, without waiting for the least time.
+            _ => {
+                drop(guard);
+                Released::Done
+            }
+        };
         drain(&locks).await;
         match (exit, released) {
             (Ok(_), Released::WasLost) => Ok(Exit::with(LOST)),
@@ -292,12 +299,12 @@ impl Run<'_> {
                 tokio::time::sleep(EXPLAIN_AFTER).await;
                 self.explain_wait(locks).await;
             }
-            std::future::pending::<()>().await;
+            std::future::pending::<Infallible>().await
         };
         let acquired = tokio::select! {
             biased;
             acquired = &mut waiting => acquired,
-            () = explain => return Err(Failure::silent(UNAVAILABLE)),
+            never = explain => match never {},
         };
         acquired.map_err(|error| match error.kind() {
             ErrorKind::Timeout => self.not_acquired(&error),
@@ -327,32 +334,23 @@ impl Run<'_> {
     }
 
     /// Gives the lock back, after the least time it is to be held.
-    async fn release(&self, guard: Guard, locks: &Locks, signals: &mut Signals, was_lost: bool) -> Released {
+    async fn release(&self, guard: Guard, signals: &mut Signals) -> Released {
         let wanted = self.args.hold_at_least;
-        let held_on = !wanted.is_zero() && !was_lost;
-        if held_on {
-            self.notes.detail(&format!(
-                "keeping {} until it was held for {}",
-                self.resource,
-                duration::show(wanted)
-            ));
+        if !wanted.is_zero() {
+            let wanted = duration::show(wanted);
+            self.notes.detail(&format!("keeping {} until it was held for {wanted}", self.resource));
         }
-        let released = match signals.during(guard.release()).await {
-            Ok(released) => released,
-            Err(_) => {
-                // Told to end while only the least time is waited for: give it back now.
-                let _ = locks.shutdown().await;
-                return Released::Done;
-            }
+        let Ok(released) = signals.during(guard.release()).await else {
+            // Told to end while only the least time is waited for: the shutdown that follows gives it back now.
+            return Released::Done;
         };
         match released {
             Ok(()) => Released::Done,
-            Err(ReleaseError::Lost { .. }) if was_lost => Released::Done,
             Err(ReleaseError::Lost { error, .. }) => {
                 self.notes
                     .say(&format!("{error}; what the command did may have met the work of another holder"));
                 // Lost after the command had ended is none of the command's business.
-                if held_on { Released::Done } else { Released::WasLost }
+                if wanted.is_zero() { Released::WasLost } else { Released::Done }
             }
             Err(ReleaseError::Unknown { until, error }) => {
                 let until = duration::show(until);

@@ -28,6 +28,17 @@ const STOPPING: Duration = Duration::from_millis(500);
 /// How often to look whether everybody is gone who has to go, and how many times.
 const GONE: (Duration, u32) = (Duration::from_millis(10), 200);
 
+/// Why we are to stop with the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Because {
+    /// Ctrl-Z reached us, and we passed it on.
+    PassedOn,
+    /// Ctrl-Z reached the command, which has the terminal.
+    TypedInside,
+    /// The command wants the terminal, and we are in the background.
+    WantsTerminal,
+}
+
 pub(super) struct Course<'a> {
     guard: &'a Guard,
     job: &'a Job<'a>,
@@ -132,7 +143,7 @@ impl<'a> Course<'a> {
         let Some(left) = self.guard.time_left() else { return false };
         let end = now.after(left);
         // The same end read twice differs by such pauses; an extension moves it by far more.
-        let noise = (self.job.cadence / 8).max(Duration::from_millis(1));
+        let noise = (self.job.cadence.min(left) / 8).max(Duration::from_millis(1));
         let moved = self.lease.is_none_or(|(before, _)| end.since(before) > noise);
         if moved {
             let at = Deadlines::of(now, end, Some(self.job.cadence), self.job.grace);
@@ -174,7 +185,7 @@ impl<'a> Course<'a> {
             _ => {}
         }
         if self.suspend_at.is_some_and(|at| now >= at) {
-            self.suspend(signals, false, false).await;
+            self.suspend(signals, Because::PassedOn).await;
         }
     }
 
@@ -230,7 +241,7 @@ impl<'a> Course<'a> {
 
     async fn pass_on(&mut self, signal: Signal, signals: &mut Signals) {
         match signal {
-            Signal::SIGTSTP if self.stopped => self.suspend(signals, false, false).await,
+            Signal::SIGTSTP if self.stopped => self.suspend(signals, Because::PassedOn).await,
             Signal::SIGTSTP => {
                 self.line.order(&Order::Signal(signal as i32));
                 self.suspend_at = Some(BootClock.now().after(STOPPING));
@@ -246,19 +257,18 @@ impl<'a> Course<'a> {
         self.stopped = true;
         match Signal::try_from(number) {
             Ok(Signal::SIGTTIN | Signal::SIGTTOU) if self.terminal.lend(command) => self.resume(),
-            Ok(Signal::SIGTTIN | Signal::SIGTTOU) => self.suspend(signals, true, true).await,
-            _ if self.suspend_at.is_some() => self.suspend(signals, false, false).await,
+            Ok(Signal::SIGTTIN | Signal::SIGTTOU) => self.suspend(signals, Because::WantsTerminal).await,
+            _ if self.suspend_at.is_some() => self.suspend(signals, Because::PassedOn).await,
             Ok(Signal::SIGTSTP | Signal::SIGSTOP) if self.terminal.is_lent() => {
-                self.suspend(signals, true, true).await;
+                self.suspend(signals, Because::TypedInside).await;
             }
             _ => self.notes.detail("the command is stopped; the lock stays held"),
         }
     }
 
     /// Stops as a job, so that the shell that started us gets its prompt, and goes on when the shell says so.
-    async fn suspend(&mut self, signals: &mut Signals, whole_group: bool, wants_terminal: bool) {
+    async fn suspend(&mut self, signals: &mut Signals, because: Because) {
         self.suspend_at = None;
-        let had_terminal = self.terminal.is_lent();
         self.terminal.take_back(true);
         if let Some((_, at)) = self.lease {
             self.notes.hint(&format!(
@@ -267,12 +277,18 @@ impl<'a> Course<'a> {
                 duration::show(at.term_at.since(BootClock.now())),
             ));
         }
-        let stopped = signals.stop(whole_group).await;
+        let stopped = match because {
+            Because::PassedOn => signals.stop(Signal::SIGTSTP, false).await,
+            Because::TypedInside => signals.stop(Signal::SIGTSTP, true).await,
+            // The same signal as the command's: who lends us the terminal, should we run under another `distlock`,
+            // must see what is wanted.
+            Because::WantsTerminal => signals.stop(Signal::SIGTTIN, true).await,
+        };
         let Some(command) = self.command else { return };
-        let lent = wants_terminal && self.terminal.lend(command);
-        if wants_terminal && !stopped && !lent && !had_terminal {
-            // Nobody can ever bring us to the foreground, and so the command waits for ever. The kernel sends this to
-            // groups in that state.
+        let lent = because != Because::PassedOn && self.terminal.lend(command);
+        if because == Because::WantsTerminal && !stopped && !lent {
+            // Nobody can ever bring us to the foreground, and so the command would wait for ever. The kernel sends this
+            // to groups in that state.
             self.line.order(&Order::Signal(Signal::SIGHUP as i32));
         }
         self.resume();

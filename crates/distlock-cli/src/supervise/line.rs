@@ -78,6 +78,6 @@ fn send_stdin(line: &UnixStream) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&files));
-    sendmsg(line, &[IoSlice::new(&[0])], &mut control, SendFlags::NOSIGNAL)?;
+    sendmsg(line, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
     Ok(())
 }

@@ -78,7 +78,11 @@ fn receive_stdin(line: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(line, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    #[cfg(target_os = "linux")]
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    #[cfg(not(target_os = "linux"))]
+    let flags = RecvFlags::empty();
+    let got = recvmsg(line, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
     if got.bytes == 0 {
         return Ok(None);
     }

@@ -140,6 +140,20 @@ pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) 
     }
 }
 
+/// Plays something that must be in time. On a machine with more to do than it can, anybody may be late now and then;
+/// what does not work is late each time.
+pub(crate) fn in_time(play: impl Fn() -> Result<(), String>) {
+    const TRIES: usize = 5;
+    let mut problems = Vec::new();
+    while problems.len() < TRIES {
+        match play() {
+            Ok(()) => return,
+            Err(problem) => problems.push(problem),
+        }
+    }
+    panic!("too late each time: {problems:?}");
+}
+
 /// Whether a process runs. Zombies do not.
 pub(crate) fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
