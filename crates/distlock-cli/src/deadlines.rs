@@ -26,11 +26,19 @@ impl Deadlines {
         let left = deadline.since(now);
         let cadence = cadence.filter(|cadence| *cadence < left).unwrap_or(left / 3);
         let room = left.saturating_sub(cadence);
-        let margin = (left / 20).clamp(KILL_MARGIN.0, KILL_MARGIN.1).min(room / 4);
+        let margin = (left / 10).clamp(KILL_MARGIN.0, KILL_MARGIN.1).min(room / 4);
         let grace = grace.min(room.saturating_sub(margin) / 2);
         let kill_at = deadline.before(margin);
         Deadlines { term_at: kill_at.before(grace), kill_at }
     }
+}
+
+/// Whether a lease that ended at `before` was extended when it now ends at `end`, with so much left. The same end read
+/// twice differs by the pauses between two looks at the clock; an extension moves it by far more. How far depends on
+/// the store: a session has a time limit of its own, which may be much shorter than the cadence that was asked for.
+pub(crate) fn has_moved(before: Moment, end: Moment, left: Duration, cadence: Duration) -> bool {
+    let noise = (cadence.min(left) / 8).max(Duration::from_millis(1));
+    end.since(before) > noise
 }
 
 #[cfg(test)]
@@ -67,5 +75,23 @@ mod tests {
     fn without_grace_both_come_at_once() {
         let (term, kill) = of(29_700, 10_000, 0);
         assert_eq!(term, kill);
+    }
+
+    #[test]
+    fn a_session_far_shorter_than_the_cadence_is_seen_to_be_extended() {
+        let cadence = 10_000 * MS;
+        for session in [300, 2_000, 6_000, 30_000] {
+            let session = session * MS;
+            let now = Moment::from_origin(Duration::from_secs(1000));
+            let before = now.after(session);
+            let at = Deadlines::of(now, before, Some(cadence), 5_000 * MS);
+            // Its heartbeat comes every third of it, and is seen before anybody is told to end.
+            let beat = now.after(session / 3);
+            let end = beat.after(session);
+            assert!(beat < at.term_at, "{session:?}");
+            assert!(has_moved(before, end, end.since(beat), cadence), "{session:?}");
+            // A look that comes a little late is no extension.
+            assert!(!has_moved(before, before.after(MS), session, cadence), "{session:?}");
+        }
     }
 }

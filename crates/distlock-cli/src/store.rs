@@ -2,10 +2,12 @@
 
 use clap::Args;
 use distlock::store::Backend;
-use distlock::{Locks, Options, Result};
+use distlock::{Error, ErrorKind, Locks, Options, Result};
 
 /// The file store in `$XDG_STATE_HOME/distlock`: no server, no set-up.
 const DEFAULT: &str = "file:";
+
+const VARIABLE: &str = "DISTLOCK_STORE";
 
 /// Where the locks are kept.
 #[derive(Args, Clone)]
@@ -14,7 +16,7 @@ pub(crate) struct StoreArgs {
     #[arg(
         long = "store",
         value_name = "URL",
-        env = "DISTLOCK_STORE",
+        env = VARIABLE,
         hide_env_values = true,
         global = true,
         help_heading = "Store"
@@ -24,14 +26,22 @@ pub(crate) struct StoreArgs {
 
 impl StoreArgs {
     /// The URL, password included: for the store, never for people.
-    pub(crate) fn url(&self) -> &str {
-        // An empty variable is what a script has that means none.
-        self.url.as_deref().filter(|url| !url.is_empty()).unwrap_or(DEFAULT)
+    ///
+    /// An empty `DISTLOCK_STORE` is what a script has that means none. An empty `--store` is refused: it comes of a
+    /// variable that should have been set, and lock files would exclude nobody on the other machines.
+    pub(crate) fn url(&self) -> Result<&str> {
+        match self.url.as_deref() {
+            None => Ok(DEFAULT),
+            Some("") if std::env::var_os(VARIABLE).is_some_and(|value| value.is_empty()) => Ok(DEFAULT),
+            Some("") => Err(Error::new(ErrorKind::InvalidInput, "the URL after --store is empty")
+                .advise("name a store, or leave --store out for lock files")),
+            Some(url) => Ok(url),
+        }
     }
 
     /// Connects, with these options as the defaults.
     pub(crate) async fn connect(&self, options: Options) -> Result<Locks> {
-        Locks::builder(open(self.url()).await?).options(options).build()
+        Locks::builder(open(self.url()?).await?).options(options).build()
     }
 }
 

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Place, code, stderr, stdout};
 
-const COMMANDS: [&str; 7] = ["run", "ls", "show", "break", "doctor", "schema", "completions"];
+const COMMANDS: [&str; 8] = ["run", "ls", "show", "break", "doctor", "bench", "schema", "completions"];
 
 #[test]
 fn combinations_that_mean_nothing_are_refused_in_one_line() {
@@ -22,6 +22,7 @@ fn combinations_that_mean_nothing_are_refused_in_one_line() {
         (&["run", "--of", "-1", "x", "true"], "-1"),
         (&["run", "--nonsense", "x", "true"], "--nonsense"),
         (&["run", "x"], "COMMAND"),
+        (&["run", "--", "-x", "--"], "no command"),
         (&["run"], "NAME"),
         (&["nonsense"], "nonsense"),
         (&["show"], "NAME"),
@@ -101,12 +102,27 @@ fn options_may_stand_anywhere_before_the_command_and_the_dashes_may_be_left_out(
         &["--store", &store, "run", "x", "--", "sh", "-c", "exit 7"][..],
         &["run", "--store", &store, "x", "sh", "-c", "exit 7"],
         &["run", "x", "--timeout", "1s", "--store", &store, "--", "sh", "-c", "exit 7"],
+        &["--store", &store, "run", "--", "-x", "--", "sh", "-c", "exit 7"],
+        &["--store", &store, "run", "--", "-x", "sh", "-c", "exit 7"],
         &["run", "x", "sh", "-c", "test \"$1 $2\" = '--read -n' && exit 7", "sh", "--read", "-n"],
     ] {
         let done = place.distlock().args(args).output().unwrap();
         assert_eq!(code(&done), 7, "{args:?}: {}", stderr(&done));
     }
     assert!(place.path("elsewhere").exists());
+}
+
+#[test]
+fn an_empty_store_is_refused_and_an_empty_variable_is_none() {
+    let place = Place::new();
+    for command in [&["run", "x", "true"][..], &["ls"], &["doctor"], &["schema"], &["bench"]] {
+        let done = place.distlock().args(["--store", ""]).args(command).output().unwrap();
+        assert_eq!(code(&done), 64, "{command:?}: {}", stderr(&done));
+        assert!(stderr(&done).contains("after --store is empty"), "{command:?}: {}", stderr(&done));
+    }
+    assert!(!place.path("state").exists(), "no lock file stands in for a store that was meant");
+    let done = place.distlock().env("DISTLOCK_STORE", "").args(["run", "x", "true"]).output().unwrap();
+    assert_eq!(code(&done), 0, "{}", stderr(&done));
 }
 
 #[test]

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use clap::Args;
 use distlock::store::{Fairness, Query};
-use distlock::{Acquire, Error, ErrorKind, Guard, Kind, Locks, Options, ReleaseError, Resource, TryAcquire};
+use distlock::{
+    Acquire, BootClock, Clock, Error, ErrorKind, Guard, Kind, Locks, Moment, Options, ReleaseError, Resource,
+    TryAcquire,
+};
 use nix::sys::signal::Signal;
 
 use crate::duration;
@@ -116,6 +119,14 @@ impl RunArgs {
         Ok(options)
     }
 
+    /// The command. In `run -- -name- -- command` the first dashes end the options, and the second are there to be read.
+    fn command(&self) -> &[OsString] {
+        match self.command.split_first() {
+            Some((dashes, command)) if dashes == "--" => command,
+            _ => &self.command,
+        }
+    }
+
     /// One attempt, or a wait.
     fn once(&self) -> bool {
         self.no_wait || self.timeout == Some(Duration::ZERO)
@@ -157,7 +168,7 @@ pub(crate) fn execute(store: &StoreArgs, args: &RunArgs) -> Result<u8, Failure> 
     // Everything that can be wrong without the store, before the store is asked.
     let resource = Resource::new(args.kind(), args.name.as_str())?;
     let options = args.options()?;
-    match args.command.first() {
+    match args.command().first() {
         Some(program) => supervise::check(program)?,
         None => return Err(Failure::usage("there is no command to run; write it behind --")),
     }
@@ -236,10 +247,10 @@ impl Run<'_> {
                 return Ok(Exit::by_signal(signal));
             }
         };
-        let token = guard.token();
+        let (token, since) = (guard.token(), BootClock.now());
         self.notes.detail(&format!("acquired {} on {}, token {token}", self.resource, locks.store()));
         let job = Job {
-            command: &self.args.command,
+            command: self.args.command(),
             variables: vec![("DISTLOCK_NAME", self.args.name.clone()), ("DISTLOCK_TOKEN", token.to_string())],
             grace: self.args.grace,
             cadence: self.options.get_extension_cadence(),
@@ -260,7 +271,7 @@ impl Run<'_> {
             Err(error) => Err(Failure::new(NOT_EXECUTABLE, format!("cannot start the command: {error}"))),
         };
         let released = match &outcome {
-            Ok(Outcome { lost: false, .. }) => self.release(guard, &mut signals).await,
+            Ok(Outcome { lost: false, .. }) => self.release(guard, since, &mut signals).await,
             // Nothing to keep it for: given back below, without waiting for the least time.
             _ => {
                 drop(guard);
@@ -334,9 +345,10 @@ impl Run<'_> {
     }
 
     /// Gives the lock back, after the least time it is to be held.
-    async fn release(&self, guard: Guard, signals: &mut Signals) -> Released {
+    async fn release(&self, guard: Guard, since: Moment, signals: &mut Signals) -> Released {
         let wanted = self.args.hold_at_least;
-        if !wanted.is_zero() {
+        let held_on = BootClock.now().since(since) < wanted;
+        if held_on {
             let wanted = duration::show(wanted);
             self.notes.detail(&format!("keeping {} until it was held for {wanted}", self.resource));
         }
@@ -350,7 +362,7 @@ impl Run<'_> {
                 self.notes
                     .say(&format!("{error}; what the command did may have met the work of another holder"));
                 // Lost after the command had ended is none of the command's business.
-                if wanted.is_zero() { Released::WasLost } else { Released::Done }
+                if held_on { Released::Done } else { Released::WasLost }
             }
             Err(ReleaseError::Unknown { until, error }) => {
                 let until = duration::show(until);

@@ -16,7 +16,7 @@ Examples:
 pub(crate) struct SchemaArgs {}
 
 pub(crate) fn execute(store: &StoreArgs, _: &SchemaArgs) -> Result<(), Failure> {
-    let mut text = distlock::schema(store.url())?;
+    let mut text = distlock::schema(store.url()?)?;
     if !text.ends_with('\n') {
         text.push('\n');
     }

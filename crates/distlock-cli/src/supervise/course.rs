@@ -10,7 +10,7 @@ use rustix::process::{WaitOptions, wait};
 use super::line::Line;
 use super::terminal::Terminal;
 use super::{End, Job};
-use crate::deadlines::Deadlines;
+use crate::deadlines::{Deadlines, has_moved};
 use crate::duration;
 use crate::family::Family;
 use crate::notes::Notes;
@@ -142,9 +142,7 @@ impl<'a> Course<'a> {
         let now = BootClock.now();
         let Some(left) = self.guard.time_left() else { return false };
         let end = now.after(left);
-        // The same end read twice differs by such pauses; an extension moves it by far more.
-        let noise = (self.job.cadence.min(left) / 8).max(Duration::from_millis(1));
-        let moved = self.lease.is_none_or(|(before, _)| end.since(before) > noise);
+        let moved = self.lease.is_none_or(|(before, _)| has_moved(before, end, left, self.job.cadence));
         if moved {
             let at = Deadlines::of(now, end, Some(self.job.cadence), self.job.grace);
             self.lease = Some((end, at));

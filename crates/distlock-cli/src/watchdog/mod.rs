@@ -18,6 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use nix::sys::signal::{SigSet, Signal};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 pub(crate) use self::launch::{LAUNCH_WORD, cannot_run, launch, this_program};
@@ -78,11 +79,7 @@ fn receive_stdin(line: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut byte = [0; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    #[cfg(target_os = "linux")]
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    #[cfg(not(target_os = "linux"))]
-    let flags = RecvFlags::empty();
-    let got = recvmsg(line, &mut [IoSliceMut::new(&mut byte)], &mut control, flags)?;
+    let got = recvmsg(line, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::empty())?;
     if got.bytes == 0 {
         return Ok(None);
     }
@@ -90,5 +87,8 @@ fn receive_stdin(line: &UnixStream) -> io::Result<Option<OwnedFd>> {
         RecvAncillaryMessage::ScmRights(files) => files.collect::<Vec<_>>(),
         _ => Vec::new(),
     });
-    files.next().map(Some).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    let stdin = files.next().ok_or(io::ErrorKind::InvalidInput)?;
+    // The command gets it as its stdin, and not a second time. Not every system can do this while receiving.
+    fcntl_setfd(&stdin, FdFlags::CLOEXEC)?;
+    Ok(Some(stdin))
 }
