@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{MS, SECOND, World};
+use common::{MS, SECOND, World, options};
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::{ErrorKind, Kind, Request};
 
@@ -47,6 +47,29 @@ async fn one_time_limit_for_all_and_everything_is_undone_if_one_fails() {
     let all = ours.acquire_all(requests).await.unwrap();
     assert!(all.token(Kind::RwLock, "b").is_some() && all.token(Kind::Mutex, "b").is_none());
     assert!(!all.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_undone_is_not_kept_for_the_least_hold_time() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    let ours = ours.with_options(options().hold_at_least(3600 * SECOND).unwrap());
+    let _held = theirs.rw_lock("z").write().await.unwrap();
+    let requests = [Request::fair_mutex("a"), Request::mutex("b"), Request::read("c"), Request::read("z")];
+    for dropped in [false, true] {
+        let asking = ours.acquire_all(requests.clone());
+        if dropped {
+            let asking = tokio::time::timeout(100 * MS, std::future::IntoFuture::into_future(asking));
+            asking.await.unwrap_err();
+        } else {
+            asking.timeout(100 * MS).await.unwrap_err();
+        }
+        let begun = tokio::time::Instant::now();
+        for name in ["a", "b", "c"] {
+            world.until_clean(name).await;
+        }
+        assert!(begun.elapsed() < SECOND, "dropped: {dropped}, {:?}", begun.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{SECOND, World, until};
+use common::{SECOND, World, options, until};
 use distlock_core::{Kind, ReleaseError};
 
 #[tokio::test(start_paused = true)]
@@ -62,4 +62,23 @@ async fn a_release_dropped_between_the_mutex_and_its_turn_frees_both() {
         let next = theirs.mutex("a").fair().acquire().timeout(SECOND).await.unwrap();
         next.release().await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_is_not_kept_for_the_least_hold_time() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    let ours = ours.with_options(options().hold_at_least(3600 * SECOND).unwrap());
+    // Held without a turn, so that a fair user gets the turn and not the mutex.
+    let held = theirs.mutex("a").acquire().await.unwrap();
+    assert!(ours.mutex("a").fair().try_acquire().timeout(SECOND).await.unwrap().is_none());
+    held.release().await.unwrap();
+    let next = theirs.mutex("a").fair().acquire().timeout(SECOND).await.unwrap();
+    next.release().await.unwrap();
+    // Nor by a guard that is lost.
+    let lost = ours.mutex("a").fair().acquire().await.unwrap();
+    theirs.break_lock(Kind::Mutex, "a").await.unwrap();
+    lost.lost().await;
+    let next = theirs.mutex("a").fair().acquire().timeout(SECOND).await.unwrap();
+    drop((lost, next));
 }

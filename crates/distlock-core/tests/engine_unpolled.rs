@@ -73,3 +73,49 @@ async fn a_grant_that_was_not_looked_at_until_it_was_over_is_not_taken_for_held(
     second.release().await.unwrap();
     assert!(!first.await.unwrap().is_lost());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_dropped_while_the_engine_drives_it_leaves_no_work_behind() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    faults.always(Verb::Acquire, Fault::none().delay_before(10 * MS));
+    let mut first = locks.mutex("a").acquire().into_future();
+    assert!(!begin(&mut first).await);
+    // Somebody waits behind it, so the engine takes it over; and then its owner gives up.
+    let mut second = locks.mutex("b").acquire().into_future();
+    assert!(!begin(&mut second).await);
+    tokio::time::sleep(MS).await;
+    drop(first);
+    second.await.unwrap().release().await.unwrap();
+    world.until_clean("a").await;
+    let begun = tokio::time::Instant::now();
+    locks.shutdown().await.expect("something was left to do");
+    assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_request_whose_driver_goes_away_with_its_runtime_is_driven_on_by_its_owner() {
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (engines, ours) = (runtime(), runtime());
+    let patient = options().expiry(60 * SECOND).unwrap().request_timeout(30 * SECOND).unwrap();
+    let (world, locks, faults) = engines.block_on(async {
+        let world = World::new();
+        let (locks, _clock, faults) = world.process();
+        (world, locks.with_options(patient), faults)
+    });
+    faults.always(Verb::Acquire, Fault::none().delay_before(SECOND));
+    let begun = std::time::Instant::now();
+    ours.block_on(async move {
+        let mut first = locks.mutex("a").acquire().into_future();
+        assert!(!begin(&mut first).await);
+        let mut second = locks.mutex("b").acquire().into_future();
+        assert!(!begin(&mut second).await);
+        tokio::time::sleep(100 * MS).await;
+        engines.shutdown_background();
+        // Granted or told that the engine is gone: but not left alone with a driver that is.
+        let _ = first.await;
+    });
+    assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
+    drop(world);
+}

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use common::{MS, SECOND, World};
+use distlock_core::faults::{Fault, Verb};
 
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder,
@@ -95,4 +96,21 @@ async fn the_figures_add_up() {
     assert_eq!(sum("distlock_held"), 1.0, "the one that is kept");
     assert!(sum("distlock_busy_total") >= 1.0 && sum("distlock_extension_seconds") >= 1.0);
     drop(kept);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_given_up_half_way_counts_once() {
+    let sums = Sums::default();
+    let _recorder = metrics::set_default_local_recorder(&sums);
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    faults.always(Verb::Release, Fault::none().delay_before(20 * MS));
+    for name in ["a", "b", "c"] {
+        let guard = locks.mutex(name).acquire().await.unwrap();
+        tokio::time::timeout(5 * MS, guard.release()).await.unwrap_err();
+    }
+    locks.shutdown().await.unwrap();
+    let sum = |name: &str| sums.0.lock().unwrap().get(name).copied().unwrap_or_default();
+    assert_eq!(sum("distlock_hold_seconds"), 3.0);
+    assert_eq!(sum("distlock_held"), 0.0);
 }

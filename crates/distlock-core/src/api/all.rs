@@ -147,15 +147,24 @@ impl IntoFuture for AcquireAll {
         Box::pin(async move {
             let targets = self.targets()?;
             let wait = wait_of(&self.locks, self.timeout);
-            let mut guards = Vec::with_capacity(targets.len());
+            let mut taken = Taken(Vec::with_capacity(targets.len()));
             for target in targets {
                 match target.acquire(&self.locks, wait).await? {
-                    Some(guard) => guards.push(guard),
+                    Some(guard) => taken.0.push(guard),
                     None => return Err(target.timed_out(&self.locks, self.timeout.unwrap_or_default())),
                 }
             }
-            Ok(GuardSet { guards })
+            Ok(GuardSet { guards: std::mem::take(&mut taken.0) })
         })
+    }
+}
+
+/// What was taken so far. Dropping it undoes it.
+struct Taken(Vec<Guard>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.drain(..).rev().for_each(Guard::undo);
     }
 }
 

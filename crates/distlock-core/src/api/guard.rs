@@ -46,7 +46,7 @@ impl TurnHold {
     fn ends_with(&mut self, mutex: &Arc<Held>) {
         if let Some(turn) = &self.held {
             let watch = CancellationToken::new();
-            self.engine.release_on_loss(mutex, turn, watch.clone());
+            self.engine.undo_on_loss(mutex, turn, watch.clone());
             self.watch = Some(watch.drop_guard());
         }
     }
@@ -64,7 +64,7 @@ impl TurnHold {
 impl Drop for TurnHold {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
-            self.engine.release_later(held);
+            self.engine.undo(held);
         }
     }
 }
@@ -216,6 +216,14 @@ impl Guard {
             },
             ReleaseFailure::Unknown { until, error } => ReleaseError::Unknown { until, error },
         })
+    }
+
+    /// Gives back in the background what the user never got: one of several that were asked for together. The least
+    /// hold time is for work that was begun.
+    pub(crate) fn undo(mut self) {
+        if let Some(held) = self.held.take() {
+            self.engine.undo(held);
+        }
     }
 
     /// Lets go of the guard without releasing: the lock stays held, and extended, as long as the engine and its

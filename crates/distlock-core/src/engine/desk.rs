@@ -42,11 +42,16 @@ impl Desk {
     }
 
     pub(crate) fn post(&self, mail: Mail) {
+        let mut queue = self.lock();
+        // Looked at under the lock: a letter that came just after `die` emptied the desk would lie there for ever, and
+        // with it whoever waits for its answer.
         if self.is_dead() {
+            drop(queue);
             // Only leases that expire are left behind; the futures in the mail go with their runtime.
             return;
         }
-        self.lock().push_back(mail);
+        queue.push_back(mail);
+        drop(queue);
         self.posted.notify_one();
     }
 

@@ -167,12 +167,14 @@ impl Held {
         self.state.load(Ordering::SeqCst) == RELEASING
     }
 
-    /// The store was told, or need not be. The next one of this process may go on.
-    pub(crate) fn finish_release(&self, woke: bool) {
-        self.state.store(RELEASED, Ordering::SeqCst);
+    /// The store was told, or need not be. The next one of this process may go on. False if that was so before: a
+    /// release that was given up half-way may be finished by two.
+    pub(crate) fn finish_release(&self, woke: bool) -> bool {
+        let first = self.state.swap(RELEASED, Ordering::SeqCst) != RELEASED;
         if let Some(place) = self.take_place() {
             place.hand_on(woke);
         }
+        first
     }
 
     fn take_place(&self) -> Option<Place> {

@@ -135,6 +135,7 @@ impl<V: Verb> Lane<V> {
         let alone = Arc::new(Alone {
             progress: Mutex::new(Progress::Out { call, item, turn, driven: false }),
             waker: AtomicWaker::new(),
+            driver: AtomicWaker::new(),
         });
         state.busy = true;
         state.alone = Some(Arc::clone(&alone));
@@ -243,6 +244,8 @@ struct Alone<V: Verb> {
     progress: Mutex<Progress<V>>,
     /// The task that made it.
     waker: AtomicWaker,
+    /// The engine's task, if it drives.
+    driver: AtomicWaker,
 }
 
 enum Progress<V: Verb> {
@@ -290,11 +293,27 @@ impl<V: Verb> Alone<V> {
 /// The engine's task takes over. From here on the other task only looks for the answer: a call wakes one of its
 /// pollers, and that must be the one that surely polls again.
 async fn drive<V: Verb>(alone: Arc<Alone<V>>) {
-    if let Progress::Out { driven, .. } = &mut *alone.lock() {
+    let driving = Driving(alone);
+    if let Progress::Out { driven, .. } = &mut *driving.0.lock() {
         *driven = true;
     }
-    std::future::poll_fn(|context| alone.poll_call(context)).await;
-    alone.waker.wake();
+    std::future::poll_fn(|context| {
+        driving.0.driver.register(context.waker());
+        driving.0.poll_call(context)
+    })
+    .await;
+}
+
+/// Who drives a call. Dropping it, at the end or with the runtime of the engine, leaves it to the other task.
+struct Driving<V: Verb>(Arc<Alone<V>>);
+
+impl<V: Verb> Drop for Driving<V> {
+    fn drop(&mut self) {
+        if let Progress::Out { driven, .. } = &mut *self.0.lock() {
+            *driven = false;
+        }
+        self.0.waker.wake();
+    }
 }
 
 /// An item on its way. A future of its answer.
@@ -341,6 +360,8 @@ impl<V: Verb> Drop for Submission<V> {
         let progress = std::mem::replace(&mut *alone.lock(), Progress::Over);
         match progress {
             Progress::Out { call, item, turn, .. } => {
+                // The call, which would have woken it, goes another way.
+                alone.driver.wake();
                 let lane = Arc::clone(&turn.0);
                 drop(turn);
                 adopt::<V>(&lane.desk, lane.patience, call, vec![item]);

@@ -212,13 +212,18 @@ impl Engine {
         self.shared.desk.post(Mail::Release(held));
     }
 
-    /// Releases one hold when another is lost, unless `over` comes first.
-    pub(crate) fn release_on_loss(&self, lock: &Held, other: &Arc<Held>, over: CancellationToken) {
+    /// The same at once, also if it was to be held for a least time: nobody had it for himself.
+    pub(crate) fn undo(&self, held: Arc<Held>) {
+        release::undo(&self.shared, held);
+    }
+
+    /// Undoes one hold when another is lost, unless `over` comes first.
+    pub(crate) fn undo_on_loss(&self, lock: &Held, other: &Arc<Held>, over: CancellationToken) {
         let (lost, other) = (lock.signal().clone(), Arc::clone(other));
-        let desk = Arc::clone(&self.shared.desk);
+        let shared = Arc::clone(&self.shared);
         self.shared.desk.post(Mail::Background(Box::pin(async move {
             tokio::select! {
-                () = lost.cancelled() => desk.post(Mail::Release(other)),
+                () = lost.cancelled() => release::undo(&shared, other),
                 () = over.cancelled() => {}
             }
         })));

@@ -44,8 +44,9 @@ pub(super) async fn release(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<()
 fn conclude(shared: &Arc<Shared>, held: &Arc<Held>, answer: Result<Released>) -> Result<(), ReleaseFailure> {
     let now = shared.clock.now();
     let woke = matches!(answer, Ok(Released::Done { woke: true }));
-    held.finish_release(woke);
-    telemetry::released(&held.lease, now.since(held.granted_at));
+    if held.finish_release(woke) {
+        telemetry::released(&held.lease, now.since(held.granted_at));
+    }
     match answer {
         Ok(Released::Done { .. }) => Ok(()),
         Ok(Released::NotYours) => Err(ReleaseFailure::Lost(LossReason::NotYours)),
@@ -121,6 +122,14 @@ impl Drop for FinishLater {
             self.shared.desk.post(Mail::Release(held));
         }
     }
+}
+
+/// Leaves to the engine's task the release of what nobody ever had for himself: no least time is waited for.
+pub(super) fn undo(shared: &Shared, held: Arc<Held>) {
+    if held.begin_release() {
+        shared.schedule.remove(&held);
+    }
+    shared.desk.post(Mail::Release(held));
 }
 
 /// The release of a guard that was dropped, or whose release was given up half-way.
