@@ -1,8 +1,9 @@
 //! What all verbs share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use distlock_core::Error;
+use distlock_core::{Error, ErrorKind, Result};
 use tokio::sync::OnceCell;
 
 use crate::floor::Floor;
@@ -17,6 +18,10 @@ pub(crate) struct Core {
     pub(crate) topology: Topology,
     pub(crate) floor: Floor,
     pub(crate) known: Known,
+    /// Whether the indexes were seen to.
+    pub(crate) indexed: AtomicBool,
+    /// Somebody writes down what became of the server's clock.
+    noting: AtomicBool,
     /// Why lines cannot be kept, if the server refused.
     lines_refused: OnceCell<Error>,
 }
@@ -28,6 +33,8 @@ impl Core {
             topology,
             floor: Floor::default(),
             known: Known::default(),
+            indexed: AtomicBool::new(false),
+            noting: AtomicBool::new(false),
             lines_refused: OnceCell::new(),
         })
     }
@@ -46,15 +53,37 @@ impl Core {
 
     /// Takes note of the server's clock.
     pub(crate) fn saw(self: &Arc<Self>, now: Option<i64>) {
-        if self.floor.saw(now) {
-            tracing::warn!("the clock of the MongoDB server was set back");
+        if self.floor.saw(now) && !self.noting.swap(true, Ordering::Relaxed) {
             let core = Arc::clone(self);
             tokio::spawn(async move {
-                if let Err(error) = core.floor.store(&core.wire).await {
+                if let Err(error) = core.note_clock().await {
                     tracing::warn!(%error, "cannot write down how far the server's clock had been");
                 }
+                core.noting.store(false, Ordering::Relaxed);
             });
         }
+    }
+
+    /// Takes note of the server's clock when a mutex was granted. Its document goes when it expires, token and all: if
+    /// the clock was set back, that is written down before the grant is believed.
+    pub(crate) async fn granted(&self, token: i64, now: Option<i64>) -> Result<()> {
+        // Both are to be told.
+        if !(self.floor.saw_token(token) | self.floor.saw(now)) {
+            return Ok(());
+        }
+        match self.note_clock().await {
+            // A user without a right to the second collection has locks all the same.
+            Err(error) if error.kind() == ErrorKind::Denied => {
+                tracing::warn!(%error, "cannot write down how far the server's clock had been");
+                Ok(())
+            }
+            noted => noted.map_err(|error| error.with_unknown_outcome()),
+        }
+    }
+
+    async fn note_clock(&self) -> Result<()> {
+        tracing::warn!("the clock of the MongoDB server was set back");
+        self.floor.store(&self.wire).await
     }
 
     pub(crate) fn retention_ms(&self) -> i64 {

@@ -11,6 +11,7 @@ use mongodb::options::SelectionCriteria;
 use crate::core::Core;
 use crate::failure::number;
 use crate::topology::Shape;
+use crate::wire::Concern;
 use crate::{index, wakes};
 
 /// Clocks further apart than this are worth a word.
@@ -66,7 +67,17 @@ fn shape(core: &Core, hello: &Document) -> Finding {
     }
 }
 
-/// Whether a write with our write concern is confirmed, and how long that takes.
+/// A step that finds nothing: it changes nothing, needs the rights that taking a lock needs, and waits until a
+/// majority has everything that was written before it.
+fn nothing(collection: &str) -> Document {
+    doc! {
+        "update": collection,
+        "updates": [{ "q": { "_id": { "$in": [] } }, "u": [{ "$set": { "lockId": "" } }], "upsert": false }],
+        "writeConcern": Concern::Majority.document(),
+    }
+}
+
+/// Whether our write concern is met, and how long that takes.
 async fn concern(core: &Core, hello: &Document) -> Finding {
     if core.topology.shape == Shape::ReplicaSet
         && hello.get("isWritablePrimary").or_else(|| hello.get("ismaster")).and_then(Bson::as_bool)
@@ -78,9 +89,9 @@ async fn concern(core: &Core, hello: &Document) -> Finding {
         );
     }
     let begun = std::time::Instant::now();
-    match core.floor.store(&core.wire).await {
-        Ok(()) => Finding::good(format!(
-            "writes are confirmed by a majority with journal, whatever the default of the server; this one took {:?}",
+    match core.wire.run(nothing(&core.wire.names().locks)).await {
+        Ok(_) => Finding::good(format!(
+            "writes are confirmed by a majority with journal, whatever the server's default; it takes {:?}",
             round(begun.elapsed()),
         )),
         Err(error) => Finding::warning(
@@ -152,16 +163,9 @@ fn key(key: &Bson) -> Vec<(String, Option<i64>)> {
 async fn rights(core: &Arc<Core>) -> Vec<Finding> {
     let names = core.wire.names();
     let mut findings = Vec::new();
-    // A step on a name that nobody has: it changes nothing and needs every right that taking a lock needs.
-    let nothing = |collection: &str| {
-        doc! {
-            "update": collection,
-            "updates": [{ "q": { "_id": { "$in": [] } }, "u": [{ "$set": { "lockId": "" } }], "upsert": false }],
-        }
-    };
     for collection in [&names.locks, &names.queues] {
         findings.push(match core.wire.run(nothing(collection)).await {
-            Ok(_) => Finding::good(format!("{} may be written", collection)),
+            Ok(_) => Finding::good(format!("{collection} may be written")),
             Err(error) => Finding::warning(
                 format!("{collection} may not be written: {error}"),
                 "give the user the role readWrite on the database",

@@ -1,16 +1,23 @@
-//! The server's clock as far as we have seen it. It is the term that keeps tokens rising after the record of a name
-//! is gone; if it is set back, or the next primary's is behind, tokens must not fall with it.
+//! The server's clock as we know it. It is the term that keeps tokens rising after the record of a name is gone; if it
+//! is set back, or the next primary's is behind, tokens must not fall with it.
 //!
-//! Each process remembers the latest time it has seen and gives it to the server as the lowest token of a new grant.
-//! That does nothing while the clock runs forward. Once it was set back, the time is also written down for processes
-//! that start later.
+//! Each process remembers how far the server's clock was ahead of its own steady one, at most, and gives the time
+//! that follows from it to the server as the lowest token of a new grant. While the server's clock runs as it should,
+//! that is a moment in the past and does nothing.
+//!
+//! Processes that start later learn it too. A replica set counts a logical time that follows the clock and never goes
+//! back, and tells it in every reply. A standalone server has none: there, by how much the clock was set back is written
+//! down in the collection of queues, by whoever notices it, before the next mutex is granted.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
 
 use distlock_core::Result;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Document, Timestamp, doc};
 
 use crate::failure::number;
+use crate::pipelines::LAST_DATE_MS;
 use crate::wire::{Concern, Found, Place, Step, Version, Wire};
 
 /// Clocks of the members of a set differ by a little, and are corrected by a little all the time.
@@ -18,45 +25,93 @@ const NOTEWORTHY_MS: i64 = 1000;
 
 const ID: &str = "clock";
 
-#[derive(Debug, Default)]
+/// Milliseconds of a clock that nobody sets.
+fn steady() -> i64 {
+    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    i64::try_from(BEGUN.elapsed().as_millis()).unwrap_or(i64::MAX)
+}
+
+#[derive(Debug)]
 pub(crate) struct Floor {
-    latest: AtomicI64,
-    noted: AtomicBool,
+    /// The server's clock less the steady one: the most we have seen.
+    ahead: AtomicI64,
+    /// By how much it was behind that, at most.
+    behind: AtomicI64,
+    /// By how much it was behind when that was last written down.
+    noted: AtomicI64,
+}
+
+impl Default for Floor {
+    fn default() -> Self {
+        Floor { ahead: AtomicI64::new(i64::MIN), behind: AtomicI64::new(0), noted: AtomicI64::new(0) }
+    }
 }
 
 impl Floor {
     /// The lowest token that may be granted.
     pub(crate) fn get(&self) -> i64 {
-        self.latest.load(Ordering::Relaxed)
+        self.ahead.load(Ordering::Relaxed).saturating_add(steady()).max(0)
     }
 
-    /// The server's clock showed this. True if it was set back and nobody wrote that down yet.
+    /// The server's clock showed this, a moment ago. True: it is behind, and that is not written down yet.
     pub(crate) fn saw(&self, now: Option<i64>) -> bool {
         let Some(now) = now else { return false };
-        let latest = self.latest.fetch_max(now, Ordering::Relaxed);
-        now + NOTEWORTHY_MS < latest && !self.noted.swap(true, Ordering::Relaxed)
+        let seen = now.saturating_sub(steady());
+        let most = self.ahead.fetch_max(seen, Ordering::Relaxed);
+        if most == i64::MIN || most - seen < NOTEWORTHY_MS {
+            return false;
+        }
+        self.behind.fetch_max(most - seen, Ordering::Relaxed);
+        self.noted.load(Ordering::Relaxed) + NOTEWORTHY_MS < most - seen
     }
 
-    /// Reads what others have seen.
-    pub(crate) async fn load(&self, wire: &Wire) -> Result<()> {
+    /// A token that was granted. True: it is ahead of what we know of the clock, which was set back before we came.
+    /// Tokens that are no time at all are another program's and tell nothing.
+    pub(crate) fn saw_token(&self, token: i64) -> bool {
+        if token > LAST_DATE_MS || token - self.get() < NOTEWORTHY_MS {
+            return false;
+        }
+        self.ahead.fetch_max(token.saturating_sub(steady()), Ordering::Relaxed);
+        true
+    }
+
+    /// The logical time of a replica set, in whole seconds. It is ahead of the clock only if that was set back.
+    fn saw_logical(&self, time: Timestamp, now: i64) {
+        let ms = i64::from(time.time).saturating_mul(1000);
+        if ms - now > NOTEWORTHY_MS {
+            self.ahead.fetch_max(ms.saturating_add(1000).saturating_sub(steady()), Ordering::Relaxed);
+        }
+    }
+
+    /// Begins with the server's clock and what others know of it.
+    pub(crate) async fn load(&self, wire: &Wire, now: i64, logical: Option<Timestamp>) -> Result<()> {
+        self.saw(Some(now));
+        if let Some(time) = logical {
+            self.saw_logical(time, now);
+        }
         let found = wire.read(Place::Queues, &[ID], None).await?;
         if let Some(Found { document, .. }) = found.get(ID) {
-            self.latest
-                .fetch_max(document.get("token").and_then(number).unwrap_or_default(), Ordering::Relaxed);
+            let behind = document.get("behind").and_then(number).unwrap_or_default().max(0);
+            self.noted.fetch_max(behind, Ordering::Relaxed);
+            self.ahead.fetch_max(now.saturating_add(behind).saturating_sub(steady()), Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Writes down what we have seen.
+    /// Writes down by how much the clock is behind what it was.
     pub(crate) async fn store(&self, wire: &Wire) -> Result<()> {
-        let higher: Document = doc! { "$max": [{ "$ifNull": ["$token", 0_i64] }, self.get()] };
+        let known = self.behind.load(Ordering::Relaxed);
+        let behind = doc! { "$subtract": [self.get(), { "$toLong": "$$NOW" }] };
+        let most: Document = doc! { "$max": [{ "$ifNull": ["$behind", 0_i64] }, behind] };
         let step = Step {
             id: ID.to_owned(),
             when: Document::new(),
-            pipeline: vec![doc! { "$set": { "token": higher } }],
+            pipeline: vec![doc! { "$set": { "behind": most } }],
             upsert: true,
         };
-        wire.step(Place::Queues, &step, Version::After, Concern::Majority).await.map(drop)
+        wire.step(Place::Queues, &step, Version::After, Concern::Majority).await?;
+        self.noted.fetch_max(known, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -64,12 +119,29 @@ impl Floor {
 mod tests {
     use super::*;
 
+    const NOW: i64 = 1_000_000_000;
+
     #[test]
-    fn the_floor_never_falls_and_a_clock_that_was_set_back_is_noted_once() {
+    fn the_floor_never_falls_and_a_clock_that_was_set_back_is_noticed() {
         let floor = Floor::default();
-        assert!(!floor.saw(Some(10_000)) && !floor.saw(Some(9_500)));
-        assert!(floor.saw(Some(1_000)));
-        assert!(!floor.saw(Some(1_000)));
-        assert_eq!(floor.get(), 10_000);
+        assert_eq!(floor.get(), 0, "nothing is known yet");
+        assert!(!floor.saw(Some(NOW)) && !floor.saw(Some(NOW - 500)));
+        assert!(floor.saw(Some(NOW - 5_000)));
+        floor.noted.store(5_000, Ordering::Relaxed);
+        assert!(!floor.saw(Some(NOW - 5_000)), "it was written down");
+        assert!(floor.saw(Some(NOW - 50_000)), "it was set back further");
+        assert!(floor.get() >= NOW && floor.get() < NOW + 10_000);
+        assert!(!floor.saw(None));
+    }
+
+    #[test]
+    fn who_comes_after_the_clock_was_set_back_learns_it_from_tokens_and_logical_time() {
+        let floor = Floor::default();
+        floor.saw(Some(NOW));
+        assert!(!floor.saw_token(NOW + 10) && !floor.saw_token(5) && !floor.saw_token(i64::MAX));
+        assert!(floor.saw_token(NOW + 60_000) && !floor.saw_token(NOW + 60_001));
+        assert!(floor.get() >= NOW + 60_000);
+        floor.saw_logical(Timestamp { time: u32::try_from(NOW / 1000).unwrap() + 3_600, increment: 1 }, NOW);
+        assert!(floor.get() >= NOW + 3_600_000 && floor.get() < NOW + 3_610_000);
     }
 }

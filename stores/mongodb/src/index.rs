@@ -1,6 +1,7 @@
 //! The indexes: they delete what nobody needs any more, and nothing depends on them.
 
 use std::collections::HashSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,7 +45,11 @@ pub(crate) fn wanted(names: &Names) -> [(String, Vec<Document>); 2] {
 pub(crate) fn ensure(core: &Arc<Core>, place: &str) {
     static BEGUN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
     let begun = || BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
-    if !begun().insert(place.to_owned()) {
+    // Read before it is written: this is on the way of every acquisition.
+    if core.indexed.load(Ordering::Relaxed)
+        || core.indexed.swap(true, Ordering::Relaxed)
+        || !begun().insert(place.to_owned())
+    {
         return;
     }
     let (core, place) = (Arc::clone(core), place.to_owned());
@@ -54,6 +59,7 @@ pub(crate) fn ensure(core: &Arc<Core>, place: &str) {
                 // The server was away. Somebody who comes later may have more luck.
                 tokio::time::sleep(Duration::from_secs(10)).await;
                 begun().remove(&place);
+                core.indexed.store(false, Ordering::Relaxed);
             } else if error.kind() == ErrorKind::Denied {
                 tracing::info!(%error, "indexes that tidy up cannot be created; see `distlock schema`");
             } else {

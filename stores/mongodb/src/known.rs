@@ -142,6 +142,11 @@ impl Known {
         standing.stand = Stand::Waiting;
     }
 
+    /// It could not join: there is no line.
+    pub(crate) fn forget(&self, lock_id: &LockId) {
+        self.lock().standing.remove(lock_id);
+    }
+
     /// The line has it, since then by the server's clock.
     pub(crate) fn joined(&self, lock_id: &LockId, decided_at: i64, sent: Instant, ttl: Duration) {
         if let Some(standing) = self.lock().standing.get_mut(lock_id) {

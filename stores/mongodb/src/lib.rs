@@ -23,6 +23,7 @@
 //! # Ok(()) }
 //! ```
 
+mod batch;
 mod config;
 mod core;
 mod doctor;
@@ -35,6 +36,7 @@ mod lock;
 mod message;
 mod pipelines;
 mod pool;
+mod raw;
 mod record;
 mod store;
 mod topology;

@@ -22,7 +22,8 @@ pub(crate) struct LockRecord {
 const FORMAT: [&str; 5] = ["_id", "lockId", "acquiredAt", "expiresAt", "fencingToken"];
 
 impl LockRecord {
-    /// Reads a document; an error if it is something else.
+    /// Reads a document; an error if it is something else, which is what the step `lock_acquire` leaves alone: were it
+    /// taken for a lock here, it would seem to be held for ever.
     pub(crate) fn read(document: &Document, collection: &str) -> Result<Self> {
         let alien = || failure::alien(collection);
         if document.keys().any(|key| !FORMAT.contains(&key.as_str())) {
@@ -30,6 +31,9 @@ impl LockRecord {
         }
         let lock_id = document.get_str("lockId").map_err(|_| alien())?;
         let token = document.get("fencingToken").and_then(number).ok_or_else(alien)?;
+        if !matches!(document.get("expiresAt"), None | Some(Bson::DateTime(_) | Bson::Null)) {
+            return Err(alien());
+        }
         Ok(LockRecord {
             lock_id: LockId::from_stored(lock_id),
             acquired_at: moment(document, "acquiredAt"),

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
-    Renewal, Store, WakeStream,
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, RawDriver, Record,
+    Released, Renewal, Store, WakeStream,
 };
 use distlock_core::{Error, ErrorKind, RecordKind, Resource, Result};
 use futures_util::future::join;
@@ -18,7 +18,7 @@ use crate::config::{MongoOptions, Names, Target};
 use crate::core::Core;
 use crate::topology::Topology;
 use crate::wire::Wire;
-use crate::{doctor, failure, index, inspect, lock, pool, wakes};
+use crate::{batch, doctor, failure, index, inspect, lock, pool, raw, wakes};
 
 /// How long an operator's question may take, reading a large collection included.
 const OPERATOR: Duration = Duration::from_secs(30);
@@ -101,25 +101,21 @@ impl MongoStore {
             let place = place(&names, &hosts, hello.get_str("me").ok());
             let wire = Wire::new(&client, names, topology.has_expressions());
             let core = Core::new(wire, topology);
-            core.floor.saw(hello.get_datetime("localTime").ok().map(|now| now.timestamp_millis()));
-            core.floor.load(&core.wire).await?;
+            if let Ok(now) = hello.get_datetime("localTime")
+                && let Err(error) = core
+                    .floor
+                    .load(&core.wire, now.timestamp_millis(), hello.get_timestamp("operationTime").ok())
+                    .await
+            {
+                // Mutexes work for a user who has no right to the second collection.
+                if error.kind() != ErrorKind::Denied {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "only mutexes will work, and their waiters will not be woken");
+            }
             Ok(MongoStore { core, place: place.into() })
         })
         .await
-    }
-
-    /// Claims or leases by the record they are about, each with its place in the request.
-    fn split<T>(items: &[T], resource: impl Fn(&T) -> &Resource) -> [(Vec<usize>, Vec<&T>); 2] {
-        let mut parts: [(Vec<usize>, Vec<&T>); 2] = Default::default();
-        for (at, item) in items.iter().enumerate() {
-            let part = match resource(item).kind().record() {
-                RecordKind::Lock => &mut parts[0],
-                RecordKind::Pool => &mut parts[1],
-            };
-            part.0.push(at);
-            part.1.push(item);
-        }
-        parts
     }
 }
 
@@ -133,18 +129,12 @@ fn place(names: &Names, hosts: &[String], me: Option<&str>) -> String {
     format!("mongodb {hosts}/{}.{}", names.database, names.locks)
 }
 
-/// Answers of two parts in the order of the request.
-fn merge<T>(places: [Vec<usize>; 2], answers: (Vec<Result<T>>, Vec<Result<T>>)) -> Vec<Result<T>> {
-    let [first, second] = places;
-    if second.is_empty() {
-        return answers.0;
-    }
-    if first.is_empty() {
-        return answers.1;
-    }
-    let mut all: Vec<_> = first.into_iter().zip(answers.0).chain(second.into_iter().zip(answers.1)).collect();
-    all.sort_unstable_by_key(|(at, _)| *at);
-    all.into_iter().map(|(_, answer)| answer).collect()
+/// Claims or leases about mutexes and those about pools, with their places in the request.
+fn by_record<T>(items: &[T], resource: impl Fn(&T) -> &Resource) -> [(Vec<usize>, Vec<&T>); 2] {
+    let all: Vec<&T> = items.iter().collect();
+    let (locks, pools) = batch::partition(&all, |item| resource(item).kind().record() == RecordKind::Lock);
+    [(batch::pick(&all, &locks), locks), (batch::pick(&all, &pools), pools)]
+        .map(|(items, places)| (places, items))
 }
 
 /// Runs something in a task of its own, with a time limit: the driver's futures must not be dropped half-way.
@@ -202,28 +192,32 @@ impl Store for MongoStore {
         let core = Arc::clone(&self.core);
         driven(OPERATOR, async move { doctor::examine(&core).await }).await
     }
+
+    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
+        Ok(Some(raw::open(&self.core)))
+    }
 }
 
 #[async_trait]
 impl LeaseStore for MongoStore {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
         index::ensure(&self.core, &self.place);
-        let [(lock_places, locks), (pool_places, pools)] = MongoStore::split(claims, |claim| &claim.resource);
-        let answers =
+        let [(lock_places, locks), (pool_places, pools)] = by_record(claims, |claim| &claim.resource);
+        let (locks, pools) =
             join(lock::try_acquire(&self.core, &locks), pool::try_acquire(&self.core, &pools)).await;
-        Ok(merge([lock_places, pool_places], answers))
+        Ok(batch::merge((lock_places, locks), (pool_places, pools)))
     }
 
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
-        let [(lock_places, locks), (pool_places, pools)] = MongoStore::split(leases, |lease| &lease.resource);
-        let answers = join(lock::renew(&self.core, &locks), pool::renew(&self.core, &pools)).await;
-        Ok(merge([lock_places, pool_places], answers))
+        let [(lock_places, locks), (pool_places, pools)] = by_record(leases, |lease| &lease.resource);
+        let (locks, pools) = join(lock::renew(&self.core, &locks), pool::renew(&self.core, &pools)).await;
+        Ok(batch::merge((lock_places, locks), (pool_places, pools)))
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
-        let [(lock_places, locks), (pool_places, pools)] = MongoStore::split(leases, |lease| &lease.resource);
-        let answers = join(lock::release(&self.core, &locks), pool::release(&self.core, &pools)).await;
-        Ok(merge([lock_places, pool_places], answers))
+        let [(lock_places, locks), (pool_places, pools)] = by_record(leases, |lease| &lease.resource);
+        let (locks, pools) = join(lock::release(&self.core, &locks), pool::release(&self.core, &pools)).await;
+        Ok(batch::merge((lock_places, locks), (pool_places, pools)))
     }
 
     async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {

@@ -37,7 +37,7 @@ pub(crate) enum Concern {
 const MAJORITY_MS: i64 = 10_000;
 
 impl Concern {
-    fn document(self) -> Document {
+    pub(crate) fn document(self) -> Document {
         match self {
             Concern::Majority => doc! { "w": "majority", "j": true, "wtimeout": MAJORITY_MS },
             Concern::Hint => doc! { "w": 1 },

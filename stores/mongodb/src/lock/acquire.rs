@@ -11,6 +11,7 @@ use futures_util::future::{join, join_all};
 use mongodb::bson::Document;
 
 use super::{expiry_ms, line, read};
+use crate::batch;
 use crate::core::Core;
 use crate::failure;
 use crate::known::Stand;
@@ -36,18 +37,14 @@ enum Look {
 
 /// One answer for each claim.
 pub(crate) async fn try_acquire(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
-    let (lined, direct): (Vec<usize>, Vec<usize>) =
-        (0..claims.len()).partition(|at| begins_in_line(core, claims[*at]));
-    let in_line = join_all(lined.iter().map(|at| stand_in_line(core, claims[*at])));
-    let at_once = take_directly(core, direct.iter().map(|at| claims[*at]).collect());
-    let (in_line, at_once) = join(in_line, at_once).await;
-    let mut answers: Vec<(usize, Result<Attempt>)> =
-        lined.into_iter().zip(in_line).chain(direct.into_iter().zip(at_once)).collect();
-    answers.sort_unstable_by_key(|(at, _)| *at);
+    let (lined, direct) = batch::partition(claims, |claim| begins_in_line(core, claim));
+    let in_line = join_all(batch::pick(claims, &lined).into_iter().map(|claim| stand_in_line(core, claim)));
+    let (in_line, at_once) = join(in_line, take_directly(core, batch::pick(claims, &direct))).await;
+    let answers = batch::merge((lined, in_line), (direct, at_once));
     answers
         .into_iter()
         .zip(claims)
-        .map(|((_, answer), claim)| answer.map_err(|e| e.about(&claim.resource)))
+        .map(|(answer, claim)| answer.map_err(|e| e.about(&claim.resource)))
         .collect()
 }
 
@@ -96,15 +93,16 @@ fn step(core: &Core, claim: &Claim, mark: bool) -> Step {
 async fn look(core: &Arc<Core>, claim: &Claim, mark: bool) -> Result<Look> {
     let step = step(core, claim, mark);
     let found = core.wire.step(Place::Locks, &step, Version::After, Concern::Majority).await?;
-    judge(core, claim, found.as_ref().ok_or_else(|| failure::odd("an upsert without a document"))?)
+    judge(core, claim, found.as_ref().ok_or_else(|| failure::odd("an upsert without a document"))?).await
 }
 
-fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Look> {
+async fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Look> {
     let record = read(core, found)?;
-    core.saw(found.now.or(record.acquired_at));
     if record.lock_id == claim.lock_id {
+        core.granted(record.token, found.now).await?;
         Ok(Look::Granted { token: record.token })
     } else {
+        core.saw(found.now);
         Ok(Look::Busy { record, now: found.now })
     }
 }
@@ -120,7 +118,7 @@ async fn look_at_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Look>> 
     };
     let (outcome, found) = match found.await {
         Ok(found) => found,
-        Err(error) => return claims.iter().map(|_| Err(distlock_core::Error::clone(&error))).collect(),
+        Err(error) => return batch::all_failed(&error, claims.len()),
     };
     join_all(claims.iter().enumerate().map(|(at, claim)| {
         let (failed, found) = (outcome.failed.get(&at), found.get(claim.resource.name()));
@@ -131,7 +129,7 @@ async fn look_at_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Look>> 
                 }
                 // Two upserts met, or the document was deleted meanwhile: once more, alone.
                 (Some(_), _) | (None, None) => look(core, claim, false).await,
-                (None, Some(found)) => judge(core, claim, found),
+                (None, Some(found)) => judge(core, claim, found).await,
             }
         }
     }))
@@ -184,6 +182,7 @@ async fn join_line(core: &Arc<Core>, claim: &Claim, waiting: &Waiting) -> Result
         Err(error) if error.can_retry() => Err(error),
         Err(error) => {
             core.refuse_lines(&error);
+            core.known.forget(&claim.lock_id);
             Ok(None)
         }
     }

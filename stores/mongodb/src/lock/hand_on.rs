@@ -69,7 +69,9 @@ pub(super) async fn hand_on(
     } else {
         // Its lock id does not say where it is: it has to be told.
         let ended = end(core, name, lock_id).await?;
-        line::ring(core, name).await?;
+        if let Err(error) = line::ring(core, name).await {
+            tracing::debug!(%error, "nobody was woken; who waits asks again by itself");
+        }
         ended
     };
     if was_known {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use distlock_core::Result;
 use distlock_core::store::{Lease, Released};
-use distlock_core::{Error, Result};
 use futures_util::future::{join, join_all};
 use mongodb::bson::doc;
 
 use super::hand_on::{end, hand_on, pass_on, transfer};
 use super::{line, read, still_ours};
+use crate::batch;
 use crate::core::Core;
 use crate::failure;
 use crate::known::Stand;
@@ -17,16 +18,15 @@ use crate::wire::{Concern, Found, Place, Step, Version};
 
 /// One answer for each lease.
 pub(crate) async fn release(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Released>> {
-    let (lined, plain): (Vec<usize>, Vec<usize>) =
-        (0..leases.len()).partition(|at| core.known.stand(&leases[*at].lock_id).is_some());
-    let in_line = join_all(lined.iter().map(|at| leave(core, leases[*at])));
-    let plainly = release_plainly(core, plain.iter().map(|at| leases[*at]).collect());
-    let (in_line, plainly) = join(in_line, plainly).await;
-    let mut answers: Vec<(usize, Result<Released>)> =
-        lined.into_iter().zip(in_line).chain(plain.into_iter().zip(plainly)).collect();
-    answers.sort_unstable_by_key(|(at, _)| *at);
-    let answers = answers.into_iter().map(|(_, answer)| answer);
-    answers.zip(leases).map(|(answer, lease)| answer.map_err(|e| e.about(&lease.resource))).collect()
+    let (lined, plain) = batch::partition(leases, |lease| core.known.stand(&lease.lock_id).is_some());
+    let in_line = join_all(batch::pick(leases, &lined).into_iter().map(|lease| leave(core, lease)));
+    let (in_line, plainly) = join(in_line, release_plainly(core, batch::pick(leases, &plain))).await;
+    let answers = batch::merge((lined, in_line), (plain, plainly));
+    answers
+        .into_iter()
+        .zip(leases)
+        .map(|(answer, lease)| answer.map_err(|e| e.about(&lease.resource)))
+        .collect()
 }
 
 /// Leaves a line in which it stands: as the one who holds, or as one who gives up waiting. Somebody who left before
@@ -56,7 +56,14 @@ async fn leave(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
 
 async fn withdraw(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
     let (name, lock_id) = (lease.resource.name(), &lease.lock_id);
-    let (stood, behind) = line::withdraw(core, name, lock_id).await?;
+    let (stood, behind) = match line::withdraw(core, name, lock_id).await {
+        Err(error) if !error.can_retry() => {
+            // There is no line any more to leave; the lock itself may still be ours.
+            core.refuse_lines(&error);
+            (false, None)
+        }
+        left => left?,
+    };
     // The lock may have been handed to us while we were leaving, or may be in a moment: then it is for them.
     core.known.followed_by(lock_id, behind.clone());
     let held = match &behind {
@@ -116,7 +123,7 @@ async fn release_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Release
         .collect();
     let outcome = match core.wire.steps(Place::Locks, &steps).await {
         Ok(outcome) => outcome,
-        Err(error) => return leases.iter().map(|_| Err(Error::clone(&error))).collect(),
+        Err(error) => return batch::all_failed(&error, leases.len()),
     };
     let made = i64::try_from(outcome.made.len()).unwrap_or(i64::MAX);
     let unchanged = if outcome.matched - made > outcome.modified {

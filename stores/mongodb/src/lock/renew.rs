@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use distlock_core::Result;
 use distlock_core::store::{Lease, Renewal};
-use distlock_core::{Error, Result};
 use futures_util::future::join_all;
 
 use super::{expiry_ms, read, still_ours};
+use crate::batch;
 use crate::core::Core;
 use crate::pipelines;
 use crate::wire::{Concern, Place, Step, Version};
@@ -45,7 +46,7 @@ async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>>
     let steps: Vec<Step> = leases.iter().map(|lease| step(lease)).collect();
     let outcome = match core.wire.steps(Place::Locks, &steps).await {
         Ok(outcome) => outcome,
-        Err(error) => return leases.iter().map(|_| Err(Error::clone(&error))).collect(),
+        Err(error) => return batch::all_failed(&error, leases.len()),
     };
     if usize::try_from(outcome.matched) == Ok(leases.len()) {
         return leases.iter().map(|_| Ok(Renewal::Extended)).collect();
@@ -54,7 +55,7 @@ async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>>
     let names: Vec<&str> = leases.iter().map(|lease| lease.resource.name()).collect();
     let found = match core.wire.read(Place::Locks, &names, outcome.time).await {
         Ok(found) => found,
-        Err(error) => return leases.iter().map(|_| Err(Error::clone(&error))).collect(),
+        Err(error) => return batch::all_failed(&error, leases.len()),
     };
     join_all(leases.iter().map(|lease| {
         let found = found.get(lease.resource.name());

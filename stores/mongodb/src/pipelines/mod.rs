@@ -31,10 +31,13 @@ pub(crate) use lock_renew::lock_renew;
 pub(crate) use lock_transfer::{Heir, lock_transfer};
 pub(crate) use pool_attempt::{Asking, pool_attempt};
 pub(crate) use pool_break::pool_break;
-pub(crate) use pool_release::pool_release;
+pub(crate) use pool_release::{NOT_OURS, NotOurs, pool_release};
 pub(crate) use pool_renew::pool_renew;
 
 use mongodb::bson::{Bson, Document, doc};
+
+/// The end of the year 9999.
+pub(crate) const LAST_DATE_MS: i64 = 253_402_300_799_999;
 
 /// A value from outside, never read as an expression.
 fn literal(value: impl Into<Bson>) -> Document {
@@ -55,8 +58,7 @@ fn next_token(last: impl Into<Bson>, floor: i64) -> Document {
 /// The moment at which the server's clock alone gives higher tokens than this one: the record of a name may not be
 /// purged before. A token that is no time at all, such as another program's, stays within what a date can hold.
 fn moment_of(token: impl Into<Bson>) -> Document {
-    const LAST_DATE: i64 = 253_402_300_799_999;
-    doc! { "$toDate": { "$min": [{ "$toLong": token.into() }, LAST_DATE] } }
+    doc! { "$toDate": { "$min": [{ "$toLong": token.into() }, LAST_DATE_MS] } }
 }
 
 /// Those entries of a list whose time is not over.

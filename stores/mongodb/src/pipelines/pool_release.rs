@@ -5,8 +5,19 @@ use mongodb::bson::{Document, doc};
 use super::literal;
 use super::pool::{finish, grant, how_many, purge};
 
-/// `answer` says whether there was anything of ours, and under which address it was known.
-pub(crate) fn pool_release(lock_id: &str, floor: i64, retention_ms: i64) -> Vec<Document> {
+/// The words with which a release fails that finds nothing of ours.
+pub(crate) const NOT_OURS: &str = "not ours any more: ";
+
+/// What to do where there is nothing of ours, or its time is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotOurs {
+    /// `answer` says whether there was anything, and under which address it was known.
+    Answer,
+    /// For one item of many, which get no answer each: fail with [`NOT_OURS`], and change nothing.
+    Fail,
+}
+
+pub(crate) fn pool_release(lock_id: &str, not_ours: NotOurs, floor: i64, retention_ms: i64) -> Vec<Document> {
     let others = |list: &str| {
         doc! { "$filter": { "input": list, "cond": { "$ne": ["$$this.lockId", literal(lock_id)] } } }
     };
@@ -30,6 +41,13 @@ pub(crate) fn pool_release(lock_id: &str, floor: i64, retention_ms: i64) -> Vec<
         } },
         doc! { "$set": { "t.count": how_many("$t.line", "$capacity") } },
     ];
+    if not_ours == NotOurs::Fail {
+        // No pipeline can fail by itself. What is no date cannot be made one, and the error repeats it. With the id in
+        // it the server cannot work it out beforehand.
+        let failure = doc! { "$toDate": { "$concat": [NOT_OURS, "$_id"] } };
+        let found = doc! { "$gt": [{ "$size": "$t.ours" }, 0] };
+        pipeline.push(doc! { "$set": { "t.checked": { "$cond": [found, true, failure] } } });
+    }
     pipeline.extend(grant(None, floor));
     pipeline.extend(finish(retention_ms));
     pipeline

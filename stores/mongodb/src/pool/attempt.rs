@@ -7,6 +7,7 @@ use distlock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 
 use super::{document_id, is_pool};
+use crate::batch;
 use crate::core::Core;
 use crate::failure;
 use crate::message;
@@ -96,7 +97,7 @@ async fn ask_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
     };
     let (outcome, found) = match found.await {
         Ok(found) => found,
-        Err(error) => return claims.iter().map(|_| Err(Error::clone(&error))).collect(),
+        Err(error) => return batch::all_failed(&error, claims.len()),
     };
     join_all(claims.iter().zip(&steps).enumerate().map(|(at, (claim, step))| {
         let (failed, found) = (outcome.failed.get(&at), found.get(&step.id));

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 
+use distlock_core::Result;
 use distlock_core::store::{Lease, Released, Renewal};
-use distlock_core::{Error, Result};
 use futures_util::future::join_all;
 use mongodb::bson::{Document, doc};
 
-use super::document_id;
+use super::{document_id, is_pool};
+use crate::batch;
 use crate::core::Core;
 use crate::failure;
 use crate::message::address_in;
-use crate::pipelines;
+use crate::pipelines::{self, NOT_OURS, NotOurs};
 use crate::record::{PoolRecord, in_ms};
 use crate::wire::{Concern, Place, Step, Version};
 
@@ -65,7 +66,7 @@ async fn renew_one(core: &Arc<Core>, lease: &Lease) -> Result<Renewal> {
 async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
     let steps: Vec<Step> = leases.iter().map(|lease| renewal(core, lease)).collect();
     match core.wire.steps(Place::Queues, &steps).await {
-        Err(error) => leases.iter().map(|_| Err(Error::clone(&error))).collect(),
+        Err(error) => batch::all_failed(&error, leases.len()),
         Ok(outcome) if usize::try_from(outcome.matched) == Ok(leases.len()) => {
             leases.iter().map(|_| Ok(Renewal::Extended)).collect()
         }
@@ -74,12 +75,19 @@ async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>>
     }
 }
 
-fn leaving(core: &Core, lease: &Lease, upsert: bool) -> Step {
+fn leaving(core: &Core, lease: &Lease, not_ours: NotOurs) -> Step {
     let lock_id = lease.lock_id.as_str();
+    let (when, upsert) = match not_ours {
+        NotOurs::Answer => {
+            (doc! { "$or": [{ "holders.lockId": lock_id }, { "queue.lockId": lock_id }] }, false)
+        }
+        // The step itself must find out, whatever is there and if nothing is.
+        NotOurs::Fail => (is_pool(), true),
+    };
     Step {
         id: document_id(lease.resource.kind(), lease.resource.name()),
-        when: doc! { "$or": [{ "holders.lockId": lock_id }, { "queue.lockId": lock_id }] },
-        pipeline: pipelines::pool_release(lock_id, core.floor.get(), core.retention_ms()),
+        when,
+        pipeline: pipelines::pool_release(lock_id, not_ours, core.floor.get(), core.retention_ms()),
         upsert,
     }
 }
@@ -94,7 +102,7 @@ pub(crate) async fn release(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<R
 }
 
 async fn release_one(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
-    let step = leaving(core, lease, false);
+    let step = leaving(core, lease, NotOurs::Answer);
     let found = core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await?;
     let Some(found) = found else { return Ok(Released::NotYours) };
     core.saw(found.now);
@@ -107,23 +115,24 @@ async fn release_one(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
     Ok(Released::Done { woke })
 }
 
-/// As for mutexes: an upsert that is refused says which item was not ours. Whether somebody was woken is not told
-/// for one item of many; only for mutexes does anybody ask.
+/// An item that is not ours fails, and so says which it was. Whether somebody was woken is not told for one item of
+/// many; only for mutexes does anybody ask.
 async fn release_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Released>> {
-    let steps: Vec<Step> = leases.iter().map(|lease| leaving(core, lease, true)).collect();
+    let steps: Vec<Step> = leases.iter().map(|lease| leaving(core, lease, NotOurs::Fail)).collect();
     let outcome = match core.wire.steps(Place::Queues, &steps).await {
         Ok(outcome) => outcome,
-        Err(error) => return leases.iter().map(|_| Err(Error::clone(&error))).collect(),
+        Err(error) => return batch::all_failed(&error, leases.len()),
     };
     leases
         .iter()
         .enumerate()
         .map(|(at, lease)| match outcome.failed.get(&at) {
-            Some((code, _)) if *code == failure::DUPLICATE_KEY => Ok(Released::NotYours),
+            Some((code, words)) if *code == failure::DUPLICATE_KEY || words.contains(NOT_OURS) => {
+                Ok(Released::NotYours)
+            }
             Some((code, words)) => {
                 Err(failure::from_code(*code, "write error", words).about(&lease.resource))
             }
-            None if outcome.made.contains(&at) => Ok(Released::NotYours),
             None => Ok(Released::Done { woke: false }),
         })
         .collect()
