@@ -1,0 +1,47 @@
+//! The store without an engine: single attempts and whole batches.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::store::{Attempt, Backend, Claim, Inbox, LeaseStore, Waiting};
+use distlock_core::{Kind, LockId, LockIds, Resource};
+
+use super::{Place, SECOND, connect};
+
+pub struct Bare {
+    pub store: Arc<dyn LeaseStore>,
+    pub ids: LockIds,
+}
+
+impl Bare {
+    pub async fn new(place: &Place) -> Self {
+        match connect(&place.url).await.unwrap() {
+            Backend::Lease(store) => Bare { store, ids: LockIds::new("bare") },
+            Backend::Session(_) => panic!("MongoDB has leases"),
+        }
+    }
+
+    /// One attempt, and no trace of it; of a pool, one of ten.
+    pub fn claim(&self, kind: Kind, name: &str, expiry: Duration) -> Claim {
+        Claim {
+            resource: Resource::new(kind, name).unwrap(),
+            lock_id: self.ids.next(),
+            weight: 1,
+            capacity: if kind == Kind::Mutex { 1 } else { 10 },
+            expiry,
+            waiting: None,
+            in_turn: false,
+        }
+    }
+
+    /// An attempt that waits.
+    pub fn waiting(&self, kind: Kind, name: &str, lock_id: LockId, ttl: Duration) -> Claim {
+        let waiting = Some(Waiting { inbox: Inbox::new(self.ids.prefix()), ttl });
+        Claim { lock_id, waiting, ..self.claim(kind, name, 60 * SECOND) }
+    }
+
+    pub async fn ask(&self, claim: &Claim) -> Attempt {
+        self.store.try_acquire(std::slice::from_ref(claim)).await.unwrap().pop().unwrap().unwrap()
+    }
+}

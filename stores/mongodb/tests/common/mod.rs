@@ -1,0 +1,126 @@
+//! What the tests share: servers, databases of their own, a look at the documents, and another program that follows
+//! the same format.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod bare;
+pub mod other_program;
+
+use std::future::Future;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use distlock_core::store::{Backend, Query, Record, StoreUrl};
+use distlock_core::{Error, Locks, Options};
+use distlock_mongodb::DRIVER;
+use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::{Client, Database};
+
+pub const MS: Duration = Duration::from_millis(1);
+pub const SECOND: Duration = Duration::from_secs(1);
+/// How long something that must happen may take on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A replica set of one member for the whole test program.
+pub fn one_node() -> &'static MongoReplicaSet {
+    static SET: OnceLock<MongoReplicaSet> = OnceLock::new();
+    SET.get_or_init(|| MongoReplicaSet::start(1))
+}
+
+/// A standalone server for the whole test program.
+pub fn standalone() -> &'static MongoServer {
+    static SERVER: OnceLock<MongoServer> = OnceLock::new();
+    SERVER.get_or_init(MongoServer::start)
+}
+
+/// A database of its own on a server.
+pub struct Place {
+    pub url: String,
+    name: String,
+}
+
+impl Place {
+    pub fn on(url: &str) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        Place { url: url.replace("/?", &format!("/{name}?")), name }
+    }
+
+    pub fn on_one_node() -> Self {
+        Place::on(&one_node().url())
+    }
+
+    pub fn on_standalone() -> Self {
+        Place::on(&standalone().url())
+    }
+
+    /// An engine of its own, as another process would have it.
+    pub async fn locks(&self) -> Locks {
+        self.locks_with(Options::new()).await
+    }
+
+    pub async fn locks_with(&self, options: Options) -> Locks {
+        Locks::builder(connect(&self.url).await.unwrap()).options(options).build().unwrap()
+    }
+
+    /// The documents, by the driver alone.
+    pub async fn database(&self) -> Database {
+        let url = self.url.split("&distlock.").next().unwrap();
+        Client::with_uri_str(url).await.unwrap().database(&self.name)
+    }
+
+    /// The document of a mutex.
+    pub async fn lock(&self, name: &str) -> Option<Document> {
+        let locks = self.database().await.collection::<Document>("distributed.locks");
+        locks.find_one(doc! { "_id": name }).await.unwrap()
+    }
+}
+
+pub async fn connect(url: &str) -> Result<Backend, Error> {
+    (DRIVER.connect)(StoreUrl::parse(url)?).await
+}
+
+/// Options with this expiry.
+pub fn expiring(expiry: Duration) -> Options {
+    Options::new().expiry(expiry).unwrap()
+}
+
+/// Waits until something is true, asking again and again.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
+    let begun = Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < PATIENCE, "did not come true within {PATIENCE:?}: {what}");
+        tokio::time::sleep(5 * MS).await;
+    }
+}
+
+/// Something that must happen.
+pub async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
+    match tokio::time::timeout(PATIENCE, future.into_future()).await {
+        Ok(output) => output,
+        Err(_) => panic!("did not happen within {PATIENCE:?}: {what}"),
+    }
+}
+
+pub async fn records(locks: &Locks, name: &str) -> Vec<Record> {
+    locks.inspect(&Query::named(name)).await.unwrap()
+}
+
+/// Waits until so many wait for a name.
+pub async fn until_waiting(locks: &Locks, name: &str, count: usize) {
+    let what = format!("{count} waiting for {name}");
+    eventually(&what, || async { records(locks, name).await.iter().any(|r| r.waiters.len() >= count) }).await;
+}
+
+/// How often a server was asked, by command.
+pub async fn commands(database: &Database, names: &[&str]) -> i64 {
+    let status = database.client().database("admin").run_command(doc! { "serverStatus": 1 }).await.unwrap();
+    let commands = status.get_document("metrics").unwrap().get_document("commands").unwrap();
+    let total = |name: &&str| match commands.get_document(*name).ok().and_then(|c| c.get("total")) {
+        Some(Bson::Int64(n)) => *n,
+        Some(Bson::Int32(n)) => i64::from(*n),
+        _ => 0,
+    };
+    names.iter().map(total).sum()
+}

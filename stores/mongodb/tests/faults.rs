@@ -1,0 +1,120 @@
+//! Harm done to the server and to the way there: the suite's cases for it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::time::Duration;
+
+use distlock_core::store::{Backend, StoreUrl};
+use distlock_mongodb::DRIVER;
+use distlock_testkit::conformance::{Fixture, Others, cases, run};
+use distlock_testkit::proxy::Proxy;
+use distlock_testkit::servers::mongodb::bson::{Document, Value};
+use distlock_testkit::servers::{MongoReplicaSet, MongoServer, wait_for};
+
+async fn connect(url: &str) -> Backend {
+    (DRIVER.connect)(StoreUrl::parse(url).expect("a good URL")).await.expect("servers that run")
+}
+
+fn now_ms(server: &MongoServer) -> i64 {
+    let hello = server.command("admin", &Document::new("hello", 1)).unwrap();
+    let Some(Value::DateTime(now)) = hello.get("localTime") else { panic!("{hello:?} has no time") };
+    *now
+}
+
+/// A standalone server for each case, with a clock that can be set.
+struct Alone(MongoServer);
+
+impl Fixture for Alone {
+    async fn open() -> Self {
+        Alone(MongoServer::configure().movable_clock().start())
+    }
+
+    async fn connect(&self) -> Backend {
+        connect(&self.0.url()).await
+    }
+
+    fn others(&self) -> Others {
+        Others::Processes(self.0.url())
+    }
+
+    async fn join(url: String) -> Backend {
+        connect(&url).await
+    }
+
+    async fn restart(&self) {
+        self.0.kill();
+        self.0.start_again();
+    }
+
+    async fn move_clock(&self, seconds: i64) {
+        self.0.set_clock_offset(&format!("{seconds:+}"));
+        wait_for("the server reads its clock", Duration::from_secs(5), || {
+            let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+            let offset = now_ms(&self.0) / 1000 - i64::try_from(ours.as_secs()).unwrap();
+            (offset - seconds).abs().le(&2).then_some(())
+        });
+    }
+}
+
+/// A replica set of one member for each case, behind a proxy.
+struct OneNode {
+    set: MongoReplicaSet,
+    proxy: Proxy,
+}
+
+impl OneNode {
+    fn url(&self) -> String {
+        self.proxy.through(&self.set.members()[0].url())
+    }
+}
+
+impl Fixture for OneNode {
+    async fn open() -> Self {
+        let set = MongoReplicaSet::start(1);
+        let proxy = Proxy::start(set.members()[0].addr());
+        OneNode { set, proxy }
+    }
+
+    async fn connect(&self) -> Backend {
+        connect(&self.url()).await
+    }
+
+    fn others(&self) -> Others {
+        Others::Processes(self.url())
+    }
+
+    async fn join(url: String) -> Backend {
+        connect(&url).await
+    }
+
+    async fn cut_connections(&self) {
+        self.proxy.cut();
+    }
+
+    async fn restart(&self) {
+        self.set.members()[0].kill();
+        self.set.members()[0].start_again();
+        self.set.wait_healthy();
+    }
+}
+
+const NOBODY: &str = "faults::no_other_process_is_started";
+
+#[test]
+fn what_is_held_on_a_standalone_server_is_still_held_after_it_was_killed() {
+    run::<Alone, _, _>(NOBODY, cases::faults::restart);
+}
+
+#[test]
+fn what_is_held_on_a_replica_set_is_still_held_after_it_was_killed() {
+    run::<OneNode, _, _>(NOBODY, cases::faults::restart);
+}
+
+#[test]
+fn tokens_rise_and_one_holds_however_the_clock_is_set() {
+    run::<Alone, _, _>(NOBODY, cases::faults::move_clock);
+}
+
+#[test]
+fn what_is_held_is_still_held_when_every_connection_ended() {
+    run::<OneNode, _, _>(NOBODY, cases::faults::cut_connections);
+}

@@ -1,0 +1,182 @@
+//! Mutexes are shared with programs that follow the same format and know nothing of us.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::other_program::OtherProgram;
+use common::{MS, Place, SECOND, eventually, expiring, records, until_waiting, within};
+use mongodb::bson::Document;
+
+const FIELDS: [&str; 5] = ["_id", "acquiredAt", "expiresAt", "fencingToken", "lockId"];
+
+fn fields(document: &Document) -> Vec<&str> {
+    let mut fields: Vec<&str> = document.keys().map(String::as_str).collect();
+    fields.sort_unstable();
+    fields
+}
+
+/// Readers of the format reject what they do not know: no step may add a field, whoever holds or waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_document_has_the_five_fields_of_the_format_and_no_other() {
+    let place = Place::on_one_node();
+    let (one, other) = (place.locks().await, place.locks().await);
+    let held = one.mutex("shared").acquire().await.unwrap();
+    let document = place.lock("shared").await.unwrap();
+    assert_eq!(fields(&document), FIELDS);
+    assert_eq!(document.get_str("lockId").unwrap(), held.lock_id().as_str());
+    assert_eq!(document.get_i64("fencingToken").unwrap(), i64::try_from(held.token().get()).unwrap());
+    let (acquired, expires) =
+        (document.get_datetime("acquiredAt").unwrap(), document.get_datetime("expiresAt").unwrap());
+    assert_eq!(expires.timestamp_millis() - acquired.timestamp_millis(), 30_000);
+
+    let waiter = tokio::spawn(async move { other.mutex("shared").acquire().await.unwrap() });
+    until_waiting(&one, "shared", 1).await;
+    let document = place.lock("shared").await.unwrap();
+    assert_eq!(
+        (fields(&document).as_slice(), document.get_str("lockId").unwrap()),
+        (&FIELDS[..], held.lock_id().as_str())
+    );
+
+    held.release().await.unwrap();
+    let held = within("the hand-over", waiter).await.unwrap();
+    let document = place.lock("shared").await.unwrap();
+    assert_eq!(
+        (fields(&document).as_slice(), document.get_str("lockId").unwrap()),
+        (&FIELDS[..], held.lock_id().as_str())
+    );
+    assert_eq!(document.get_i64("fencingToken").unwrap(), i64::try_from(held.token().get()).unwrap());
+
+    held.release().await.unwrap();
+    let tombstone = place.lock("shared").await.unwrap();
+    assert_eq!(fields(&tombstone), ["_id", "acquiredAt", "fencingToken", "lockId"]);
+    assert_eq!(tombstone.get_str("lockId").unwrap(), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_excludes_the_other_and_takes_what_the_other_left() {
+    let place = Place::on_one_node();
+    let locks = place.locks().await;
+    let other = OtherProgram::new(&place.database().await, "other");
+    let mutex = locks.mutex("shared");
+
+    // Ours, released: it reads our tombstone as free.
+    let held = mutex.acquire().await.unwrap();
+    assert!(other.try_acquire("shared", SECOND).await.is_none());
+    held.release().await.unwrap();
+    let handle = other.try_acquire("shared", 30 * SECOND).await.expect("a released lock is free");
+
+    // Theirs: it holds against us, shows up, can be extended and is gone when they say so.
+    assert!(mutex.try_acquire().await.unwrap().is_none());
+    assert_eq!(records(&locks, "shared").await[0].holders[0].lock_id.as_str(), handle.lock_id);
+    assert!(other.extend(&handle, 30 * SECOND).await);
+    assert!(other.release(handle).await);
+    let held = mutex.try_acquire().await.unwrap().expect("they deleted it");
+    held.release().await.unwrap();
+
+    // Expired, both ways.
+    let plain = place.locks_with(expiring(200 * MS).auto_extend(false)).await;
+    let lost = plain.mutex("shared").acquire().await.unwrap();
+    let taken = within("their turn", other.acquire("shared", 300 * MS)).await;
+    assert!(lost.is_lost());
+    let held = within("our turn", mutex.acquire()).await.unwrap();
+    assert!(
+        !other.extend(&taken, SECOND).await && !other.release(taken).await,
+        "a lost handle reached our lock"
+    );
+    assert!(!held.is_lost());
+    held.release().await.unwrap();
+}
+
+/// They delete the document and wake nobody: our waiter looks often enough.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_waiter_gets_a_lock_that_the_other_program_releases() {
+    let place = Place::on_one_node();
+    let locks = place.locks().await;
+    let other = OtherProgram::new(&place.database().await, "other");
+    let handle = other.acquire("shared", 30 * SECOND).await;
+    let waiting = {
+        let locks = locks.clone();
+        tokio::spawn(async move { (locks.mutex("shared").acquire().await.unwrap(), Instant::now()) })
+    };
+    until_waiting(&locks, "shared", 1).await;
+    // That somebody waits must not get in the way of the one who holds.
+    assert!(other.extend(&handle, 30 * SECOND).await);
+    let released = Instant::now();
+    assert!(other.release(handle).await, "our waiter took the lock from its holder");
+    let (held, granted) = within("our turn", waiting).await.unwrap();
+    assert!(granted - released < 2 * SECOND, "{:?} after they released", granted - released);
+    held.release().await.unwrap();
+}
+
+/// Contention of both sorts for a while: nobody is ever in there together.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_contend_and_never_hold_together() {
+    let place = Place::on_one_node();
+    let inside = Arc::new(AtomicU32::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let (ours, theirs) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let mut tasks = Vec::new();
+    for _ in 0..3 {
+        let (locks, inside, stop, ours) = (place.locks().await, inside.clone(), stop.clone(), ours.clone());
+        tasks.push(tokio::spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                let held = locks.mutex("shared").acquire().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
+                tokio::time::sleep(MS).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                held.release().await.unwrap();
+                ours.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(20 * MS).await;
+            }
+        }));
+    }
+    for n in 0..2 {
+        let other = OtherProgram::new(&place.database().await, &format!("other-{n}"));
+        let (inside, stop, theirs) = (inside.clone(), stop.clone(), theirs.clone());
+        tasks.push(tokio::spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                let handle = other.acquire("shared", 30 * SECOND).await;
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
+                tokio::time::sleep(MS).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                assert!(other.release(handle).await);
+                theirs.fetch_add(1, Ordering::SeqCst);
+                tokio::time::sleep(20 * MS).await;
+            }
+        }));
+    }
+    eventually("both had it a few times", || async {
+        ours.load(Ordering::SeqCst) >= 30 && theirs.load(Ordering::SeqCst) >= 30
+    })
+    .await;
+    stop.store(true, Ordering::SeqCst);
+    for task in tasks {
+        within("an end of the contest", task).await.unwrap();
+    }
+}
+
+/// Their tokens begin at one whenever the document is new. Ours come from the clock and rise all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_tokens_rise_though_the_other_program_deletes_the_document() {
+    let place = Place::on_one_node();
+    let locks = place.locks().await;
+    let other = OtherProgram::new(&place.database().await, "other");
+    let mut last = 0;
+    for _ in 0..5 {
+        let held = locks.mutex("counted").acquire().await.unwrap();
+        assert!(held.token().get() > last, "{} after {last}", held.token());
+        last = held.token().get();
+        held.release().await.unwrap();
+        let handle = other.acquire("counted", SECOND).await;
+        assert!(u64::try_from(handle.token).unwrap() > last, "theirs goes on from ours");
+        assert!(other.release(handle).await);
+        let fresh = other.acquire("counted", SECOND).await;
+        assert_eq!(fresh.token, 1, "theirs begins anew");
+        assert!(other.release(fresh).await);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
