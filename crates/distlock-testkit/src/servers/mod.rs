@@ -33,6 +33,7 @@
 
 pub mod data;
 pub mod mongodb;
+pub mod pgbouncer;
 pub mod port;
 pub mod postgres;
 pub mod process;
@@ -46,6 +47,7 @@ mod tree;
 
 pub use data::DataFolder;
 pub use mongodb::{MongoReplicaSet, MongoServer};
+pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::{PostgresPair, PostgresServer};
 pub use process::{Launch, ServerProcess};

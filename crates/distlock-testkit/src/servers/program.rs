@@ -49,6 +49,14 @@ pub const POSTGRES_BIN: Program = Program {
     patterns: &["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"],
 };
 
+/// `pgbouncer`, which distributions put where only administrators look.
+pub const PGBOUNCER: Program = Program {
+    name: "pgbouncer",
+    variable: "DISTLOCK_PGBOUNCER",
+    on_path: true,
+    patterns: &["/usr/sbin/pgbouncer"],
+};
+
 /// The library that moves a program's clock.
 pub const FAKETIME_LIB: Program = Program {
     name: "libfaketimeMT.so.1",
