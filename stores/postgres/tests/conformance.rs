@@ -36,3 +36,45 @@ mod lease_table {
 
     distlock_testkit::conformance!(LeaseTable, faults: [cut_connections]);
 }
+
+mod advisory_locks {
+    use super::*;
+
+    struct AdvisoryLocks(Corner);
+
+    impl AdvisoryLocks {
+        /// A database of its own, because all schemas of one share its advisory locks; and sessions that end soon when
+        /// their client stands still.
+        fn url(&self) -> String {
+            let server = server().url();
+            let url = format!("{}{}", server.strip_suffix("postgres").unwrap(), self.0.schema);
+            format!("{}&distlock.session_timeout=2", self.0.url("postgres+advisory", &url))
+        }
+    }
+
+    impl Fixture for AdvisoryLocks {
+        async fn open() -> Self {
+            let corner = Corner::new();
+            server().sql(&format!("CREATE DATABASE {}", corner.schema));
+            AdvisoryLocks(corner)
+        }
+
+        async fn connect(&self) -> Backend {
+            Self::join(self.url()).await
+        }
+
+        fn others(&self) -> Others {
+            Others::Processes(self.url())
+        }
+
+        async fn join(address: String) -> Backend {
+            (distlock_postgres::ADVISORY_DRIVER.connect)(StoreUrl::parse(&address).unwrap()).await.unwrap()
+        }
+
+        async fn cut_connections(&self) {
+            self.0.cut(server());
+        }
+    }
+
+    distlock_testkit::conformance!(AdvisoryLocks, faults: [cut_connections]);
+}

@@ -10,7 +10,9 @@ mod transaction;
 mod watch;
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_core::store::{
@@ -18,6 +20,7 @@ use distlock_core::store::{
     SessionStore, Store,
 };
 use distlock_core::{CancellationToken, Kind, LockId, Locks, Resource, Result};
+use tokio_postgres::types::Type;
 
 pub use key::AdvisoryKey;
 pub use transaction::TransactionLocks;
@@ -26,6 +29,7 @@ use self::home::Home;
 use self::seat::Seat;
 use crate::config::PostgresConfig;
 use crate::schema::{self, Purpose, Schema};
+use crate::statement::Statement;
 
 /// `postgres+advisory://…`.
 pub static ADVISORY_DRIVER: Driver = Driver {
@@ -42,6 +46,12 @@ pub static ADVISORY_DRIVER: Driver = Driver {
 
 /// How many connections that hold nothing are kept for those who have to wait.
 const SPARE: usize = 2;
+/// A statement that was told to end and has not is told again after this long.
+const AGAIN: Duration = Duration::from_millis(100);
+/// After this long without an end of the statement its session is ended.
+const ENDED: Duration = Duration::from_secs(2);
+
+static CANCEL: [Type; 1] = [Type::INT8];
 
 /// Mutexes and reader-writer locks as advisory locks, and semaphores whose permits end with their session.
 ///
@@ -70,18 +80,15 @@ struct Inner {
     native: native::Statements,
     pool: pool::Statements,
     look: inspect::Statements,
-    home: tokio::sync::Mutex<Option<Arc<Home>>>,
+    cancel: Statement,
+    home: Mutex<Option<Arc<Home>>>,
+    /// Only one opens a home at a time.
+    opening: tokio::sync::Mutex<()>,
     spare: Mutex<Vec<Arc<Seat>>>,
-    holds: Mutex<HashMap<LockId, Hold>>,
+    /// Which session has which lock. Permits are remembered by the session itself.
+    holds: Mutex<HashMap<LockId, native::Held>>,
     /// Who watches the sessions that a semaphore waits for: one in this process is enough.
     watches: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-}
-
-/// Where something is held.
-#[derive(Clone, Debug)]
-enum Hold {
-    Native(native::Held),
-    Pool(Arc<Home>),
 }
 
 impl AdvisoryLocks {
@@ -106,7 +113,9 @@ impl AdvisoryLocks {
             native: native::Statements::new(&tables),
             pool: pool::Statements::new(&tables),
             look: inspect::Statements::new(&tables),
-            home: tokio::sync::Mutex::default(),
+            cancel: Statement::new(8, include_str!("../sql/advisory_cancel.sql"), &tables, &CANCEL),
+            home: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
             spare: Mutex::default(),
             holds: Mutex::default(),
             watches: Mutex::default(),
@@ -127,20 +136,27 @@ impl AdvisoryLocks {
 impl Inner {
     /// The session that all share, made now if there is none. Those who come meanwhile wait for the same one.
     async fn home(&self) -> Result<Arc<Home>> {
-        let mut home = self.home.lock().await;
-        if let Some(home) = home.as_ref().filter(|home| home.seat.is_alive()) {
-            return Ok(Arc::clone(home));
+        if let Some(home) = self.current_home().filter(|home| home.seat.is_alive()) {
+            return Ok(home);
         }
-        if let Some(dead) = home.take() {
+        let _opening = self.opening.lock().await;
+        if let Some(home) = self.current_home() {
+            if home.seat.is_alive() {
+                return Ok(home);
+            }
             // Perhaps it only stood still for too long: then its locks must go too.
-            dead.seat.cut("it was not heard of for too long");
+            home.seat.cut("it was not heard of for too long");
         }
         let opened = Home::open(&self.config, &self.schema).await?;
-        *home = Some(Arc::clone(&opened));
+        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&opened));
         Ok(opened)
     }
 
-    fn holds(&self) -> MutexGuard<'_, HashMap<LockId, Hold>> {
+    fn current_home(&self) -> Option<Arc<Home>> {
+        self.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn holds(&self) -> MutexGuard<'_, HashMap<LockId, native::Held>> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,6 +170,29 @@ impl Inner {
                 None => return Seat::open(&self.config, None).await,
             }
         }
+    }
+
+    /// Ends the statement that a session is in, and gives what came of it: perhaps it was over already. `None`: it did not
+    /// end, and the session is good for nothing any more. Once this is over nothing can hit what the session does next.
+    async fn end_statement<T>(
+        &self,
+        seat: &Seat,
+        mut running: Pin<&mut (impl Future<Output = T> + ?Sized)>,
+    ) -> Option<T> {
+        let asking = async {
+            loop {
+                let home = self.current_home().filter(|home| home.seat.is_alive())?;
+                let rows = home.seat.wire.run(&self.cancel, &[&seat.alive]).await.ok()?;
+                if !rows.first().is_some_and(|row| row.try_get("told").unwrap_or(false)) {
+                    return None;
+                }
+                // The server may not have begun with it when the signal came: then it is given again.
+                if let Ok(ended) = tokio::time::timeout(AGAIN, running.as_mut()).await {
+                    return Some(ended);
+                }
+            }
+        };
+        tokio::time::timeout(ENDED, asking).await.ok().flatten()
     }
 
     /// Keeps a session that holds nothing for the next one who has to wait.
@@ -210,11 +249,10 @@ impl SessionStore for AdvisoryLocks {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        let hold = self.0.holds().remove(&lease.lock_id);
-        match hold {
-            Some(Hold::Native(held)) => native::release(&self.0, held, &lease.lock_id).await,
-            Some(Hold::Pool(home)) => pool::release(&self.0, &home, lease).await,
-            None => Ok(()),
+        let held = self.0.holds().remove(&lease.lock_id);
+        match held {
+            Some(held) => native::release(&self.0, held, &lease.lock_id).await,
+            None => pool::release(&self.0, lease).await,
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Mutexes and reader-writer locks: advisory locks in exclusive and in shared mode.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use distlock_core::store::{Claim, Mode, SessionHold};
 use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, LockId, Result};
@@ -9,10 +8,10 @@ use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
+use super::Inner;
 use super::home::{Home, Place};
 use super::key::AdvisoryKey;
 use super::seat::Seat;
-use super::{Hold, Inner};
 use crate::failure;
 use crate::statement::{Statement, Tables};
 use crate::values::{get, small, token};
@@ -44,9 +43,6 @@ static REGISTER: [Type; 9] = [
 static ONE: [Type; 5] = [Type::INT8, Type::BOOL, Type::BOOL, Type::INT4, Type::TEXT];
 static WITHDRAW: [Type; 1] = [Type::TEXT];
 
-/// How long the end of a cancelled wait may take to be told.
-const TOLD: Duration = Duration::from_secs(2);
-
 #[derive(Debug)]
 pub(super) struct Statements {
     attempt: Statement,
@@ -76,8 +72,6 @@ pub(super) struct Held {
     home: Option<Arc<Home>>,
     key: AdvisoryKey,
     shared: bool,
-    /// A request to cancel is on its way to this session: it may hit what comes next, so nothing may come next.
-    tainted: bool,
 }
 
 /// First an attempt on the session that all share, then a wait on one of its own.
@@ -95,18 +89,12 @@ pub(super) async fn acquire(
         match ask.await {
             Ok(Some(token)) => {
                 let seat = Arc::clone(&home.seat);
-                return Ok(Some(hold(
-                    store,
-                    claim,
-                    token,
-                    Held { seat, home: Some(home), key, shared, tainted: false },
-                )));
+                return Ok(Some(hold(store, claim, token, Held { seat, home: Some(home), key, shared })));
             }
             Ok(None) => home.forget(key),
             Err(error) => {
                 // Whether the lock was taken before it failed is not known; and others depend on this session.
-                let held =
-                    Held { seat: Arc::clone(&home.seat), home: Some(home), key, shared, tainted: false };
+                let held = Held { seat: Arc::clone(&home.seat), home: Some(home), key, shared };
                 if place != Place::Again {
                     let _ = release(store, held, &claim.lock_id).await;
                 } else {
@@ -125,7 +113,7 @@ pub(super) async fn acquire(
 
 fn hold(store: &Inner, claim: &Claim, token: FencingToken, held: Held) -> SessionHold {
     let session = held.seat.life.clone();
-    store.holds().insert(claim.lock_id.clone(), Hold::Native(held));
+    store.holds().insert(claim.lock_id.clone(), held);
     SessionHold { token, session }
 }
 
@@ -141,9 +129,10 @@ async fn attempt(
     let (id, kind) = (claim.lock_id.as_str(), claim.resource.kind().as_str());
     let name = claim.resource.name().as_bytes();
     let (weight, capacity) = (small(claim.weight), small(claim.capacity));
+    // Once: what is done again after it failed might take the lock twice.
     let rows = seat
         .wire
-        .run(
+        .run_once(
             &store.native.attempt,
             &[&number, &pair, &shared, &second, &careful, &id, &seat.alive, &kind, &name, &weight, &capacity],
         )
@@ -186,41 +175,42 @@ async fn wait(
     let abandoned = CutOnDrop(Some(&seat));
     let waiting = seat.begin_waiting();
     let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 5] = [&number, &pair, &shared, &second, &id];
-    let mut granted = std::pin::pin!(seat.wire.run(&store.native.wait, &parameters));
-    let (outcome, cancelled) = tokio::select! {
+    let mut granted = std::pin::pin!(seat.wire.run_once(&store.native.wait, &parameters));
+    let (outcome, withdrawn) = tokio::select! {
         biased;
         outcome = &mut granted => (Some(outcome), false),
-        () = withdraw.cancelled() => {
-            let asked = seat.cancel().await;
-            if let Err(error) = &asked {
-                tracing::debug!(%error, "a wait could not be cancelled: its connection is closed");
-                return Ok(None);
-            }
-            (tokio::time::timeout(TOLD, &mut granted).await.ok(), true)
-        }
+        () = withdraw.cancelled() => (store.end_statement(&seat, granted).await, true),
     };
     drop(waiting);
     match outcome {
-        // Cancelled and told so: the request has arrived, and the session is as good as new.
-        Some(Err(error)) if cancelled && failure::has_code(&error, &[SqlState::QUERY_CANCELED]) => {
-            if seat.wire.run(&store.native.withdraw, &[&id]).await.is_ok() && seat.verify().await.is_ok() {
-                abandoned.disarm();
-                store.put_back(Arc::clone(&seat));
-            }
-            Ok(None)
-        }
+        // Also what came in the moment in which it was withdrawn: whoever has no use for it gives it back.
         Some(Ok(rows)) => {
             let token = read_token(&rows)?.ok_or_else(|| {
                 Error::new(ErrorKind::Internal, "somebody deleted what this session wrote about its wait")
             })?;
             seat.verify().await?;
             abandoned.disarm();
-            let held = Held { seat: Arc::clone(&seat), home: None, key, shared, tainted: cancelled };
-            Ok(Some(hold(store, claim, token, held)))
+            Ok(Some(hold(store, claim, token, Held { seat: Arc::clone(&seat), home: None, key, shared })))
         }
-        Some(Err(_)) | None if cancelled => Ok(None),
-        Some(Err(error)) => Err(told(&error)),
-        None => Ok(None),
+        // The lock may have been granted before the statement was cancelled: it is the session's and stays, although the
+        // statement failed.
+        Some(Err(error)) if withdrawn && failure::has_code(&error, &[SqlState::QUERY_CANCELED]) => {
+            let left = seat.wire.run_once(&store.native.release, &parameters).await;
+            if left.is_ok() && seat.verify().await.is_ok() {
+                abandoned.disarm();
+                store.put_back(Arc::clone(&seat));
+            }
+            Ok(None)
+        }
+        Some(Err(error)) if !withdrawn => Err(told(&error)),
+        _ => {
+            drop(abandoned);
+            // Its row says that it waits, to nobody who looks closely; but it need not stay.
+            if let Some(home) = store.current_home().filter(|home| home.seat.is_alive()) {
+                let _ = home.seat.wire.run(&store.native.withdraw, &[&id]).await;
+            }
+            Ok(None)
+        }
     }
 }
 
@@ -243,8 +233,8 @@ impl Drop for CutOnDrop<'_> {
 
 /// Gives back; if the server cannot be told, the session ends instead.
 pub(super) async fn release(store: &Inner, held: Held, id: &LockId) -> Result<()> {
-    let Held { seat, home, key, shared, tainted } = held;
-    if tainted || !seat.is_alive() {
+    let Held { seat, home, key, shared } = held;
+    if !seat.is_alive() {
         seat.cut("a lock was given back with it");
         return Ok(());
     }

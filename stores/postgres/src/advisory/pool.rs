@@ -11,7 +11,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::home::Home;
-use super::{Hold, Inner, watch};
+use super::{Inner, watch};
 use crate::failure;
 use crate::names::Key;
 use crate::questions::{self, Questions};
@@ -79,7 +79,6 @@ pub(super) async fn acquire(
         return Err(error);
     }
     let session = home.seat.welcome(&claim.lock_id);
-    store.holds().insert(claim.lock_id.clone(), Hold::Pool(home));
     Ok(Some(SessionHold { token, session }))
 }
 
@@ -146,14 +145,18 @@ async fn give_back(store: &Inner, home: &Home, key: Key, id: &distlock_core::Loc
     }
 }
 
-pub(super) async fn release(store: &Inner, home: &Home, lease: &Lease) -> Result<()> {
-    home.seat.dismiss(&lease.lock_id);
+/// Gives back what the session has under this lock id. What an older session had went with it.
+pub(super) async fn release(store: &Inner, lease: &Lease) -> Result<()> {
+    let Some(home) = store.current_home() else { return Ok(()) };
+    if home.seat.dismiss(&lease.lock_id).is_none() {
+        return Ok(());
+    }
     if !home.seat.is_alive() {
         home.seat.cut("a permit was given back with it");
         return Ok(());
     }
     let key = Key::of(&lease.resource, home.seat.wire.server.utf8);
-    give_back(store, home, key, &lease.lock_id).await
+    give_back(store, &home, key, &lease.lock_id).await
 }
 
 pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec<Holder>> {

@@ -20,8 +20,6 @@ use crate::names::hex;
 const SET_UP: Duration = Duration::from_secs(10);
 /// How long to wait for an answer where the server does not end silent sessions by itself.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// How long the server may take to hear that a statement is to be cancelled.
-const CANCELLED: Duration = Duration::from_secs(2);
 
 /// A session of ours. Dropping the last one of it ends the session, and with it all its locks.
 #[derive(Debug)]
@@ -39,7 +37,6 @@ pub(super) struct Seat {
     timeout: Option<Duration>,
     /// A statement waits for a lock: the session is not idle, and cannot answer.
     waiting: AtomicBool,
-    tls: PostgresConfig,
 }
 
 impl Seat {
@@ -76,7 +73,6 @@ impl Seat {
                 guests: Mutex::default(),
                 timeout,
                 waiting: AtomicBool::new(false),
-                tls: config.clone(),
             });
             tokio::spawn(keep(Arc::downgrade(&seat), seat.wire.ended.clone(), EndOnDrop(seat.life.clone())));
             Ok(seat)
@@ -153,18 +149,6 @@ impl Seat {
         self.waiting.store(true, Ordering::SeqCst);
         Waiting(self)
     }
-
-    /// Asks the server to end the statement that this session is in.
-    pub(super) async fn cancel(&self) -> Result<()> {
-        let tls = self.tls.tls.connector()?;
-        let cancelling = self.wire.client().cancel_token();
-        match tokio::time::timeout(CANCELLED, cancelling.cancel_query(tls)).await {
-            Ok(asked) => asked.map_err(|error| failure::of_connecting(&error)),
-            Err(_) => {
-                Err(Error::new(ErrorKind::Unavailable, "the server cannot be reached to cancel a wait"))
-            }
-        }
-    }
 }
 
 pub(super) struct Waiting<'a>(&'a Seat);
@@ -190,6 +174,11 @@ async fn settle(wire: &Wire, timeout: Duration) -> Result<Option<Duration>> {
         .query_typed(include_str!("../sql/advisory_seat.sql"), typed)
         .await
         .map_err(|error| failure::of_statement(&error))?;
+    // Ends a session whose client is gone also while a statement of it waits. Not every system has what it takes.
+    let checks = wire.client().batch_execute("SET client_connection_check_interval = 1000").await;
+    if let Err(error) = checks {
+        tracing::debug!(%error, "waits of clients that died end late on this server");
+    }
     let ends =
         rows.iter().any(|row| row.try_get::<_, &str>(0).is_ok_and(|name| name == "idle_session_timeout"));
     Ok(ends.then_some(timeout))
@@ -218,7 +207,8 @@ async fn keep(seat: Weak<Seat>, ended: tokio_util::sync::CancellationToken, life
         let word = seat.verify();
         tokio::select! {
             () = ended.cancelled() => break,
-            answer = word => if answer.is_err() {
+            // Behind a statement that has begun to wait meanwhile no answer can come.
+            answer = word => if answer.is_err() && !seat.waiting.load(Ordering::SeqCst) {
                 seat.cut("the server did not answer in time");
                 break;
             },

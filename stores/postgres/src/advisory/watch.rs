@@ -19,8 +19,6 @@ use crate::failure;
 const SHORT: Duration = Duration::from_millis(500);
 /// Where several sessions hold, one is watched; for the others we ask again this often.
 const TICK: Duration = Duration::from_secs(1);
-/// How long the end of a cancelled watch may take to be told.
-const TOLD: Duration = Duration::from_secs(2);
 
 /// Resolves when it is worth asking again. One task of this process watches for a pool; the others rely on it.
 pub(super) async fn until_somebody_died(store: &Arc<Inner>, pool: &str, sessions: &[i64]) {
@@ -50,18 +48,22 @@ pub(super) async fn until_somebody_died(store: &Arc<Inner>, pool: &str, sessions
 /// Resolves when a session is gone.
 async fn watch(store: &Arc<Inner>, session: i64) {
     let Ok(seat) = store.spare_seat().await else { return tokio::time::sleep(TICK).await };
-    Watching { store: Arc::clone(store), running: Some(wait_for(Arc::clone(&seat), session)), seat }.await;
+    let running = Some(wait_for(Arc::clone(&seat), session));
+    Watching { store: Arc::clone(store), running, seat, session }.await;
 }
 
 fn wait_for(seat: Arc<Seat>, session: i64) -> BoxFuture<'static, Result<(), tokio_postgres::Error>> {
     Box::pin(async move {
         let _waiting = seat.begin_waiting();
         let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&session, Type::INT8)];
-        let client = seat.wire.client();
-        client.query_typed("SELECT pg_advisory_lock_shared($1) IS NULL", typed).await?;
-        client.query_typed("SELECT pg_advisory_unlock_shared($1)", typed).await?;
-        Ok(())
+        seat.wire.client().query_typed("SELECT pg_advisory_lock_shared($1) IS NULL", typed).await?;
+        forget(&seat, session).await
     })
+}
+
+async fn forget(seat: &Seat, session: i64) -> Result<(), tokio_postgres::Error> {
+    let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&session, Type::INT8)];
+    seat.wire.client().query_typed("SELECT pg_advisory_unlock_shared($1)", typed).await.map(drop)
 }
 
 /// A watch under way. Dropped, its statement is cancelled in the background.
@@ -69,6 +71,7 @@ struct Watching {
     store: Arc<Inner>,
     running: Option<BoxFuture<'static, Result<(), tokio_postgres::Error>>>,
     seat: Arc<Seat>,
+    session: i64,
 }
 
 impl Future for Watching {
@@ -88,20 +91,21 @@ impl Future for Watching {
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        let Some(running) = self.running.take() else { return };
-        let (store, seat) = (Arc::clone(&self.store), Arc::clone(&self.seat));
+        let Some(mut running) = self.running.take() else { return };
+        let (store, seat, session) = (Arc::clone(&self.store), Arc::clone(&self.seat), self.session);
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return seat.cut("a watch ended") };
         runtime.spawn(async move {
-            let asked = seat.cancel().await;
-            let ended = tokio::time::timeout(TOLD, running).await;
-            let cancelled =
-                |error: &tokio_postgres::Error| failure::has_code(error, &[SqlState::QUERY_CANCELED]);
-            match (asked, ended) {
-                // Told so: the request to cancel has arrived, and cannot hit anything else.
-                (Ok(()), Ok(Err(error))) if cancelled(&error) && seat.verify().await.is_ok() => {
-                    store.put_back(seat)
+            let ended = match store.end_statement(&seat, running.as_mut()).await {
+                // The lock may have been granted before the statement was cancelled: it is the session's, and stays.
+                Some(Err(error)) if failure::has_code(&error, &[SqlState::QUERY_CANCELED]) => {
+                    forget(&seat, session).await.is_ok()
                 }
-                _ => seat.cut("a watch ended"),
+                Some(ended) => ended.is_ok(),
+                None => false,
+            };
+            match ended && seat.verify().await.is_ok() {
+                true => store.put_back(seat),
+                false => seat.cut("a watch ended"),
             }
         });
     }

@@ -11,14 +11,14 @@ WITH advisory AS MATERIALIZED (
     JOIN advisory home ON home.key = s.session AND NOT home.pair AND home.granted AND home.mode = 'ExclusiveLock'
     JOIN advisory a ON a.key = s.key AND a.pair = s.pair AND a.pid = home.pid AND a.granted = (s.token IS NOT NULL)
 )
-SELECT o.key, o.pair, o.kind, o.name, o.lock_id, o.weight, o.capacity, o.token, o.since, o.granted, o.pid, o.place
+SELECT o.key, o.pair, o.kind, o.name, o.lock_id, o.weight, o.capacity, o.token, o.since, o.granted, o.pid
 FROM ours o
 WHERE $1::bigint IS NULL OR o.key = $1 AND o.pair = $2
 UNION ALL
 -- Others, who use the same key without this library.
 SELECT a.key, a.pair, NULL, NULL, 'pid:' || a.pid || coalesce(':' || nullif(b.application_name, ''), ''),
-       CASE WHEN a.mode = 'ShareLock' THEN 0 ELSE 1 END, NULL, NULL, NULL, a.granted, a.pid, 0
+       CASE WHEN a.mode = 'ShareLock' THEN 0 ELSE 1 END, NULL, NULL, NULL, a.granted, a.pid
 FROM advisory a LEFT JOIN pg_stat_activity b ON b.pid = a.pid
 WHERE a.key = $1 AND a.pair = $2
   AND NOT EXISTS (SELECT FROM ours o WHERE o.pid = a.pid AND o.key = a.key AND o.pair = a.pair)
-ORDER BY place
+ORDER BY since NULLS FIRST, lock_id

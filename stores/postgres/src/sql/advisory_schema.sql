@@ -2,10 +2,10 @@
 CREATE SEQUENCE IF NOT EXISTS {token} AS bigint CACHE 1;
 
 -- Who holds advisory locks and who waits for them, for people to see. Nothing depends on it: what counts are the locks
--- themselves. Unlogged, because after a crash of the server no session is left either.
+-- themselves. Unlogged, because after a crash of the server no session is left either. Without a column that counts:
+-- on a replica that is promoted the sequence of an unlogged table is broken.
 CREATE UNLOGGED TABLE IF NOT EXISTS {session} (
     lock_id     text        NOT NULL CONSTRAINT {session_pk} PRIMARY KEY,
-    place       bigint      NOT NULL GENERATED ALWAYS AS IDENTITY,
     session     bigint      NOT NULL,                      -- the advisory lock that its session has
     key         bigint      NOT NULL,                      -- the advisory lock; a pair of numbers is put together
     pair        boolean     NOT NULL,

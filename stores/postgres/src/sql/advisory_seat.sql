@@ -4,7 +4,7 @@ SELECT s.name, set_config(s.name, w.value, false)
 FROM (VALUES ('statement_timeout', '0'), ('lock_timeout', '0'), ('idle_in_transaction_session_timeout', '0'),
              ('transaction_timeout', '0'), ('idle_session_timeout', $1::text),
              ('tcp_keepalives_idle', '10'), ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'),
-             ('client_connection_check_interval', '1000'), ('default_transaction_isolation', 'read committed'),
-             ('default_transaction_read_only', 'off'), ('plan_cache_mode', 'force_generic_plan'), ('jit', 'off')
+             ('default_transaction_isolation', 'read committed'), ('plan_cache_mode', 'force_generic_plan'),
+             ('jit', 'off')
      ) AS w (name, value)
 JOIN pg_settings s ON s.name = w.name

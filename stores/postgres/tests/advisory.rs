@@ -1,0 +1,366 @@
+//! Advisory locks when sessions die, stand still, or are shared by many.
+//!
+//! All schemas of a database share its advisory locks, so that each test has names of its own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Corner, advisory_locks, eventually, locks, server, within};
+use distlock_core::store::{Backend, LossReason, Query};
+use distlock_core::{ErrorKind, Kind, Locks};
+use distlock_postgres::AdvisoryKey;
+use distlock_testkit::proxy::{Direction, Proxy};
+use distlock_testkit::servers::{PostgresPair, PostgresServer};
+
+const LIMIT: Duration = Duration::from_secs(15);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_ended_turns_its_guards_lost_at_once_and_frees_everything() {
+    let corner = Corner::new();
+    let url = corner.url("postgres+advisory", &server().url());
+    let (holder, other) = (locks(&url).await, locks(&url).await);
+    let guards = [
+        holder.mutex("ended/m").acquire().await.unwrap(),
+        holder.rw_lock("ended/r").read().await.unwrap(),
+        holder.semaphore("s", 2).acquire_many(2).await.unwrap(),
+    ];
+    let begun = Instant::now();
+    corner.cut(server());
+    for guard in &guards {
+        let reason = within("the loss", LIMIT, guard.lost()).await;
+        assert!(matches!(reason, LossReason::SessionEnded(_)), "{reason:?}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    // Whoever asks next is given a new session, unnoticed.
+    for (kind, guard) in [(Kind::Mutex, "ended/m"), (Kind::RwLock, "ended/r"), (Kind::Semaphore, "s")] {
+        let taken = match kind {
+            Kind::Mutex => other.mutex(guard).acquire().await,
+            Kind::RwLock => other.rw_lock(guard).write().await,
+            _ => other.semaphore(guard, 2).acquire_many(2).await,
+        };
+        taken.unwrap().release().await.unwrap();
+    }
+    for guard in guards {
+        assert!(guard.release().await.is_err());
+    }
+    holder.mutex("ended/m").acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_killed_in_the_middle_frees_everything_and_tokens_rise_all_the_same() {
+    let own = PostgresServer::start();
+    let url = Corner::new().url("postgres+advisory", &own.url());
+    let holder = locks(&url).await;
+    let held = holder.mutex("m").acquire().await.unwrap();
+    let permit = holder.semaphore("s", 1).acquire().await.unwrap();
+    own.kill();
+    within("the loss", LIMIT, held.lost()).await;
+    within("the loss", LIMIT, permit.lost()).await;
+    let error = holder.mutex("m").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    own.start_again();
+    let again = holder.mutex("m").acquire().await.unwrap();
+    assert!(again.token() > held.token());
+    let permit_again = holder.semaphore("s", 1).acquire().await.unwrap();
+    assert!(permit_again.token() > permit.token());
+}
+
+/// Advisory locks are not replicated: those of the old primary are gone with it, and their guards lost. The tokens go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_promoted_replica_knows_no_locks_but_goes_on_with_the_tokens() {
+    let pair = PostgresPair::start();
+    let (one, other) = (pair.primary.port(), pair.replica.port());
+    let url =
+        format!("postgres+advisory://postgres@127.0.0.1:{one},127.0.0.1:{other}/postgres?connect_timeout=1");
+    let holder = locks(&url).await;
+    let mut last = 0;
+    for _ in 0..50 {
+        let guard = holder.mutex("m").acquire().await.unwrap();
+        last = guard.token().get();
+        guard.release().await.unwrap();
+    }
+    let held = holder.mutex("m").acquire().await.unwrap();
+    assert!(held.token().get() > last);
+    // The replica has the tables, and perhaps not the last tokens: it follows asynchronously.
+    pair.wait_replayed();
+    pair.primary.kill();
+    within("the loss", LIMIT, held.lost()).await;
+    pair.promote();
+    let again = within("a grant", LIMIT, async {
+        loop {
+            match holder.mutex("m").acquire().await {
+                Ok(guard) => return guard,
+                Err(error) => assert!(error.can_retry(), "{error}"),
+            }
+        }
+    })
+    .await;
+    assert!(again.token() > held.token(), "{} after {}", again.token(), held.token());
+}
+
+/// The cable is pulled: the guard is lost before the server ends the session and gives the lock away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_is_cut_off_is_lost_before_somebody_else_has_the_lock() {
+    let corner = Corner::new();
+    let proxy = Proxy::start(server().addr());
+    let short = |url: String| format!("{url}&distlock.session_timeout=2");
+    let cut_off = locks(&short(corner.url("postgres+advisory", &proxy.through(&server().url())))).await;
+    let other = locks(&short(corner.url("postgres+advisory", &server().url()))).await;
+    let held = cut_off.mutex("cut off/m").acquire().await.unwrap();
+    let permit = cut_off.semaphore("s", 1).acquire().await.unwrap();
+    let heir = tokio::spawn({
+        let other = other.clone();
+        async move {
+            let mutex = other.mutex("cut off/m").acquire().await.unwrap();
+            (mutex, Instant::now())
+        }
+    });
+    proxy.freeze();
+    let lost = async {
+        held.lost().await;
+        permit.lost().await;
+        Instant::now()
+    };
+    let lost = within("the loss", LIMIT, lost).await;
+    let (mutex, granted) = within("the heir", LIMIT, heir).await.unwrap();
+    assert!(granted >= lost, "two holders for {:?}", lost - granted);
+    assert!(mutex.token() > held.token());
+    drop(within("the permit", LIMIT, other.semaphore("s", 1).acquire().into_future()).await.unwrap());
+    proxy.thaw();
+}
+
+/// A session that falls silent in one direction only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_answers_are_lost_turns_the_guards_lost() {
+    let corner = Corner::new();
+    let proxy = Proxy::start(server().addr());
+    let url = format!(
+        "{}&distlock.session_timeout=2",
+        corner.url("postgres+advisory", &proxy.through(&server().url()))
+    );
+    let through = locks(&url).await;
+    let held = through.mutex("unheard/m").acquire().await.unwrap();
+    proxy.black_hole(Direction::ToClient);
+    within("the loss", LIMIT, held.lost()).await;
+    proxy.pass();
+    let direct = locks(&corner.url("postgres+advisory", &server().url())).await;
+    drop(within("the lock", LIMIT, direct.mutex("unheard/m").acquire().into_future()).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_of_the_role_that_end_sessions_and_statements_end_neither_holds_nor_waits() {
+    let corner = Corner::new();
+    let schema = &corner.schema;
+    server().sql(&format!(
+        "CREATE ROLE {schema} LOGIN SUPERUSER;
+         ALTER ROLE {schema} SET idle_session_timeout = 100; ALTER ROLE {schema} SET statement_timeout = 100;
+         ALTER ROLE {schema} SET lock_timeout = 100"
+    ));
+    let url =
+        corner.url("postgres+advisory", &server().url()).replace("//postgres@", &format!("//{schema}@"));
+    let (holder, other) = (locks(&url).await, locks(&url).await);
+    let held = holder.mutex("not ended/m").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { other.mutex("not ended/m").acquire().await });
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    assert!(!held.is_lost() && !waiting.is_finished());
+    held.release().await.unwrap();
+    drop(within("the waiter's turn", LIMIT, waiting).await.unwrap().unwrap());
+}
+
+/// Locks that can be had at once share one connection; who has to wait gets one, and gives it back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_locks_share_one_connection() {
+    let corner = Corner::new();
+    let url = corner.url("postgres+advisory", &server().url());
+    let holder = locks(&url).await;
+    let mut guards = Vec::new();
+    for n in 0..500 {
+        guards.push(holder.mutex(format!("m/{n}")).acquire().await.unwrap());
+        guards.push(holder.rw_lock("read by many").read().await.unwrap());
+    }
+    assert_eq!(corner.sessions(server()), 1);
+    let other = locks(&url).await;
+    assert!(other.mutex("m/7").try_acquire().await.unwrap().is_none());
+    assert!(other.rw_lock("read by many").try_write().await.unwrap().is_none());
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    other.rw_lock("read by many").write().await.unwrap().release().await.unwrap();
+    assert_eq!(
+        server().value(&format!("SELECT count(*) FROM {}.distribute_lock_session", corner.schema)),
+        "0"
+    );
+    // Sixteen wait, one after the other gets it, and few connections are left.
+    let held = holder.mutex("contended").acquire().await.unwrap();
+    let mut waiters = tokio::task::JoinSet::new();
+    for n in 0..16 {
+        let other = other.clone();
+        waiters.spawn(async move {
+            let name = if n % 2 == 0 { "contended" } else { "read by many" };
+            match n % 2 {
+                0 => drop(other.mutex(name).acquire().await.unwrap()),
+                _ => drop(other.rw_lock(name).write().await.unwrap()),
+            }
+        });
+    }
+    held.release().await.unwrap();
+    within("all of them", LIMIT, waiters.join_all()).await;
+    eventually("few are left", async || corner.sessions(server()) <= 4).await;
+}
+
+/// A writer waits; readers of the same process, on the connection that has the lock already, do not pass it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_share_a_connection_do_not_starve_a_writer() {
+    let corner = Corner::new();
+    let url = corner.url("postgres+advisory", &server().url());
+    let (readers, writer) = (locks(&url).await, locks(&url).await);
+    let first = readers.rw_lock("not starved/r").read().await.unwrap();
+    let writing = tokio::spawn(async move { writer.rw_lock("not starved/r").write().await.unwrap().token() });
+    eventually("the writer waits", async || {
+        let found = readers.inspect(&Query::named("not starved/r")).await.unwrap();
+        found.first().is_some_and(|record| record.waiters.len() == 1)
+    })
+    .await;
+    assert!(
+        readers.rw_lock("not starved/r").try_read().await.unwrap().is_none(),
+        "a reader passed the writer"
+    );
+    let late = tokio::spawn({
+        let readers = readers.clone();
+        async move { readers.rw_lock("not starved/r").read().await.unwrap().token() }
+    });
+    first.release().await.unwrap();
+    let (written, read) = (writing.await.unwrap(), within("the late reader", LIMIT, late).await.unwrap());
+    assert!(read > written);
+}
+
+/// Waits that are given up leave neither a session that waits nor a lock that nobody has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waits_that_are_given_up_leave_nothing_on_the_server() {
+    let corner = Corner::new();
+    let url = corner.url("postgres+advisory", &server().url());
+    let (holder, other) = (locks(&url).await, locks(&url).await);
+    let held = holder.mutex("given up/m").acquire().await.unwrap();
+    let permits = holder.semaphore("s", 1).acquire().await.unwrap();
+    for round in 0..30_u64 {
+        let limit = Duration::from_millis(round % 10);
+        let error = other.mutex("given up/m").acquire().timeout(limit).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        let _ = tokio::time::timeout(limit, other.semaphore("s", 1).acquire().into_future()).await;
+    }
+    for name in ["given up/m", "s"] {
+        eventually("nobody waits", async || {
+            let found = holder.inspect(&Query::named(name)).await.unwrap();
+            found.iter().all(|record| record.waiters.is_empty())
+        })
+        .await;
+    }
+    let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND pid IN
+                   (SELECT pid FROM pg_stat_activity WHERE application_name = '{}')";
+    let waiting = waiting.replace("{}", &corner.schema);
+    eventually("no session waits", async || server().value(&waiting) == "0").await;
+    held.release().await.unwrap();
+    permits.release().await.unwrap();
+    other.mutex("given up/m").acquire().await.unwrap().release().await.unwrap();
+    other.semaphore("s", 1).acquire().await.unwrap().release().await.unwrap();
+}
+
+/// Keys that other programs use: they exclude us, and `show` says who it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn raw_keys_are_those_of_other_programs() {
+    let corner = Corner::new();
+    let url = format!("{}&distlock.keys=raw", corner.url("postgres+advisory", &server().url()));
+    let through = locks(&url).await;
+    for (name, call) in [("4711", "pg_advisory_lock(4711)"), ("7,-9", "pg_advisory_lock(7, -9)")] {
+        let mut theirs = server().connect().unwrap();
+        theirs.query("SET application_name = 'their_program'").unwrap();
+        theirs.query(&format!("SELECT {call}")).unwrap();
+        assert!(through.mutex(name).try_acquire().await.unwrap().is_none(), "{name}");
+        let found = through.inspect(&Query::named(name)).await.unwrap();
+        let holder = found[0].holders[0].lock_id.as_str();
+        assert!(holder.contains("their_program"), "{holder}");
+        let ours = tokio::spawn({
+            let through = through.clone();
+            async move { through.mutex(name).acquire().await.unwrap() }
+        });
+        theirs.query(&format!("SELECT {}", call.replace("lock(", "unlock("))).unwrap();
+        let guard = within("our turn", LIMIT, ours).await.unwrap();
+        let tried = format!("SELECT {}", call.replace("pg_", "pg_try_"));
+        assert_eq!(theirs.query(&tried).unwrap(), [[Some("f".to_owned())]]);
+        guard.release().await.unwrap();
+    }
+    let error = through.mutex("not a number").acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+}
+
+/// The documented key of a name is the key that is locked.
+#[tokio::test]
+async fn the_key_of_a_name_is_the_one_that_is_documented() {
+    let corner = Corner::new();
+    let through = locks(&corner.url("postgres+advisory", &server().url())).await;
+    let guard = through.mutex("größe/42").acquire().await.unwrap();
+    let AdvisoryKey::One(key) = AdvisoryKey::of(Kind::Mutex, "größe/42") else { panic!("one number") };
+    let computed = "SELECT ('x' || left(encode(sha256(convert_to('distlock:mutex:größe/42', 'UTF8')), 'hex'), 16))::bit(64)::bigint";
+    assert_eq!(server().value(computed), key.to_string());
+    assert_eq!(server().value(&format!("SELECT pg_try_advisory_lock({key})")), "f");
+    guard.release().await.unwrap();
+    assert_eq!(server().value(&format!("SELECT pg_try_advisory_lock({key})")), "t");
+}
+
+/// Sixteen clients and one name: tokens are drawn after the lock is granted, so they come in its order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_one_name_rise_under_sixteen_clients() {
+    let url = Corner::new().url("postgres+advisory", &server().url());
+    let (last, granted, inside) =
+        (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..16 {
+        let locks = Locks::new(Backend::session(advisory_locks(&url).await)).unwrap();
+        let (last, granted, inside) = (Arc::clone(&last), Arc::clone(&granted), Arc::clone(&inside));
+        clients.spawn(async move {
+            while granted.fetch_add(1, Ordering::SeqCst) < 3_000 {
+                let guard = locks.mutex("hammered").acquire().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
+                let token = guard.token().get();
+                let before = last.swap(token, Ordering::SeqCst);
+                assert!(token > before, "{token} after {before}");
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    within("all grants", Duration::from_secs(60), clients.join_all()).await;
+}
+
+/// A killed holder of permits is noticed by those who wait, without anybody asking again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_for_permits_notices_that_the_only_holder_died() {
+    let corner = Corner::new();
+    let url = corner.url("postgres+advisory", &server().url());
+    let holder_url = url.replace("application_name=", "application_name=holder_");
+    let (holder, waiter) = (locks(&holder_url).await, locks(&url).await);
+    let held = holder.semaphore("s", 1).acquire().await.unwrap();
+    let waiting =
+        tokio::spawn(
+            async move { (waiter.semaphore("s", 1).acquire().await.unwrap().token(), Instant::now()) },
+        );
+    eventually("it waits, and watches", async || corner.sessions(server()) == 2).await;
+    let watching = format!(
+        "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'ShareLock' AND pid IN
+         (SELECT pid FROM pg_stat_activity WHERE application_name = '{}')",
+        corner.schema
+    );
+    eventually("it watches", async || server().value(&watching) == "1").await;
+    let killed = Instant::now();
+    server().sql(&format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holder_{}'",
+        corner.schema
+    ));
+    let (token, granted) = within("the waiter's turn", LIMIT, waiting).await.unwrap();
+    assert!(granted - killed < Duration::from_millis(800), "{:?}", granted - killed);
+    assert!(token > held.token());
+}
