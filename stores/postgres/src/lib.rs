@@ -1,9 +1,54 @@
-//! The PostgreSQL stores of distlock.
+//! The PostgreSQL stores of distlock, for PostgreSQL 12 and later, on `tokio-postgres` with rustls.
+//!
+//! | | [`LeaseTable`], `postgres://…` | [`AdvisoryLocks`], `postgres+advisory://…` |
+//! | --- | --- | --- |
+//! | a lock is | a row that expires by the server's clock | an advisory lock of a session |
+//! | survives a cut connection, a restart, a fail-over | yes | no: the guard is lost |
+//! | a holder that dies frees it | at its expiry | at once |
+//! | waiters | are told by `NOTIFY`, or poll behind a pooler | stand in the server's own line |
+//! | behind PgBouncer in transaction mode | works | is refused; [`TransactionLocks`] work |
+//! | connections | one, and a second while somebody waits | one, and one for each who waits |
+//! | an acquire and a release cost | two commits | none that waits for the disk |
+//!
+//! # The lease table
+//! One statement, one round trip and one commit for a whole batch of mutexes, and one for a batch of semaphores and
+//! reader-writer locks; rows are locked in the order of their keys, so batches cannot deadlock. The mutex's row has the
+//! columns `key`, `value` and `expire_time` that other programs know, so they can share it; whatever we add has a
+//! default. A released row stays as a tombstone that remembers the last token, until a sweep in the background
+//! forgets it after an hour without use. What a release frees goes to the first who waits, in the same step, and the
+//! message brings the grant.
+//!
+//! Behind a pooler statements are sent whole; otherwise they are prepared once they come again. The expiry is 30 s
+//! unless set otherwise, extended every third of it; programs that come from elsewhere may expect 5 s, or no
+//! extension:
+//!
+//! ```
+//! # use std::time::Duration;
+//! # fn main() -> distlock_core::Result<()> {
+//! let options = distlock_core::Options::new().expiry(Duration::from_secs(5))?.auto_extend(false);
+//! # drop(options); Ok(()) }
+//! ```
+//!
+//! # Advisory locks
+//! A mutex is an exclusive advisory lock, a reader-writer lock one in either mode. The key is a hash of the name
+//! ([`AdvisoryKey::of`]), or a number of your own with `distlock.keys=raw`. Tokens come from a sequence, drawn after
+//! the lock is granted. Semaphores and the turns of fair mutexes are rows whose holders last as long as their session.
+//!
+//! A session ends when its client was not heard of for 15 s (PostgreSQL 14 and later; `distlock.session_timeout`); the
+//! client sends a word every 5 s, one for each connection, and its guards are lost by the clock before the server gives
+//! their locks away. Advisory locks are not replicated: after a fail-over all guards are lost.
+//!
+//! # What the resource does
+//! [`Fence`] refuses writes of holders that were overtaken, in the transaction that writes.
+//!
+//! # Tables
+//! Created on first use if the role may; `distlock schema` prints them otherwise.
 
 mod advisory;
 mod config;
 mod doctor;
 mod failure;
+mod fence;
 mod identifier;
 mod lease;
 mod link;
@@ -19,4 +64,5 @@ mod values;
 // Advisory locks are not in the registry yet: a dropped acquisition can leave the next one waiting.
 pub use advisory::{ADVISORY_DRIVER, AdvisoryKey, AdvisoryLocks, TransactionLocks};
 pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, KeyScheme, Listen, PostgresConfig};
+pub use fence::Fence;
 pub use lease::{LEASE_DRIVER, LeaseTable};

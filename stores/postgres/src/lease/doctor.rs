@@ -58,5 +58,9 @@ async fn hears_itself(store: &Inner) -> Result<bool> {
     let shared = store.link.wire().await?;
     let notified = shared.client().batch_execute(&format!("NOTIFY \"{channel}\"")).await;
     notified.map_err(|error| failure::of_statement(&error))?;
-    Ok(matches!(tokio::time::timeout(ECHO, messages.recv()).await, Ok(Some(_))))
+    let heard = matches!(tokio::time::timeout(ECHO, messages.recv()).await, Ok(Some(_)));
+    // Behind a pooler the session stays, and others get it.
+    let unlistening = wire.client().batch_execute(&format!("UNLISTEN \"{channel}\"")).await;
+    unlistening.map_err(|error| failure::of_statement(&error))?;
+    Ok(heard)
 }

@@ -61,6 +61,7 @@ struct Inner {
     lock: lock::Statements,
     pool: pool::Statements,
     look: inspect::Statements,
+    sweep: sweep::Statements,
 }
 
 impl LeaseTable {
@@ -77,7 +78,6 @@ impl LeaseTable {
         let shown = config.to_string();
         let schema = Schema::new(&config, Purpose::Lease);
         let tables = schema.tables().clone();
-        let retention = config.retention;
         let link = Link::open(Arc::new(config), schema).await.map_err(|error| error.on(shown.clone()))?;
         let server = link.wire().await?.server;
         let listens = match link.config().listen {
@@ -93,8 +93,9 @@ impl LeaseTable {
             lock: lock::Statements::new(&tables),
             pool: pool::Statements::new(&tables),
             look: inspect::Statements::new(&tables),
+            sweep: sweep::Statements::new(&tables),
         });
-        sweep::start(&inner, &tables, retention);
+        sweep::start(&inner);
         Ok(LeaseTable(inner))
     }
 
@@ -104,6 +105,18 @@ impl LeaseTable {
     /// [`ErrorKind::InvalidInput`] outside a Tokio runtime.
     pub fn locks(&self) -> Result<Locks> {
         Locks::new(Backend::lease(self.clone()))
+    }
+
+    /// Forgets now what was of no use for the whole retention time, and says how many rows that were. This goes on in the
+    /// background anyway; one process at a time does it, and while another one does this gives 0.
+    ///
+    /// # Errors
+    /// If the server cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the rest for later.
+    pub async fn sweep(&self) -> Result<u64> {
+        sweep::once(&self.0).await
     }
 
     /// How many statements were sent so far. Each is one round trip and one commit.

@@ -19,58 +19,76 @@ const REST: Duration = Duration::from_secs(60);
 
 static SWEEP: [Type; 3] = [Type::TEXT, Type::INT8, Type::INT8];
 
+#[derive(Debug)]
+pub(super) struct Statements([Statement; 2]);
+
+impl Statements {
+    pub(super) fn new(tables: &Tables) -> Self {
+        Statements([
+            Statement::new(6, include_str!("../sql/lock_sweep.sql"), tables, &SWEEP),
+            Statement::new(7, include_str!("../sql/pool_sweep.sql"), tables, &SWEEP),
+        ])
+    }
+}
+
 /// Begins after a random part of a minute, so that a fleet that starts together does not sweep together. The task ends
 /// with the store.
-pub(super) fn start(store: &Arc<Inner>, tables: &Tables, retention: Duration) {
+pub(super) fn start(store: &Arc<Inner>) {
     let store = Arc::downgrade(store);
-    let sweeps = [
-        Statement::new(6, include_str!("../sql/lock_sweep.sql"), tables, &SWEEP),
-        Statement::new(7, include_str!("../sql/pool_sweep.sql"), tables, &SWEEP),
-    ];
     // A program that lives for a moment may sweep too, or nobody would where there are only such programs.
     let first = if fastrand::u8(..16) == 0 { Duration::ZERO } else { REST.mul_f64(0.2 + fastrand::f64()) };
     tokio::spawn(async move {
         tokio::time::sleep(first).await;
-        loop {
-            for statement in &sweeps {
-                if sweep_table(&store, statement, retention).await.is_none() {
-                    return;
-                }
-            }
+        while walk(&store, PAUSE).await.is_some() {
             tokio::time::sleep(REST.mul_f64(0.5 + fastrand::f64())).await;
         }
     });
 }
 
-/// Walks through a table once. `None`: the store is gone.
-async fn sweep_table(store: &Weak<Inner>, statement: &Statement, retention: Duration) -> Option<()> {
-    let mut after = String::new();
-    loop {
-        let step = {
-            let store = store.upgrade()?;
-            sweep(&store, statement, &after, retention).await
-        };
-        match step {
-            Ok(Some(last)) => after = last,
-            Ok(None) => return Some(()),
-            Err(error) => {
-                tracing::debug!(%error, "cannot sweep the lock tables now");
-                return Some(());
-            }
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
+/// Walks through both tables once, and says how many rows were forgotten.
+pub(super) async fn once(store: &Arc<Inner>) -> Result<u64> {
+    // Only a store that is gone gives nothing, and this one is not.
+    walk(&Arc::downgrade(store), Duration::ZERO).await.unwrap_or(Ok(0))
 }
 
-/// One step: the key that was looked at last, if there are more.
-async fn sweep(
-    store: &Inner,
-    statement: &Statement,
-    after: &str,
-    retention: Duration,
-) -> Result<Option<String>> {
-    let rows = store.link.run(statement, &[&after, &AT_ONCE, &micros(retention)]).await?;
-    let Some(row) = rows.first() else { return Ok(None) };
-    let (last, seen): (Option<String>, i64) = (get(row, "last")?, get(row, "seen")?);
-    Ok(last.filter(|_| seen == AT_ONCE))
+/// `None`: the store is gone.
+async fn walk(store: &Weak<Inner>, pause: Duration) -> Option<Result<u64>> {
+    let mut forgotten = 0;
+    for table in 0..2 {
+        let mut after = String::new();
+        loop {
+            let step = {
+                let store = store.upgrade()?;
+                step(&store, &store.sweep.0[table], &after).await
+            };
+            match step {
+                Ok(step) => {
+                    forgotten += step.deleted;
+                    let Some(last) = step.more_after else { break };
+                    after = last;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "cannot sweep the lock tables now");
+                    return Some(Err(error));
+                }
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+    Some(Ok(forgotten))
+}
+
+struct Step {
+    deleted: u64,
+    /// The key that was looked at last, if there are more.
+    more_after: Option<String>,
+}
+
+async fn step(store: &Inner, statement: &Statement, after: &str) -> Result<Step> {
+    let retention = micros(store.link.config().retention);
+    let rows = store.link.run(statement, &[&after, &AT_ONCE, &retention]).await?;
+    let Some(row) = rows.first() else { return Ok(Step { deleted: 0, more_after: None }) };
+    let (seen, deleted): (i64, i64) = (get(row, "seen")?, get(row, "deleted")?);
+    let last: Option<String> = get(row, "last")?;
+    Ok(Step { deleted: deleted.unsigned_abs(), more_after: last.filter(|_| seen == AT_ONCE) })
 }

@@ -148,8 +148,8 @@ impl Link {
                 continue;
             }
             if failure::is_read_only(&error) {
-                // Somebody else may be the primary by now.
-                wire.cut();
+                // Somebody else may be the primary by now. What is under way on this connection comes to its end.
+                self.state.lock().await.wire.take_if(|current| Arc::ptr_eq(current, &wire));
             }
             return Err(failure::of_statement(&error));
         }

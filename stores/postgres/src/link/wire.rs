@@ -125,6 +125,8 @@ impl Wire {
 
     /// Ends the connection at once, whatever is under way on it.
     pub(crate) fn cut(&self) {
+        // Nobody may take it for open before its task has noticed.
+        self.ended.cancel();
         self.driver.abort();
     }
 
@@ -156,7 +158,11 @@ impl Wire {
         }
     }
 
-    async fn run_once(
+    /// Runs a statement once, in one round trip, whatever comes of it.
+    ///
+    /// # Cancel safety
+    /// As for [`run`](Wire::run).
+    pub(crate) async fn run_once(
         &self,
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],

@@ -1,9 +1,14 @@
 //! What the tests share: one server for a test program, and a corner of it for each test.
 #![allow(dead_code)]
 
+use std::future::Future;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
+use distlock_core::store::{Backend, StoreUrl};
+use distlock_core::{Locks, Options};
+use distlock_postgres::{ADVISORY_DRIVER, AdvisoryLocks, LEASE_DRIVER, LeaseTable, PostgresConfig};
 use distlock_testkit::servers::PostgresServer;
 
 /// The server that the tests of a program share. It ends with the program.
@@ -38,5 +43,51 @@ impl Corner {
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = '{}'",
             self.schema
         ));
+    }
+
+    /// How many sessions of this corner there are.
+    pub(crate) fn sessions(&self, server: &PostgresServer) -> usize {
+        let count =
+            format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}'", self.schema);
+        server.value(&count).parse().expect("a number")
+    }
+}
+
+pub(crate) async fn backend(url: &str) -> distlock_core::Result<Backend> {
+    let url = StoreUrl::parse(url)?;
+    let driver = if url.scheme().contains("advisory") { &ADVISORY_DRIVER } else { &LEASE_DRIVER };
+    (driver.connect)(url).await
+}
+
+pub(crate) async fn locks(url: &str) -> Locks {
+    Locks::new(backend(url).await.expect("a connection")).expect("an engine")
+}
+
+pub(crate) async fn lease_table(url: &str) -> LeaseTable {
+    LeaseTable::connect(PostgresConfig::from_url(url).expect("a good URL")).await.expect("a connection")
+}
+
+pub(crate) async fn advisory_locks(url: &str) -> AdvisoryLocks {
+    AdvisoryLocks::connect(PostgresConfig::from_url(url).expect("a good URL")).await.expect("a connection")
+}
+
+pub(crate) fn expiry(seconds: f64) -> Options {
+    Options::new().expiry(Duration::from_secs_f64(seconds)).expect("a good expiry")
+}
+
+/// Fails if something does not end in time.
+pub(crate) async fn within<T>(what: &str, limit: Duration, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(limit, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("did not happen within {limit:?}: {what}"),
+    }
+}
+
+/// Looks until it is so.
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so().await {
+        assert!(begun.elapsed() < Duration::from_secs(20), "did not come true: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

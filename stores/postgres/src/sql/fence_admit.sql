@@ -1,0 +1,6 @@
+-- Lets a token pass that is at least the highest seen. No row: it is stale. Either way the row stays locked until the
+-- transaction ends, so that writers of one resource come one after the other.
+INSERT INTO {fence} AS f (resource, token)
+VALUES ($1, $2)
+ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE f.token <= EXCLUDED.token
+RETURNING f.token

@@ -1,0 +1,187 @@
+//! The lease table over a network that loses, delays and cuts; and a server that stands still or closes idle sessions.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Corner, eventually, expiry, lease_table, locks, server, within};
+use distlock_core::store::{Attempt, Backend, Claim, Lease, LeaseStore, Query, Released};
+use distlock_core::{ErrorKind, FencingToken, Kind, LockIds, Locks, Resource};
+use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
+use distlock_testkit::servers::PostgresServer;
+
+const LIMIT: Duration = Duration::from_secs(15);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_whose_reply_is_lost_on_the_wire_is_recognised() {
+    let corner = Corner::new();
+    let proxy = Proxy::start(server().addr());
+    let through = locks(&corner.url("postgres", &proxy.through(&server().url()))).await;
+    let other = locks(&corner.url("postgres", &server().url())).await;
+    for (kind, words) in [("mutex", "INSERT INTO"), ("semaphore", "acquire")] {
+        for _ in 0..2 {
+            proxy.lose_reply_to(words, AfterLoss::Close);
+            let guard = match kind {
+                "mutex" => within("a grant", LIMIT, through.mutex("lost").acquire().into_future()).await,
+                _ => within("a grant", LIMIT, through.semaphore("lost", 1).acquire().into_future()).await,
+            };
+            let guard = guard.unwrap();
+            let found = other.inspect(&Query::named("lost")).await.unwrap();
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].holders[0].lock_id, *guard.lock_id());
+            guard.release().await.unwrap();
+            eventually("nothing is left", async || {
+                other.inspect(&Query::named("lost")).await.unwrap().is_empty()
+            })
+            .await;
+            proxy.pass();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_connection_costs_neither_the_lock_nor_the_next_request() {
+    let corner = Corner::new();
+    let proxy = Proxy::start(server().addr());
+    let through = locks(&corner.url("postgres", &proxy.through(&server().url()))).await;
+    let through = through.with_options(expiry(1.5));
+    let held = through.mutex("kept").acquire().await.unwrap();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(4) {
+        proxy.cut();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!held.is_lost(), "{:?}", held.lost().await);
+    }
+    held.release().await.ok();
+    through.mutex("next").acquire().await.unwrap().release().await.unwrap();
+}
+
+/// Half-open: what we send arrives, what comes back does not, and nobody is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_fell_silent_is_left_for_a_new_one() {
+    let corner = Corner::new();
+    let proxy = Proxy::start(server().addr());
+    let through = locks(&corner.url("postgres", &proxy.through(&server().url()))).await;
+    through.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    proxy.black_hole(Direction::ToClient);
+    let begun = Instant::now();
+    let options = distlock_core::Options::new().request_timeout(Duration::from_secs(1)).unwrap();
+    let patient = through.with_options(options);
+    let error =
+        within("an answer", LIMIT, patient.mutex("unheard").acquire().into_future()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    proxy.pass();
+    within("a grant", LIMIT, async {
+        loop {
+            match through.mutex("heard").acquire().await {
+                Ok(guard) => return guard.release().await,
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+            }
+        }
+    })
+    .await
+    .unwrap();
+    // What was granted unheard was taken back.
+    let direct = locks(&corner.url("postgres", &server().url())).await;
+    drop(within("the lock", LIMIT, direct.mutex("unheard").acquire().into_future()).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_is_an_error_and_not_contention() {
+    let own = PostgresServer::start();
+    let through = locks(&Corner::new().url("postgres", &own.url())).await;
+    let options = distlock_core::Options::new().request_timeout(Duration::from_millis(500)).unwrap();
+    let through = through.with_options(options);
+    let held = through.mutex("held").acquire().await.unwrap();
+    own.freeze();
+    let begun = Instant::now();
+    for _ in 0..2 {
+        let error = through.mutex("m").acquire().timeout(Duration::from_millis(200)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    }
+    assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
+    own.thaw();
+    within("a grant", LIMIT, async {
+        loop {
+            if let Ok(guard) = through.mutex("m").acquire().await {
+                return guard.release().await;
+            }
+        }
+    })
+    .await
+    .unwrap();
+    assert!(!held.is_lost());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_the_server_closes_when_idle_is_made_again_unnoticed() {
+    let corner = Corner::new();
+    let (url, schema) = (corner.url("postgres", &server().url()), &corner.schema);
+    // The setting is the role's, so that every session of it has it.
+    server().sql(&format!(
+        "CREATE ROLE {schema} LOGIN SUPERUSER; ALTER ROLE {schema} SET idle_session_timeout = 150"
+    ));
+    let through = locks(&url.replace("//postgres@", &format!("//{schema}@"))).await;
+    for round in 0..3 {
+        let guard = through.mutex("now and then").acquire().await.unwrap();
+        eventually("the server closed it", async || corner.sessions(server()) == 0).await;
+        guard.release().await.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        eventually("the server closed it", async || corner.sessions(server()) == 0).await;
+    }
+}
+
+/// Dropping a future at any moment leaves the shared connection as good as it was.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_given_up_half_way_do_not_mix_up_the_answers_of_others() {
+    let corner = Corner::new();
+    let store = lease_table(&corner.url("postgres", &server().url())).await;
+    let ids = LockIds::new("dropped");
+    let claim = |name: String| Claim {
+        resource: Resource::new(Kind::Mutex, name).unwrap(),
+        lock_id: ids.next(),
+        weight: 1,
+        capacity: 1,
+        expiry: Duration::from_secs(60),
+        waiting: None,
+        in_turn: false,
+    };
+    for round in 0..200_u64 {
+        let given_up = claim(format!("dropped/{round}"));
+        let hurried = store.try_acquire(std::slice::from_ref(&given_up));
+        let limit = Duration::from_micros(round * 5 % 1000);
+        let _ = tokio::time::timeout(limit, hurried).await;
+        let kept = claim(format!("kept/{round}"));
+        let answers = store.try_acquire(std::slice::from_ref(&kept)).await.unwrap();
+        assert!(matches!(answers[..], [Ok(Attempt::Granted { .. })]), "round {round}: {answers:?}");
+        let lease = Lease::of(&kept, FencingToken::new(1));
+        let answers = store.release(std::slice::from_ref(&lease)).await.unwrap();
+        assert!(matches!(answers[..], [Ok(Released::Done { .. })]), "round {round}: {answers:?}");
+    }
+    assert_eq!(corner.sessions(server()), 1, "one connection was enough");
+}
+
+/// What nobody waits for costs two statements and one connection; only who waits gets a second one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_connection_is_there_only_while_somebody_waits() {
+    let corner = Corner::new();
+    let url = corner.url("postgres", &server().url());
+    let store = lease_table(&url).await;
+    let one = Locks::new(Backend::lease(store.clone())).unwrap();
+    one.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    let before = store.statements();
+    for n in 0..10 {
+        one.mutex(format!("alone/{n}")).acquire().await.unwrap().release().await.unwrap();
+    }
+    assert_eq!(store.statements() - before, 20, "two statements a cycle");
+    assert_eq!(corner.sessions(server()), 1);
+    let held = one.mutex("waited for").acquire().await.unwrap();
+    let other = locks(&url).await;
+    let waiting =
+        tokio::spawn(async move { other.mutex("waited for").acquire().await.unwrap().release().await });
+    eventually("a connection that listens", async || corner.sessions(server()) == 3).await;
+    held.release().await.unwrap();
+    waiting.await.unwrap().unwrap();
+    eventually("the waiter's connections are gone", async || corner.sessions(server()) == 1).await;
+}

@@ -1,0 +1,99 @@
+//! TLS: whom to believe, and that everything works through it: statements, messages, and cancelling.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use common::{Corner, backend, locks, within};
+use distlock_core::ErrorKind;
+use distlock_testkit::servers::{DataFolder, PostgresServer};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+struct Encrypted {
+    server: PostgresServer,
+    /// With the certificate of whoever signed the server's.
+    folder: DataFolder,
+}
+
+/// A server with a certificate for 127.0.0.1.
+fn start() -> Encrypted {
+    let folder = DataFolder::create();
+    let ca_key = KeyPair::generate().unwrap();
+    let mut ca = CertificateParams::new([]).unwrap();
+    ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca_certificate = ca.self_signed(&ca_key).unwrap();
+    folder.write("ca.pem", &ca_certificate.pem());
+    let issuer = Issuer::new(ca, ca_key);
+    let key = KeyPair::generate().unwrap();
+    let certificate =
+        CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    folder.write("server.pem", &certificate.pem());
+    let key = folder.write("server.key", &key.serialize_pem());
+    fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let server = PostgresServer::configure()
+        .setting("ssl", "on")
+        .setting("ssl_cert_file", &path("server.pem"))
+        .setting("ssl_key_file", &path("server.key"))
+        .start();
+    Encrypted { server, folder }
+}
+
+impl Encrypted {
+    fn url(&self, scheme: &str, tls: &str) -> String {
+        let tls = tls.replace("CA", &self.folder.path().join("ca.pem").display().to_string());
+        format!("{}&{tls}", Corner::new().url(scheme, &self.server.url()))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_believed_as_far_as_the_mode_says() {
+    let encrypted = start();
+    for tls in [
+        "sslmode=require",
+        "sslmode=verify-ca&sslrootcert=CA",
+        "sslmode=verify-full&sslrootcert=CA",
+        "sslmode=prefer",
+    ] {
+        let url = encrypted.url("postgres", tls);
+        let through = locks(&url).await;
+        assert!(through.capabilities().push, "{tls}: taken for a pooler");
+        through.mutex("m").acquire().await.unwrap().release().await.unwrap();
+        let schema = url.split("distlock.schema=").nth(1).unwrap().split('&').next().unwrap().to_owned();
+        let encrypted_now = format!(
+            "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE application_name = '{schema}'"
+        );
+        assert_eq!(encrypted.server.value(&encrypted_now), "t", "{tls}");
+    }
+    drop(locks(&encrypted.url("postgres", "sslmode=disable")).await);
+    // The system's root certificates do not know who signed it.
+    let error = backend(&encrypted.url("postgres", "sslmode=verify-full")).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::InvalidInput), "{error}");
+
+    let by_name =
+        encrypted.url("postgres", "sslmode=verify-full&sslrootcert=CA").replace("127.0.0.1", "localhost");
+    let error = backend(&by_name).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let by_signer =
+        encrypted.url("postgres", "sslmode=verify-ca&sslrootcert=CA").replace("127.0.0.1", "localhost");
+    drop(locks(&by_signer).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_and_giving_up_work_through_tls() {
+    let encrypted = start();
+    for scheme in ["postgres", "postgres+advisory"] {
+        let url = encrypted.url(scheme, "sslmode=verify-full&sslrootcert=CA");
+        let (one, other) = (locks(&url).await, locks(&url).await);
+        let held = one.mutex("m").acquire().await.unwrap();
+        let error = other.mutex("m").acquire().timeout(Duration::from_millis(100)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        let waiting = tokio::spawn(async move { other.mutex("m").acquire().await.unwrap().release().await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        held.release().await.unwrap();
+        within("a turn", Duration::from_secs(10), waiting).await.unwrap().unwrap();
+    }
+}
