@@ -117,7 +117,7 @@ impl SessionStore for FileStore {
                 hold.map(Hold::Mutex)
             }
             RecordKind::Pool => {
-                check_weight(claim).map_err(complete)?;
+                claim.check_weight().map_err(complete)?;
                 let hold = pool::acquire(&self.shared, claim, withdraw).await.map_err(complete)?;
                 hold.map(Hold::Pool)
             }
@@ -134,14 +134,4 @@ impl SessionStore for FileStore {
         drop(hold);
         Ok(())
     }
-}
-
-/// More than there is would wait for ever.
-fn check_weight(claim: &Claim) -> Result<()> {
-    if (1..=claim.capacity).contains(&claim.weight) {
-        return Ok(());
-    }
-    let what =
-        format!("a weight of {} is not between 1 and the capacity of {}", claim.weight, claim.capacity);
-    Err(Error::new(ErrorKind::InvalidInput, what).advise("ask for fewer, or raise the capacity everywhere"))
 }

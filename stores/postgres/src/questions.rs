@@ -112,20 +112,6 @@ impl Questions {
     }
 }
 
-/// What is wrong with a claim, whatever the state of its pool.
-pub(crate) fn check(claim: &Claim) -> Result<()> {
-    let (weight, capacity) = (claim.weight, claim.capacity);
-    if weight > 0 && weight <= capacity && i32::try_from(capacity).is_ok() {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::InvalidInput,
-        format!("a weight of {weight} is not between 1 and the capacity of {capacity}"),
-    )
-    .about(&claim.resource)
-    .advise("ask for at least one permit and for no more than there are"))
-}
-
 /// What a row says of a claim; `None` if nothing was written and it must be asked again.
 pub(crate) fn attempt(row: &Row, claim: &Claim) -> Result<Option<Attempt>> {
     if !get::<bool>(row, "fits")? {

@@ -159,7 +159,7 @@ impl LeaseStore for RedisStore {
             ..inner.request(&ACQUIRE, inner.patience(shortest))
         };
         let mut answers: Vec<Result<Attempt>> = Vec::with_capacity(claims.len());
-        let checked: Vec<Result<()>> = claims.iter().map(verbs::check).collect();
+        let checked: Vec<Result<()>> = claims.iter().map(Claim::check_weight).collect();
         let sound = claims.iter().zip(&checked).filter(|(_, checked)| checked.is_ok());
         let items = sound.map(|(claim, _)| {
             let lock = claim.resource.kind().record() == distlock_core::RecordKind::Lock;

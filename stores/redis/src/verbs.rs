@@ -35,20 +35,6 @@ fn is_lock(resource: &Resource) -> bool {
     resource.kind().record() == RecordKind::Lock
 }
 
-/// What is wrong with a claim, whatever the state of the store.
-pub(crate) fn check(claim: &Claim) -> Result<()> {
-    let (weight, capacity) = (claim.weight, claim.capacity);
-    if is_lock(&claim.resource) || (weight > 0 && weight <= capacity) {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::InvalidInput,
-        format!("a weight of {weight} is not between 1 and the capacity of {capacity}"),
-    )
-    .about(&claim.resource)
-    .advise("ask for at least one permit and for no more than there are"))
-}
-
 /// A claim. `push`: whether a release may grant to it, so that a message is all it needs.
 pub(crate) fn claim_item<'a>(keys: &'a Keys, claim: &'a Claim, push: bool) -> Item<'a> {
     let lock = is_lock(&claim.resource);

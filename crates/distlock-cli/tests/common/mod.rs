@@ -29,8 +29,8 @@ pub(crate) struct Place {
 impl Place {
     pub(crate) fn new() -> Self {
         // What a test program was started with would be handed on to the programs it starts, and a script's background
-        // jobs are started deaf to these two. A signal with a handler is handed on as if nobody had touched it.
-        for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+        // jobs are started deaf to some of these. A signal with a handler is handed on as if nobody had touched it.
+        for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
             signal_hook::flag::register_conditional_default(signal as i32, Arc::new(AtomicBool::new(true)))
                 .unwrap();
         }

@@ -35,7 +35,7 @@ impl Table {
     pub(super) fn try_acquire(&mut self, claim: &Claim, now: Moment, wakes: &mut Wakes) -> Result<Attempt> {
         let kind = claim.resource.kind().record();
         if kind == RecordKind::Pool {
-            PoolRecord::check(claim)?;
+            claim.check_weight()?;
         }
         self.purge(now, wakes);
         if !self.records.contains_key(&claim.resource) {

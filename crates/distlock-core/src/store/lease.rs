@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::{Store, WakeStream};
-use crate::error::Result;
-use crate::resource::{FencingToken, LockId, Resource};
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::{FencingToken, LockId, Resource, WRITER_WEIGHT};
 
 /// One answer for each item of a request, in the order of the request; or one error for all of them.
 /// An item that fails alone gets an error of its own.
@@ -63,6 +63,24 @@ pub struct Claim {
     /// For a lock record: do not take a free lock past somebody who registered before us. Pools never do,
     /// whatever this says. A store for which this is not one step may ignore it: it is about order, not safety.
     pub in_turn: bool,
+}
+
+impl Claim {
+    /// Whether there can ever be as much as this, whatever the state of the store: the first thing that a store of
+    /// pools asks, since a claim for more than there is would wait for ever.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if not.
+    pub fn check_weight(&self) -> Result<()> {
+        let Claim { weight, capacity, .. } = *self;
+        if (1..=capacity).contains(&weight) && capacity <= WRITER_WEIGHT {
+            return Ok(());
+        }
+        let what = format!("a weight of {weight} is not between 1 and the capacity of {capacity}");
+        Err(Error::new(ErrorKind::InvalidInput, what)
+            .about(&self.resource)
+            .advise("ask for at least one permit and for no more than there are"))
+    }
 }
 
 /// How a claim waits.

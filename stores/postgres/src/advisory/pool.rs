@@ -48,7 +48,7 @@ pub(super) async fn acquire(
     claim: &Claim,
     withdraw: &CancellationToken,
 ) -> Result<Option<SessionHold>> {
-    questions::check(claim)?;
+    claim.check_weight()?;
     let home = store.home().await?;
     let key = Key::of(&claim.resource, home.seat.wire.server.utf8);
     let mut claim = claim.clone();

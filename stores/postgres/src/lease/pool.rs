@@ -32,7 +32,7 @@ async fn ask(store: &Inner, questions: &Questions) -> Result<Vec<Row>> {
 /// No two of the claims may have the same pool and lock id.
 pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<Result<Attempt>>> {
     let mut answers: Vec<Option<Result<Attempt>>> =
-        claims.iter().map(|claim| questions::check(claim).err().map(Err)).collect();
+        claims.iter().map(|claim| claim.check_weight().err().map(Err)).collect();
     for _ in 0..RACES {
         let open: Vec<usize> = (0..claims.len()).filter(|at| answers[*at].is_none()).collect();
         if open.is_empty() {

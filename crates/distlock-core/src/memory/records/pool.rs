@@ -36,20 +36,6 @@ impl PoolRecord {
         PoolRecord { capacity: 0, holders: Vec::new(), queue: VecDeque::new(), memory: Memory::new(now) }
     }
 
-    /// What is wrong with a claim, whatever the state of its pool.
-    pub(in crate::memory) fn check(claim: &Claim) -> Result<()> {
-        let (weight, capacity) = (claim.weight, claim.capacity);
-        if weight > 0 && weight <= capacity {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::InvalidInput,
-            format!("a weight of {weight} is not between 1 and the capacity of {capacity}"),
-        )
-        .about(&claim.resource)
-        .advise("ask for at least one permit and for no more than there are"))
-    }
-
     pub(in crate::memory) fn try_acquire(
         &mut self,
         claim: &Claim,
