@@ -35,6 +35,13 @@ pub(crate) const ALL: &[Contestant] = &[
         most_held: usize::MAX,
     },
     Contestant {
+        name: "postgres-advisory",
+        setup: "advisory locks; nothing waits for the disk",
+        start: || postgres("postgres+advisory"),
+        // The server's lock table has room for max_locks_per_transaction × max_connections: 64 × 300.
+        most_held: 15_000,
+    },
+    Contestant {
         name: "mongodb",
         setup: "replica set of one, write concern majority with journal",
         start: mongodb,

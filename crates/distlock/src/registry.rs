@@ -11,6 +11,8 @@ static DRIVERS: &[&Driver] = &[
     &distlock_mongodb::DRIVER,
     #[cfg(feature = "postgres")]
     &distlock_postgres::LEASE_DRIVER,
+    #[cfg(feature = "postgres")]
+    &distlock_postgres::ADVISORY_DRIVER,
     #[cfg(feature = "redis")]
     &distlock_redis::DRIVER,
 ];

@@ -60,9 +60,12 @@ fn of_server(code: &SqlState, said: &str) -> Error {
         "42501" => Error::new(ErrorKind::Denied, said).advise(
             "let the owner of the database run what `distlock schema` prints, and grant the role its rights",
         ),
-        "53100" | "53200" | "53400" => {
+        "53100" | "53400" => {
             Error::new(ErrorKind::Exhausted, said).with_retry(true).advise("make room on the server")
         }
+        "53200" => Error::new(ErrorKind::Exhausted, said).with_retry(true).advise(
+            "raise max_locks_per_transaction on the server if its lock table is full, or give it memory",
+        ),
         "53300" => Error::new(ErrorKind::Exhausted, said)
             .with_retry(true)
             .advise("raise max_connections on the server, or put PgBouncer in front of it"),

@@ -61,7 +61,6 @@ mod statement;
 mod tls;
 mod values;
 
-// Advisory locks are not in the registry yet: a dropped acquisition can leave the next one waiting.
 pub use advisory::{ADVISORY_DRIVER, AdvisoryKey, AdvisoryLocks, TransactionLocks};
 pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, KeyScheme, Listen, PostgresConfig};
 pub use fence::Fence;

@@ -1,6 +1,4 @@
 //! Advisory locks when sessions die, stand still, or are shared by many.
-//!
-//! All schemas of a database share its advisory locks, so that each test has names of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -12,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{Corner, advisory_locks, eventually, locks, server, within};
 use distlock_core::store::{Backend, LossReason, Query};
 use distlock_core::{ErrorKind, Kind, Locks};
-use distlock_postgres::AdvisoryKey;
+use distlock_postgres::{AdvisoryKey, AdvisoryLocks, PostgresConfig};
 use distlock_testkit::proxy::{Direction, Proxy};
 use distlock_testkit::servers::{PostgresPair, PostgresServer};
 
@@ -24,8 +22,8 @@ async fn a_session_that_is_ended_turns_its_guards_lost_at_once_and_frees_everyth
     let url = corner.url("postgres+advisory", &server().url());
     let (holder, other) = (locks(&url).await, locks(&url).await);
     let guards = [
-        holder.mutex("ended/m").acquire().await.unwrap(),
-        holder.rw_lock("ended/r").read().await.unwrap(),
+        holder.mutex("m").acquire().await.unwrap(),
+        holder.rw_lock("r").read().await.unwrap(),
         holder.semaphore("s", 2).acquire_many(2).await.unwrap(),
     ];
     let begun = Instant::now();
@@ -36,7 +34,7 @@ async fn a_session_that_is_ended_turns_its_guards_lost_at_once_and_frees_everyth
     }
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     // Whoever asks next is given a new session, unnoticed.
-    for (kind, guard) in [(Kind::Mutex, "ended/m"), (Kind::RwLock, "ended/r"), (Kind::Semaphore, "s")] {
+    for (kind, guard) in [(Kind::Mutex, "m"), (Kind::RwLock, "r"), (Kind::Semaphore, "s")] {
         let taken = match kind {
             Kind::Mutex => other.mutex(guard).acquire().await,
             Kind::RwLock => other.rw_lock(guard).write().await,
@@ -47,7 +45,7 @@ async fn a_session_that_is_ended_turns_its_guards_lost_at_once_and_frees_everyth
     for guard in guards {
         assert!(guard.release().await.is_err());
     }
-    holder.mutex("ended/m").acquire().await.unwrap().release().await.unwrap();
+    holder.mutex("m").acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -110,12 +108,12 @@ async fn a_holder_that_is_cut_off_is_lost_before_somebody_else_has_the_lock() {
     let short = |url: String| format!("{url}&distlock.session_timeout=2");
     let cut_off = locks(&short(corner.url("postgres+advisory", &proxy.through(&server().url())))).await;
     let other = locks(&short(corner.url("postgres+advisory", &server().url()))).await;
-    let held = cut_off.mutex("cut off/m").acquire().await.unwrap();
+    let held = cut_off.mutex("m").acquire().await.unwrap();
     let permit = cut_off.semaphore("s", 1).acquire().await.unwrap();
     let heir = tokio::spawn({
         let other = other.clone();
         async move {
-            let mutex = other.mutex("cut off/m").acquire().await.unwrap();
+            let mutex = other.mutex("m").acquire().await.unwrap();
             (mutex, Instant::now())
         }
     });
@@ -143,12 +141,12 @@ async fn a_server_whose_answers_are_lost_turns_the_guards_lost() {
         corner.url("postgres+advisory", &proxy.through(&server().url()))
     );
     let through = locks(&url).await;
-    let held = through.mutex("unheard/m").acquire().await.unwrap();
+    let held = through.mutex("m").acquire().await.unwrap();
     proxy.black_hole(Direction::ToClient);
     within("the loss", LIMIT, held.lost()).await;
     proxy.pass();
     let direct = locks(&corner.url("postgres+advisory", &server().url())).await;
-    drop(within("the lock", LIMIT, direct.mutex("unheard/m").acquire().into_future()).await.unwrap());
+    drop(within("the lock", LIMIT, direct.mutex("m").acquire().into_future()).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -163,8 +161,8 @@ async fn settings_of_the_role_that_end_sessions_and_statements_end_neither_holds
     let url =
         corner.url("postgres+advisory", &server().url()).replace("//postgres@", &format!("//{schema}@"));
     let (holder, other) = (locks(&url).await, locks(&url).await);
-    let held = holder.mutex("not ended/m").acquire().await.unwrap();
-    let waiting = tokio::spawn(async move { other.mutex("not ended/m").acquire().await });
+    let held = holder.mutex("m").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { other.mutex("m").acquire().await });
     tokio::time::sleep(Duration::from_millis(600)).await;
     assert!(!held.is_lost() && !waiting.is_finished());
     held.release().await.unwrap();
@@ -218,20 +216,17 @@ async fn readers_that_share_a_connection_do_not_starve_a_writer() {
     let corner = Corner::new();
     let url = corner.url("postgres+advisory", &server().url());
     let (readers, writer) = (locks(&url).await, locks(&url).await);
-    let first = readers.rw_lock("not starved/r").read().await.unwrap();
-    let writing = tokio::spawn(async move { writer.rw_lock("not starved/r").write().await.unwrap().token() });
+    let first = readers.rw_lock("r").read().await.unwrap();
+    let writing = tokio::spawn(async move { writer.rw_lock("r").write().await.unwrap().token() });
     eventually("the writer waits", async || {
-        let found = readers.inspect(&Query::named("not starved/r")).await.unwrap();
+        let found = readers.inspect(&Query::named("r")).await.unwrap();
         found.first().is_some_and(|record| record.waiters.len() == 1)
     })
     .await;
-    assert!(
-        readers.rw_lock("not starved/r").try_read().await.unwrap().is_none(),
-        "a reader passed the writer"
-    );
+    assert!(readers.rw_lock("r").try_read().await.unwrap().is_none(), "a reader passed the writer");
     let late = tokio::spawn({
         let readers = readers.clone();
-        async move { readers.rw_lock("not starved/r").read().await.unwrap().token() }
+        async move { readers.rw_lock("r").read().await.unwrap().token() }
     });
     first.release().await.unwrap();
     let (written, read) = (writing.await.unwrap(), within("the late reader", LIMIT, late).await.unwrap());
@@ -244,15 +239,15 @@ async fn waits_that_are_given_up_leave_nothing_on_the_server() {
     let corner = Corner::new();
     let url = corner.url("postgres+advisory", &server().url());
     let (holder, other) = (locks(&url).await, locks(&url).await);
-    let held = holder.mutex("given up/m").acquire().await.unwrap();
+    let held = holder.mutex("m").acquire().await.unwrap();
     let permits = holder.semaphore("s", 1).acquire().await.unwrap();
     for round in 0..30_u64 {
         let limit = Duration::from_millis(round % 10);
-        let error = other.mutex("given up/m").acquire().timeout(limit).await.unwrap_err();
+        let error = other.mutex("m").acquire().timeout(limit).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         let _ = tokio::time::timeout(limit, other.semaphore("s", 1).acquire().into_future()).await;
     }
-    for name in ["given up/m", "s"] {
+    for name in ["m", "s"] {
         eventually("nobody waits", async || {
             let found = holder.inspect(&Query::named(name)).await.unwrap();
             found.iter().all(|record| record.waiters.is_empty())
@@ -265,7 +260,7 @@ async fn waits_that_are_given_up_leave_nothing_on_the_server() {
     eventually("no session waits", async || server().value(&waiting) == "0").await;
     held.release().await.unwrap();
     permits.release().await.unwrap();
-    other.mutex("given up/m").acquire().await.unwrap().release().await.unwrap();
+    other.mutex("m").acquire().await.unwrap().release().await.unwrap();
     other.semaphore("s", 1).acquire().await.unwrap().release().await.unwrap();
 }
 
@@ -297,18 +292,32 @@ async fn raw_keys_are_those_of_other_programs() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
 
-/// The documented key of a name is the key that is locked.
+/// The documented key of a name is the key that is locked; and a schema is a world of its own.
 #[tokio::test]
 async fn the_key_of_a_name_is_the_one_that_is_documented() {
+    const NAME: &str = "größe/42";
     let corner = Corner::new();
-    let through = locks(&corner.url("postgres+advisory", &server().url())).await;
-    let guard = through.mutex("größe/42").acquire().await.unwrap();
-    let AdvisoryKey::One(key) = AdvisoryKey::of(Kind::Mutex, "größe/42") else { panic!("one number") };
-    let computed = "SELECT ('x' || left(encode(sha256(convert_to('distlock:mutex:größe/42', 'UTF8')), 'hex'), 16))::bit(64)::bigint";
-    assert_eq!(server().value(computed), key.to_string());
-    assert_eq!(server().value(&format!("SELECT pg_try_advisory_lock({key})")), "f");
-    guard.release().await.unwrap();
-    assert_eq!(server().value(&format!("SELECT pg_try_advisory_lock({key})")), "t");
+    let ours = corner.url("postgres+advisory", &server().url());
+    let usual = server().url().replacen("postgres", "postgres+advisory", 1);
+    let (ours, usual) = (PostgresConfig::from_url(&ours).unwrap(), PostgresConfig::from_url(&usual).unwrap());
+    let mut guards = Vec::new();
+    for (config, within) in [(ours, format!("{}.distribute_lock:", corner.schema)), (usual, String::new())] {
+        let AdvisoryKey::One(key) = AdvisoryKey::within(&config, Kind::Mutex, NAME) else {
+            panic!("one number")
+        };
+        let computed = format!(
+            "SELECT ('x' || left(encode(sha256(convert_to('distlock:{within}mutex:{NAME}', 'UTF8')), 'hex'), 16))::bit(64)::bigint"
+        );
+        assert_eq!(server().value(&computed), key.to_string());
+        let through = Locks::new(Backend::session(AdvisoryLocks::connect(config).await.unwrap())).unwrap();
+        let guard = through.mutex(NAME).try_acquire().await.unwrap().expect("another world");
+        assert_eq!(server().value(&format!("SELECT pg_try_advisory_lock({key})")), "f");
+        guards.push((key, guard));
+    }
+    for (key, guard) in guards {
+        guard.release().await.unwrap();
+        assert_eq!(server().value(&format!("SELECT pg_try_advisory_lock({key})")), "t");
+    }
 }
 
 /// Sixteen clients and one name: tokens are drawn after the lock is granted, so they come in its order.

@@ -43,20 +43,15 @@ mod advisory_locks {
     struct AdvisoryLocks(Corner);
 
     impl AdvisoryLocks {
-        /// A database of its own, because all schemas of one share its advisory locks; and sessions that end soon when
-        /// their client stands still.
+        /// Sessions that end soon when their client stands still.
         fn url(&self) -> String {
-            let server = server().url();
-            let url = format!("{}{}", server.strip_suffix("postgres").unwrap(), self.0.schema);
-            format!("{}&distlock.session_timeout=2", self.0.url("postgres+advisory", &url))
+            format!("{}&distlock.session_timeout=2", self.0.url("postgres+advisory", &server().url()))
         }
     }
 
     impl Fixture for AdvisoryLocks {
         async fn open() -> Self {
-            let corner = Corner::new();
-            server().sql(&format!("CREATE DATABASE {}", corner.schema));
-            AdvisoryLocks(corner)
+            AdvisoryLocks(Corner::new())
         }
 
         async fn connect(&self) -> Backend {

@@ -99,7 +99,7 @@ pub(super) async fn find(store: &Inner, query: &Query) -> Result<Vec<Record>> {
             for kind in [Kind::Mutex, Kind::RwLock].into_iter().filter(|kind| wanted(*kind)) {
                 let resource = Resource::new(kind, name.as_str())?;
                 // With raw keys a name that is no number is nobody's.
-                let Ok(key) = AdvisoryKey::of_resource(&resource, store.config.keys) else { continue };
+                let Ok(key) = AdvisoryKey::of_resource(&resource, &store.config) else { continue };
                 let mut seen = look(store, Some(key)).await?;
                 // A raw key may be used as either kind; others use it as none.
                 seen.retain(|seen| seen.kind.is_none_or(|theirs| theirs == kind));
@@ -159,7 +159,7 @@ fn record(kind: Kind, name: Option<String>, key: AdvisoryKey, seen: &[Seen]) -> 
 
 /// Ends the sessions that hold it, and waits until they are gone.
 pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
-    let key = AdvisoryKey::of_resource(resource, store.config.keys)?;
+    let key = AdvisoryKey::of_resource(resource, &store.config)?;
     let mut holding = look(store, Some(key)).await?;
     holding.retain(|seen| seen.granted);
     let home = store.home().await?;

@@ -5,7 +5,8 @@ use std::fmt;
 use distlock_core::{Error, ErrorKind, Kind, Resource, Result};
 use sha2::{Digest, Sha256};
 
-use crate::config::KeyScheme;
+use crate::config::{KeyScheme, PostgresConfig};
+use crate::identifier::Identifier;
 
 /// The key of an advisory lock: one number of 64 bits or two of 32. The two sorts never meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +21,9 @@ impl AdvisoryKey {
     /// The key of a name: the first eight bytes, as a big-endian number, of the SHA-256 hash of `distlock:`, the kind,
     /// `:` and the name. Two names of ten thousand million meet with a chance of one in three hundred.
     ///
+    /// So for those who leave `distlock.schema` and `distlock.table` as they are; [`within`](AdvisoryKey::within) is for
+    /// others.
+    ///
     /// ```
     /// use distlock_core::Kind;
     /// use distlock_postgres::AdvisoryKey;
@@ -29,7 +33,33 @@ impl AdvisoryKey {
     /// ```
     #[must_use]
     pub fn of(kind: Kind, name: &str) -> Self {
-        let hash = Sha256::digest(format!("distlock:{kind}:{name}").as_bytes());
+        AdvisoryKey::hashed(&format!("distlock:{kind}:{name}"))
+    }
+
+    /// The key of a name in a schema or with a table of one's own, which are a world of their own here too: before the
+    /// kind stand `schema.table:`, unless both are the default.
+    ///
+    /// ```
+    /// use distlock_core::Kind;
+    /// use distlock_postgres::{AdvisoryKey, PostgresConfig};
+    ///
+    /// # fn main() -> distlock_core::Result<()> {
+    /// let config = PostgresConfig::from_url("postgres+advisory://db/app?distlock.schema=ops")?;
+    /// // SELECT ('x' || left(encode(sha256('distlock:ops.distribute_lock:mutex:nightly'), 'hex'), 16))::bit(64)::bigint
+    /// assert_eq!(AdvisoryKey::within(&config, Kind::Mutex, "nightly"), AdvisoryKey::One(-6623120010363429207));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn within(config: &PostgresConfig, kind: Kind, name: &str) -> Self {
+        let (schema, table) = (&config.schema, &config.table);
+        if *schema == Identifier::PUBLIC && *table == Identifier::DISTRIBUTE_LOCK {
+            return AdvisoryKey::of(kind, name);
+        }
+        AdvisoryKey::hashed(&format!("distlock:{}.{}:{kind}:{name}", schema.as_str(), table.as_str()))
+    }
+
+    fn hashed(text: &str) -> Self {
+        let hash = Sha256::digest(text.as_bytes());
         let first = hash.iter().take(8).fold(0_u64, |number, byte| (number << 8) | u64::from(*byte));
         AdvisoryKey::One(first.cast_signed())
     }
@@ -57,9 +87,9 @@ impl AdvisoryKey {
     }
 
     /// The key of a resource, as this store understands names.
-    pub(super) fn of_resource(resource: &Resource, scheme: KeyScheme) -> Result<Self> {
-        match scheme {
-            KeyScheme::Hashed => Ok(AdvisoryKey::of(resource.kind(), resource.name())),
+    pub(super) fn of_resource(resource: &Resource, config: &PostgresConfig) -> Result<Self> {
+        match config.keys {
+            KeyScheme::Hashed => Ok(AdvisoryKey::within(config, resource.kind(), resource.name())),
             KeyScheme::Raw => AdvisoryKey::parse(resource.name()).map_err(|error| error.about(resource)),
         }
     }
@@ -109,5 +139,18 @@ mod tests {
     #[test]
     fn kinds_of_one_name_have_keys_of_their_own() {
         assert_ne!(AdvisoryKey::of(Kind::Mutex, "a"), AdvisoryKey::of(Kind::RwLock, "a"));
+    }
+
+    #[test]
+    fn schemas_and_tables_have_keys_of_their_own() {
+        let key = |options: &str| {
+            let url = format!("postgres+advisory://h/db?{options}");
+            AdvisoryKey::within(&PostgresConfig::from_url(&url).unwrap(), Kind::Mutex, "a")
+        };
+        assert_eq!(key(""), AdvisoryKey::of(Kind::Mutex, "a"));
+        assert_eq!(key("distlock.schema=public"), key(""));
+        assert_ne!(key("distlock.schema=a"), key(""));
+        assert_ne!(key("distlock.table=a"), key(""));
+        assert_ne!(key("distlock.schema=a&distlock.table=b"), key("distlock.schema=b&distlock.table=a"));
     }
 }

@@ -57,7 +57,11 @@ static CANCEL: [Type; 1] = [Type::INT8];
 ///
 /// What can be had at once is held by one connection that all share; who has to wait does so on a connection of its
 /// own. A connection that waits holds a snapshot of the database, which keeps `VACUUM` from clearing away what
-/// changed since: where waits last for hours, the lease table is the better choice.
+/// changed since: where waits last for hours, the lease table is the better choice. Held locks are entries of the server's
+/// lock table, which has room for `max_locks_per_transaction` × `max_connections` of them: beyond that an acquisition is
+/// [`ErrorKind::Exhausted`](distlock_core::ErrorKind::Exhausted).
+///
+/// Advisory locks are numbers, shared by all programs that use the database: [`AdvisoryKey`] says which is whose.
 ///
 /// ```no_run
 /// # async fn run() -> distlock_core::Result<()> {

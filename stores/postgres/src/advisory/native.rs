@@ -80,7 +80,7 @@ pub(super) async fn acquire(
     claim: &Claim,
     withdraw: &CancellationToken,
 ) -> Result<Option<SessionHold>> {
-    let key = AdvisoryKey::of_resource(&claim.resource, store.config.keys)?;
+    let key = AdvisoryKey::of_resource(&claim.resource, &store.config)?;
     let shared = Mode::of(claim.resource.kind(), claim.weight) == Mode::Shared;
     let home = store.home().await?;
     let place = home.reserve(key, shared);

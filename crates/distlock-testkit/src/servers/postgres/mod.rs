@@ -57,9 +57,11 @@ impl PostgresServer {
     /// Runs SQL in a session of its own.
     ///
     /// # Panics
-    /// If it fails, or does not end within two seconds.
+    /// If it fails, or does not end within twenty seconds.
     pub fn sql(&self, sql: &str) -> Rows {
-        self.try_sql(sql).unwrap_or_else(|e| panic!("{sql} on {}: {e}\n{}", self.name(), self.log_tail()))
+        let rows =
+            Connection::open(self.port(), Duration::from_secs(20)).and_then(|mut session| session.query(sql));
+        rows.unwrap_or_else(|e| panic!("{sql} on {}: {e}\n{}", self.name(), self.log_tail()))
     }
 
     /// [`sql`](Self::sql) for servers that may be down or frozen.
@@ -73,7 +75,7 @@ impl PostgresServer {
     /// The first value that SQL gives, empty if there is none.
     ///
     /// # Panics
-    /// If it fails, or does not end within two seconds.
+    /// If it fails, or does not end within twenty seconds.
     #[must_use]
     pub fn value(&self, sql: &str) -> String {
         self.sql(sql).into_iter().flatten().flatten().next().unwrap_or_default()
