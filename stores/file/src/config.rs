@@ -128,7 +128,9 @@ fn refuse_value(url: &StoreUrl, key: &str, value: &str, known: &str) -> Error {
 
 fn path_of(url: &StoreUrl) -> Result<PathBuf> {
     if let Some((_, query)) = url.driver_part().split_once('?') {
-        return Err(refuse(url, format!("unknown parameter {query:?}")));
+        // Its name alone: what stands behind it may be a secret that was meant for another store.
+        let name = query.split(['=', '&']).next().unwrap_or_default();
+        return Err(refuse(url, format!("unknown parameter {name:?}")));
     }
     let rest = url.rest();
     let path = match rest.strip_prefix("//") {

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use distlock_core::Result;
 use distlock_core::store::Finding;
-use rustix::fs::statvfs;
+use rustix::fs::{Access, access, statvfs};
 
 use crate::failure::failure;
 use crate::layout::{Layout, is_absent};
@@ -25,7 +25,8 @@ pub(crate) fn examine(shared: &Shared) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
     let made = if new { ": it was made just now" } else { "" };
     found.push(Finding::good(format!("the folder {} can be used{made}", dir.display())));
-    found.extend(rights(dir)?);
+    found.extend(rights(&shared.layout)?);
+    found.extend(shut_folders(&shared.layout));
     found.push(file_system(dir));
     found.extend(space(dir)?);
     found.push(locks(&shared.layout)?);
@@ -40,7 +41,8 @@ pub(crate) fn examine(shared: &Shared) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
-fn rights(dir: &Path) -> Result<Vec<Finding>> {
+fn rights(layout: &Layout) -> Result<Vec<Finding>> {
+    let dir = layout.base();
     let meta = fs::metadata(dir).map_err(|error| failure(error, "look at the folder", dir))?;
     let me = rustix::process::geteuid().as_raw();
     let mode = meta.mode() & 0o7777;
@@ -58,10 +60,40 @@ fn rights(dir: &Path) -> Result<Vec<Finding>> {
             format!("whoever can write there can block or break every lock: chmod o-w {}", dir.display()),
         ));
     }
+    if mode & 0o020 != 0 && !layout.is_for_group() {
+        found.push(Finding::warning(
+            format!("the folder's group may write into it (mode {mode:o})"),
+            format!(
+                "if it is shared on purpose, say so with distlock.access=group; otherwise chmod g-w {}",
+                dir.display()
+            ),
+        ));
+    }
     if found.is_empty() {
-        found.push(Finding::good(format!("the folder is private (mode {mode:o})")));
+        let whose = match mode & 0o077 {
+            0 => "the folder is private",
+            _ if layout.is_for_group() => "the folder is for its group",
+            _ => "only its owner may write into the folder",
+        };
+        found.push(Finding::good(format!("{whose} (mode {mode:o})")));
     }
     Ok(found)
+}
+
+/// Folders inside that this user may not use: another user, or root, was here before.
+fn shut_folders(layout: &Layout) -> Vec<Finding> {
+    let shut = |dir: &PathBuf| dir.exists() && access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err();
+    layout
+        .folders()
+        .into_iter()
+        .filter(shut)
+        .map(|dir| {
+            Finding::warning(
+                format!("this user may not write into {}", dir.display()),
+                "locks of that kind are refused: give this user the folder (chown -R), or choose another one",
+            )
+        })
+        .collect()
 }
 
 fn file_system(dir: &Path) -> Finding {

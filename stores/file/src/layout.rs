@@ -68,6 +68,17 @@ impl Layout {
         &self.base
     }
 
+    /// Whether it is shared by a group of users.
+    pub(crate) fn is_for_group(&self) -> bool {
+        self.access == Access::Group
+    }
+
+    /// The folders in which everything else is, those included that are not there yet.
+    pub(crate) fn folders(&self) -> Vec<PathBuf> {
+        let kinds = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn].map(|kind| self.of_kind(kind));
+        kinds.into_iter().chain([self.base.join(WAITING)]).collect()
+    }
+
     /// The lock file of a mutex.
     pub(crate) fn mutex(&self, name: &str) -> PathBuf {
         self.of_kind(Kind::Mutex).join(names::file_name(name) + LOCK)

@@ -9,7 +9,7 @@ use distlock_core::{Error, ErrorKind, FencingToken, LockId, LockIds, Result};
 use crate::config::{FileConfig, Wakeups};
 use crate::layout::Layout;
 use crate::mutex::MutexHold;
-use crate::pool::PoolHold;
+use crate::pool::{Doors, PoolHold};
 use crate::record::{Note, since_1970};
 use crate::watch::Watcher;
 
@@ -35,6 +35,7 @@ impl Hold {
 pub(crate) struct Shared {
     pub(crate) layout: Layout,
     pub(crate) watcher: Watcher,
+    pub(crate) doors: Doors,
     process: String,
     holds: Mutex<HashMap<LockId, Hold>>,
 }
@@ -45,6 +46,7 @@ impl Shared {
         Shared {
             watcher: Watcher::new(kernel_tells),
             layout: Layout::new(config.dir, config.access),
+            doors: Doors::default(),
             process: LockIds::default_label(),
             holds: Mutex::default(),
         }

@@ -11,6 +11,7 @@
 //! Only the first in the queue watches the holders; everybody else watches the one before. So a release wakes one waiter,
 //! however many there are.
 
+mod door;
 mod gate;
 mod slot;
 mod step;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::shared::{Shared, blocking};
 use crate::wait::{Pace, Pause};
 use crate::watch::{Kept, Scope, Watch};
+pub(crate) use door::Doors;
 use slot::Slot;
 pub(crate) use slot::holders_and_waiters;
 use step::{Entered, Moved, Step};
@@ -79,7 +81,15 @@ pub(crate) async fn acquire(
     let step = Step { shared: Arc::clone(shared), claim: claim.clone(), paths: paths.clone() };
     let mut pace = Pace::new();
     let mut shut = Shut::new();
+    let mut in_door = None;
     loop {
+        // A single attempt does not wait for anybody, nor here.
+        if !once && in_door.is_none() {
+            in_door = shared.doors.pass(&paths.dir, withdraw).await;
+            if in_door.is_none() {
+                return Ok(None);
+            }
+        }
         let entered = {
             let step = step.clone();
             let patience = if once { GATE_PATIENCE_ONCE } else { GATE_PATIENCE };
@@ -88,12 +98,15 @@ pub(crate) async fn acquire(
         match entered {
             Entered::Granted(hold) => return Ok(Some(hold)),
             Entered::Busy => return Ok(None),
-            Entered::Queued(slot) => match wait(&step, slot, &mut shut, withdraw).await? {
-                Waited::Granted(hold) => return Ok(Some(hold)),
-                Waited::Withdrawn => return Ok(None),
-                // Somebody removed our place from the folder: stand in line again.
-                Waited::Displaced => {}
-            },
+            Entered::Queued(slot) => {
+                in_door = None;
+                match wait(&step, slot, &mut shut, withdraw).await? {
+                    Waited::Granted(hold) => return Ok(Some(hold)),
+                    Waited::Withdrawn => return Ok(None),
+                    // Somebody removed our place from the folder: stand in line again.
+                    Waited::Displaced => {}
+                }
+            }
             Entered::GateShut if once => return Err(stuck(&paths.gate)),
             Entered::GateShut => {
                 shut.complain(&paths.gate);

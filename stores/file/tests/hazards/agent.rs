@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, mpsc};
 
-use distlock_core::store::{Claim, Lease, Query, SessionStore, Store};
+use distlock_core::store::{Claim, Lease, Level, Query, SessionStore, Store};
 use distlock_core::{BootClock, Clock, Kind};
 use distlock_file::{FileConfig, FileStore, Wakeups};
 use tokio_util::sync::CancellationToken;
@@ -222,6 +222,12 @@ impl Work {
                     seen += self.store.inspect(&Query::default()).await.unwrap().len();
                 }
                 report(format_args!("inspected {number} {seen}"));
+            }
+            ["doctor", number] => {
+                let findings = self.store.doctor().await.unwrap();
+                let warnings = findings.iter().filter(|finding| finding.level == Level::Warning);
+                let said: Vec<&str> = warnings.map(|finding| finding.what.as_str()).collect();
+                report(format_args!("examined {number} {}", said.join("; ")));
             }
             ["spawn"] => {
                 let child = Command::new("sleep")

@@ -52,6 +52,33 @@ async fn a_thousand_holders_fit_and_one_more_does_not() {
     assert!(try_once(&store, &one_more).await.unwrap().is_some());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_of_one_process_are_served_in_the_order_in_which_they_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    let first = claim(Kind::Semaphore, "x", 1, 1);
+    let hold = acquire(&store, &first).await;
+    let served = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut waiting = futures_util::stream::FuturesUnordered::new();
+    // All at once: nobody waits until the one before stands in line.
+    for number in 0..30 {
+        let (store, served) = (store.clone(), Arc::clone(&served));
+        waiting.push(async move {
+            let claim = claim(Kind::Semaphore, "x", 1, 1);
+            let hold = acquire(&store, &claim).await;
+            served.lock().unwrap().push(number);
+            release(&store, &claim, &hold).await;
+        });
+    }
+    let release_first = async {
+        until("all stand in line", async || slots(dir.path(), "queue") == 30).await;
+        release(&store, &first, &hold).await;
+    };
+    let all = async { while futures_util::StreamExt::next(&mut waiting).await.is_some() {} };
+    tokio::join!(release_first, all);
+    assert_eq!(*served.lock().unwrap(), (0..30).collect::<Vec<_>>());
+}
+
 #[test]
 fn waiters_of_different_processes_are_served_in_the_order_in_which_they_came() {
     let dir = tempfile::tempdir().unwrap();

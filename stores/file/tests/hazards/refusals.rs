@@ -20,13 +20,32 @@ fn somebody_else(program: &Path) -> Command {
     command
 }
 
-#[test]
-fn a_folder_without_the_right_to_write_is_not_called_busy() {
+/// A folder that everybody may look into, with a program in it that everybody can run.
+fn open_place() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
-    // Where the program can be read by everybody.
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    (dir, program)
+}
+
+#[test]
+fn the_doctor_warns_of_a_folder_inside_that_cannot_be_written() {
+    let (dir, program) = open_place();
+    let locks = dir.path().join("locks");
+    std::fs::create_dir_all(locks.join("rwlock")).unwrap();
+    std::fs::set_permissions(&locks, std::fs::Permissions::from_mode(0o777)).unwrap();
+    std::fs::set_permissions(locks.join("rwlock"), std::fs::Permissions::from_mode(0o555)).unwrap();
+    let mut agent = Agent::start_as(&locks, somebody_else(&program));
+    let said = agent.ask("doctor 1", "examined 1").join(" ");
+    std::fs::set_permissions(locks.join("rwlock"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(said.contains("may not write into") && said.contains("locks/rwlock"), "{said}");
+    assert!(!said.contains("locks/mutex"), "{said}");
+}
+
+#[test]
+fn a_folder_without_the_right_to_write_is_not_called_busy() {
+    let (dir, program) = open_place();
     let locks = dir.path().join("locks");
     std::fs::create_dir(&locks).unwrap();
     std::fs::set_permissions(&locks, std::fs::Permissions::from_mode(0o555)).unwrap();
