@@ -1,5 +1,8 @@
 //! The `distlock` command: runs a program while a lock is held, and shows what is held.
 
+#[cfg(not(unix))]
+compile_error!("the distlock command needs a Unix system: process groups, signals and file locks");
+
 mod cli;
 mod commands;
 mod deadlines;

@@ -52,6 +52,38 @@ fn errors_and_logs_do_not_show_it() {
 }
 
 #[test]
+fn urls_that_do_not_work_do_not_show_it() {
+    let place = Place::new();
+    for url in [
+        "postgres://u:SECRET@127.0.0.1:1/db",
+        "postgres://127.0.0.1:1/db?password=SECRET",
+        "postgres://u:SECRET@host:port/db",
+        "mongodb://u:SECRET%ZZ@host/db",
+        "mongodb://u:SECRET@127.0.0.1:1/db?serverSelectionTimeoutMS=200",
+        "redis://u:SECRET@127.0.0.1:1",
+        "redis://SECRET@127.0.0.1:1",
+        "redis://u:SECRET at@host:99999",
+        "redis://127.0.0.1:1?password=SECRET",
+        "redis://127.0.0.1:1#SECRET",
+        "redis:/u:SECRET@host",
+        "redis//u:SECRET@host",
+        "redis+sentinel://u:SECRET@127.0.0.1:1/main",
+        "redlock://u:SECRET@127.0.0.1:1,u:SECRET@127.0.0.1:2,127.0.0.1:3",
+        "unix:///nowhere?pass=SECRET",
+        "file:///tmp/x?password=SECRET",
+        "file:///tmp/x?distlock.nonsense=SECRET",
+        "u:SECRET@host",
+    ] {
+        let url = url.replace("SECRET", SECRET);
+        for command in [&["run", "-vv", "x", "true"][..], &["ls"]] {
+            let done = place.distlock().args(["--store", &url]).args(command).output().unwrap();
+            let shown = format!("{}{}", stdout(&done), stderr(&done));
+            assert!(!done.status.success() && !shown.contains(SECRET), "{url}: {shown}");
+        }
+    }
+}
+
+#[test]
 fn help_does_not_show_the_variable() {
     let place = Place::new();
     for args in [&["--help"][..], &["run", "--help"], &["help", "ls"], &["completions", "bash"], &[]] {

@@ -1,13 +1,21 @@
 //! Locks that hold across processes and machines: mutexes, reader-writer locks and semaphores with automatic
 //! extension, fencing tokens and loss detection, on the database a team already runs.
 //!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> distlock::Result<()> {
-//! let locks = distlock::connect("memory:").await?; // file:///var/lock/app, redis://host, …
-//! let guard = locks.mutex("orders/42").acquire().await?;
-//! println!("fencing token {}", guard.token());
-//! guard.release().await?;
+//! ```no_run
+//! # struct Ledger;
+//! # impl Ledger { async fn write(&self, _: distlock::FencingToken, _: &str) -> distlock::Result<()> { Ok(()) } }
+//! # async fn build_report() {}
+//! # async fn example(ledger: Ledger, entry: &str) -> distlock::Result<()> {
+//! let locks = distlock::connect("file:").await?;              // any store, by URL
+//! let guard = locks.mutex("orders/42").acquire().await?;      // waits; extended until it is dropped
+//! ledger.write(guard.token(), entry).await?;                  // the fencing token lets the ledger refuse a stale holder
+//! guard.release().await?;                                     // or drop it
+//!
+//! if let Some(guard) = locks.mutex("nightly").try_acquire().await? { /* … */ }
+//! let guard = locks.rw_lock("catalogue").read().await?;       // many readers or one writer
+//! let guard = locks.semaphore("gpu", 4).acquire_many(2).await?;
+//! let all = locks.acquire_all(["account/1", "account/2"]).await?;   // ordered for you: no deadlock
+//! let report = guard.run(build_report()).await?;              // cancelled if the lock is lost
 //! # Ok(()) }
 //! ```
 //!

@@ -5,7 +5,7 @@ use distlock_core::{Error, ErrorKind, Locks, Result};
 
 static DRIVERS: &[&Driver] = &[
     &distlock_core::memory::DRIVER,
-    #[cfg(feature = "file")]
+    #[cfg(all(feature = "file", unix))]
     &distlock_file::DRIVER,
     #[cfg(feature = "mongodb")]
     &distlock_mongodb::DRIVER,

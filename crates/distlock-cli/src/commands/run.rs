@@ -268,7 +268,12 @@ impl Run<'_> {
                 let interrupted = *end == End::Killed(Signal::SIGINT as i32);
                 Ok(Exit { code: end.code(), interrupted })
             }
-            Err(error) => Err(Failure::new(NOT_EXECUTABLE, format!("cannot start the command: {error}"))),
+            Err(error) => Err(Failure::new(
+                NOT_EXECUTABLE,
+                format!(
+                    "cannot start the command: {error}; check the limits on processes and open files (ulimit -a)"
+                ),
+            )),
         };
         let released = match &outcome {
             Ok(Outcome { lost: false, .. }) => self.release(guard, since, &mut signals).await,

@@ -1,7 +1,9 @@
 //! The one thing an application injects.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::all::{AcquireAll, Request};
 use super::mutex::Mutex;
@@ -9,10 +11,23 @@ use super::rw_lock::RwLock;
 use super::semaphore::Semaphore;
 use crate::clock::{BootClock, Clock};
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{Kind, LockIds, Resource};
 use crate::store::{Backend, Capabilities, Finding, Holder, Query, Record};
+
+/// How long a store may take to list what is held, to break a lock or to be examined. A connection to a server that is
+/// frozen says nothing for ever, and there may be very much to list.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What an operator asks, but not for ever.
+async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(PATIENCE, call).await.unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Unavailable, format!("no answer within {PATIENCE:?}"))
+            .with_request_under_way()
+            .advise("check that the store runs and can be reached from here"))
+    })
+}
 
 /// Locks on one store: makes mutexes, reader-writer locks and semaphores. Cheap to clone, to be shared freely.
 ///
@@ -36,7 +51,7 @@ impl Locks {
     /// Locks on a connected store, with the default options.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) outside a Tokio runtime.
+    /// [`ErrorKind::InvalidInput`] outside a Tokio runtime.
     pub fn new(backend: Backend) -> Result<Self> {
         Locks::builder(backend).build()
     }
@@ -113,7 +128,7 @@ impl Locks {
     /// What is held or waited for now. The queue of a fair mutex is shown as waiters of the mutex.
     ///
     /// # Errors
-    /// If the store cannot be reached or refuses.
+    /// If the store cannot be reached or refuses, or has not answered after 30 seconds.
     ///
     /// # Cancel safety
     /// Cancel safe: it only reads.
@@ -121,8 +136,7 @@ impl Locks {
         let mut query = query.clone();
         let kind = query.kind.take();
         let store = self.engine.shared.backend.store();
-        let found = store
-            .inspect(&query)
+        let found = in_time(store.inspect(&query))
             .await
             .map_err(|error| error.doing("list the locks").on(self.store().to_owned()))?;
         let (turns, mut records): (Vec<_>, Vec<_>) =
@@ -148,20 +162,24 @@ impl Locks {
     /// higher. Returns who held it.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported) where the store has no such thing, or a bad name.
+    /// [`ErrorKind::Unsupported`] where the store has no such thing; a bad name; a store that cannot be reached or has
+    /// not answered after 30 seconds.
     ///
     /// # Cancel safety
     /// Dropping the future may leave the lock broken or not.
     pub async fn break_lock(&self, kind: Kind, name: impl Into<Arc<str>>) -> Result<Vec<Holder>> {
         let resource = Resource::new(kind, name)?;
         let store = self.engine.shared.backend.store();
-        let explain = |error: crate::Error| error.doing("break").about(&resource).on(self.store().to_owned());
-        let broken = store.break_lock(&resource).await.map_err(explain)?;
+        let explain = |error: Error| {
+            let error = if error.is_request_under_way() { error.with_unknown_outcome() } else { error };
+            error.doing("break").about(&resource).on(self.store().to_owned())
+        };
+        let broken = in_time(store.break_lock(&resource)).await.map_err(explain)?;
         if kind == Kind::Mutex && !broken.is_empty() && self.capabilities().has(Kind::Turn) {
             // If it was held fairly, its holder keeps the turn until it knows: fair users must not wait for that.
             // The worst that comes of it is a waiter who loses its place.
             let turn = Resource::new(Kind::Turn, resource.name())?;
-            store.break_lock(&turn).await.map_err(explain)?;
+            in_time(store.break_lock(&turn)).await.map_err(explain)?;
         }
         Ok(broken)
     }
@@ -169,16 +187,12 @@ impl Locks {
     /// Says what was found at the store and what is dangerous there.
     ///
     /// # Errors
-    /// If the store cannot be reached.
+    /// If the store cannot be reached, or has not answered after 30 seconds.
     ///
     /// # Cancel safety
     /// Cancel safe: it only reads.
     pub async fn doctor(&self) -> Result<Vec<Finding>> {
-        self.engine
-            .shared
-            .backend
-            .store()
-            .doctor()
+        in_time(self.engine.shared.backend.store().doctor())
             .await
             .map_err(|error| error.doing("examine").on(self.store().to_owned()))
     }
@@ -247,7 +261,7 @@ impl LocksBuilder {
     /// Starts the engine on the current runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) outside a Tokio runtime, or with a label that
+    /// [`ErrorKind::InvalidInput`] outside a Tokio runtime, or with a label that
     /// is empty, longer than 128 bytes, or holds anything but printable ASCII without spaces and `#`.
     pub fn build(self) -> Result<Locks> {
         let label = match self.label {
@@ -255,8 +269,8 @@ impl LocksBuilder {
             Some(label) => {
                 let fits = !label.is_empty() && label.len() <= 128;
                 if !fits || !label.chars().all(|c| c.is_ascii_graphic() && c != '#') {
-                    return Err(crate::Error::new(
-                        crate::ErrorKind::InvalidInput,
+                    return Err(Error::new(
+                        ErrorKind::InvalidInput,
                         format!("the label {label:?} is not 1 to 128 printable ASCII characters without # and spaces"),
                     )
                     .advise("use something like web-3:812"));
