@@ -36,6 +36,9 @@ async fn main() {
     if wanted("distinct") {
         bench.distinct(256).await;
     }
+    if wanted("held") {
+        bench.held(100_000).await;
+    }
 }
 
 struct Bench {
@@ -270,6 +273,52 @@ impl Bench {
             );
         }
     }
+}
+
+impl Bench {
+    /// Many locks held at once, extended every three seconds.
+    async fn held(&self, count: usize) {
+        const CADENCE: Duration = Duration::from_secs(3);
+        let store = MongoStore::connect(&self.url, &MongoOptions::new()).await.unwrap();
+        let options = Options::new().expiry(3 * CADENCE).unwrap();
+        let locks = Locks::builder(Backend::lease(store)).options(options).build().unwrap();
+        let begun = Instant::now();
+        let mut held = Vec::with_capacity(count);
+        let mut names = 0..count;
+        loop {
+            let some: Vec<_> = names.by_ref().take(2000).map(|n| locks.mutex(format!("held-{n}"))).collect();
+            if some.is_empty() {
+                break;
+            }
+            let taking = some.into_iter().map(|mutex| async move { mutex.acquire().await.unwrap() });
+            held.extend(futures_util::future::join_all(taking).await);
+        }
+        println!("{count} locks taken in {:?}", begun.elapsed());
+        tokio::time::sleep(CADENCE).await;
+        let (before, used_before, begun) = (self.counts().await, cpu(), Instant::now());
+        tokio::time::sleep(4 * CADENCE).await;
+        let ticks = begun.elapsed().as_secs_f64() / CADENCE.as_secs_f64();
+        let used = (cpu() - used_before) / begun.elapsed().as_secs_f64();
+        let now = self.counts().await;
+        let requests: i64 = now.iter().map(|(name, n)| n - before[name]).sum();
+        let lost = held.iter().filter(|guard| guard.is_lost()).count();
+        println!(
+            "{count} held locks: {:.0} requests for each extension of all of them, {used:.2} of a core, {lost} lost",
+            requests as f64 / ticks,
+        );
+        let begun = Instant::now();
+        drop(held);
+        locks.shutdown().await.unwrap();
+        println!("  all given back in {:?}", begun.elapsed());
+    }
+}
+
+/// The processor time of this process, in seconds.
+fn cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
+    let ticks = |n: usize| fields.get(n).and_then(|text| text.parse::<f64>().ok()).unwrap_or_default();
+    (ticks(11) + ticks(12)) / 100.0
 }
 
 /// Cycles a second over four seconds.

@@ -22,6 +22,8 @@ pub(crate) struct Core {
     pub(crate) indexed: AtomicBool,
     /// Somebody writes down what became of the server's clock.
     noting: AtomicBool,
+    /// The server does not hand on a mutex in one request.
+    cannot_pass: AtomicBool,
     /// Why lines cannot be kept, if the server refused.
     lines_refused: OnceCell<Error>,
 }
@@ -35,6 +37,7 @@ impl Core {
             known: Known::default(),
             indexed: AtomicBool::new(false),
             noting: AtomicBool::new(false),
+            cannot_pass: AtomicBool::new(false),
             lines_refused: OnceCell::new(),
         })
     }
@@ -49,6 +52,18 @@ impl Core {
         if self.lines_refused.set(error.clone()).is_ok() {
             tracing::warn!(%error, "waiters of a mutex cannot be woken");
         }
+    }
+
+    /// Whether a mutex can be handed on in one request: not before MongoDB 4.4, not on a sharded cluster, whose shards
+    /// do not look into each other's collections, and not where the server refused it.
+    pub(crate) fn passes(&self) -> bool {
+        self.topology.merges() && !self.cannot_pass.load(Ordering::Relaxed)
+    }
+
+    /// The server refused to hand a mutex on in one request; two do it as well.
+    pub(crate) fn refuse_passing(&self, error: &Error) {
+        tracing::debug!(%error, "mutexes are handed on in two requests");
+        self.cannot_pass.store(true, Ordering::Relaxed);
     }
 
     /// Takes note of the server's clock.

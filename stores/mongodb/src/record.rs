@@ -206,6 +206,15 @@ fn system_time(ms: i64) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(u64::try_from(ms).ok()?))
 }
 
+/// When to ask again where nobody can be woken: what was taken a moment ago is likely to be back in a moment, and what has
+/// been held for long is likely to stay. A quarter of the time it was held, so that a wait is hardly longer than it had to be
+/// and costs a few dozen requests, however long it is.
+pub(crate) fn ask_again(held_since: i64, now: i64) -> Duration {
+    const SOONEST: Duration = Duration::from_millis(10);
+    let quarter = above_zero((now - held_since) / 4).unwrap_or_default();
+    quarter.max(SOONEST).mul_f64(0.75 + 0.5 * fastrand::f64())
+}
+
 /// A duration in whole milliseconds, rounded up: a lease is never shorter than it was asked for.
 pub(crate) fn in_ms(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX / 4)

@@ -50,6 +50,11 @@ impl Topology {
         self.shape != Shape::Standalone
     }
 
+    /// Whether an aggregation may look into another collection and merge into its own.
+    pub(crate) fn merges(self) -> bool {
+        self.shape == Shape::ReplicaSet && self.wire_version >= WIRE_4_4
+    }
+
     /// Whether replies can carry the server's clock.
     pub(crate) fn has_expressions(self) -> bool {
         self.wire_version >= WIRE_4_4
@@ -67,6 +72,10 @@ mod tests {
         assert!(!topology(doc! { "maxWireVersion": 17 }).unwrap().pushes());
         assert!(topology(doc! { "maxWireVersion": 17, "setName": "rs0" }).unwrap().pushes());
         assert_eq!(topology(doc! { "maxWireVersion": 8, "msg": "isdbgrid" }).unwrap().shape, Shape::Sharded);
+        let old_set = topology(doc! { "maxWireVersion": 8, "setName": "rs0" }).unwrap();
+        assert!(old_set.pushes() && !old_set.merges());
+        assert!(topology(doc! { "maxWireVersion": 9, "setName": "rs0" }).unwrap().merges());
+        assert!(!topology(doc! { "maxWireVersion": 17, "msg": "isdbgrid" }).unwrap().merges());
         assert_eq!(topology(doc! { "maxWireVersion": 6 }).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

@@ -23,17 +23,25 @@ fn now_ms(server: &MongoServer) -> i64 {
 /// A standalone server for each case, with a clock that can be set.
 struct Alone(MongoServer);
 
+impl Alone {
+    /// The driver's monitor asks the server to wait for news for a while, by the server's clock. If that is set back
+    /// meanwhile, the monitor gives up and ends every connection, once; that is not what these cases are about.
+    fn url(&self) -> String {
+        format!("{}&serverMonitoringMode=poll", self.0.url())
+    }
+}
+
 impl Fixture for Alone {
     async fn open() -> Self {
         Alone(MongoServer::configure().movable_clock().start())
     }
 
     async fn connect(&self) -> Backend {
-        connect(&self.0.url()).await
+        connect(&self.url()).await
     }
 
     fn others(&self) -> Others {
-        Others::Processes(self.0.url())
+        Others::Processes(self.url())
     }
 
     async fn join(url: String) -> Backend {

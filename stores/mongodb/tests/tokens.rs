@@ -108,7 +108,7 @@ async fn a_token_ahead_of_the_clock_is_not_purged() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_though_the_clock_was_set_back_and_the_document_is_gone() {
     let server = MongoServer::configure().movable_clock().start();
-    let place = Place::on(&server.url());
+    let place = Place::on_movable(&server.url());
     let (holder, witness) =
         (place.locks_with(expiring(150 * MS).auto_extend(false)).await, place.locks().await);
     let mut last = holder.mutex("back").acquire().await.unwrap().token();
@@ -144,7 +144,7 @@ async fn tokens_rise_though_the_clock_was_set_back_and_the_document_is_gone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_set_remembers_its_clock_without_a_witness() {
     let set = MongoReplicaSet::start_with(1, || MongoServer::configure().movable_clock());
-    let place = Place::on(&set.url());
+    let place = Place::on_movable(&set.url());
     let gone = place.locks().await;
     let last = gone.mutex("alone").acquire().await.unwrap().token();
     gone.shutdown().await.unwrap();

@@ -16,12 +16,12 @@ use crate::core::Core;
 use crate::failure;
 use crate::known::Stand;
 use crate::pipelines::{self, Taking};
-use crate::record::{LineRecord, LockRecord, token};
+use crate::record::{LineRecord, LockRecord, ask_again, token};
 use crate::wire::{Concern, Found, Place, Step, Version};
 
 /// Whoever stands behind others looks at the lock itself after this long for each of them: by then it was its turn,
 /// or one of them holds for longer, and only the lock says until when.
-const LOOK_AFTER: Duration = Duration::from_millis(25);
+const LOOK_AFTER: Duration = Duration::from_millis(50);
 const LOOK_AT_LAST: Duration = Duration::from_secs(1);
 /// The holder had looked for waiters just before we joined, and is about to release.
 const ABOUT_TO_RELEASE: Duration = Duration::from_millis(5);
@@ -69,7 +69,7 @@ async fn take_directly(core: &Arc<Core>, claims: Vec<&Claim>) -> Vec<Result<Atte
             Look::Busy { .. } if claim.waiting.is_some() && core.has_lines() => {
                 stand_in_line(core, claim).await
             }
-            Look::Busy { record, now } => Ok(busy(&record, now, None)),
+            Look::Busy { record, now } => Ok(busy(core, &record, now, None)),
         }
     }))
     .await
@@ -169,7 +169,7 @@ async fn stand_in_line(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
             if let Some(now) = now {
                 core.known.decided(&claim.lock_id, now);
             }
-            Ok(busy(&record, now, line.as_ref()))
+            Ok(busy(core, &record, now, line.as_ref()))
         }
     }
 }
@@ -189,7 +189,7 @@ async fn join_line(core: &Arc<Core>, claim: &Claim, waiting: &Waiting) -> Result
 }
 
 /// When it is worth asking again.
-fn busy(record: &LockRecord, now: Option<i64>, line: Option<&LineRecord>) -> Attempt {
+fn busy(core: &Core, record: &LockRecord, now: Option<i64>, line: Option<&LineRecord>) -> Attempt {
     let left = now.and_then(|now| record.left(now));
     let closing = line.and_then(|line| line.closing.as_ref()).zip(now);
     let sooner = match closing {
@@ -199,13 +199,10 @@ fn busy(record: &LockRecord, now: Option<i64>, line: Option<&LineRecord>) -> Att
         _ if is_foreign(&record.lock_id) => {
             Some(FOREIGN.0 + (FOREIGN.1 - FOREIGN.0).mul_f64(fastrand::f64()))
         }
+        _ if !core.has_lines() => record.acquired_at.zip(now).map(|(since, now)| ask_again(since, now)),
         _ => None,
     };
-    let retry_after = match (left, sooner) {
-        (Some(left), Some(sooner)) => Some(left.min(sooner)),
-        (left, sooner) => left.or(sooner),
-    };
-    Attempt::Busy { retry_after }
+    Attempt::Busy { retry_after: left.into_iter().chain(sooner).min() }
 }
 
 /// Every lock id of ours has its label in front of a `#`.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use distlock_core::store::{GRANT_WINDOW, Inbox, Released};
 use distlock_core::{LockId, Result};
+use mongodb::bson::doc;
 
 use super::{line, still_ours};
 use crate::core::Core;
 use crate::message::{Address, Next};
-use crate::pipelines::{self, Heir};
+use crate::pipelines::{self, Heir, NO_HEIR, NOT_OURS, Passing};
 use crate::record;
 use crate::wire::{Concern, Place, Step, Version};
 
@@ -41,6 +42,44 @@ pub(super) async fn end(core: &Arc<Core>, name: &str, lock_id: &LockId) -> Resul
     Ok(found.is_some())
 }
 
+/// What came of handing a lock on to whoever the line says is next.
+enum Passed {
+    On,
+    /// It was not ours any more.
+    NotOurs,
+    /// Nobody waits who can be handed the lock, or the server cannot do it: nothing was changed.
+    No,
+}
+
+async fn pass(core: &Arc<Core>, name: &str, lock_id: &LockId) -> Result<Passed> {
+    let names = core.wire.names();
+    let passing = Passing {
+        name,
+        lock_id: lock_id.as_str(),
+        line: &line::id(name),
+        locks: &names.locks,
+        queues: &names.queues,
+        window_ms: record::in_ms(GRANT_WINDOW),
+        floor: core.floor.get(),
+    };
+    let passed = core.wire.run(doc! {
+        "aggregate": &names.locks,
+        "pipeline": pipelines::lock_pass(passing),
+        "cursor": {},
+        "writeConcern": Concern::Majority.document(),
+    });
+    match passed.await {
+        Ok(_) => Ok(Passed::On),
+        Err(error) if error.to_string().contains(NOT_OURS) => Ok(Passed::NotOurs),
+        Err(error) if error.to_string().contains(NO_HEIR) => Ok(Passed::No),
+        Err(error) if error.can_retry() => Err(error),
+        Err(error) => {
+            core.refuse_passing(&error);
+            Ok(Passed::No)
+        }
+    }
+}
+
 /// Gives a lock to whoever is next, or frees it. `next` is who that is, if it is known.
 pub(super) async fn hand_on(
     core: &Arc<Core>,
@@ -48,6 +87,17 @@ pub(super) async fn hand_on(
     lock_id: &LockId,
     next: Option<Next>,
 ) -> Result<Released> {
+    if next.is_none() && core.passes() {
+        match pass(core, name, lock_id).await? {
+            Passed::On => {
+                core.known.saw_others(name);
+                core.known.is_done(lock_id, name);
+                return Ok(Released::Done { woke: true });
+            }
+            Passed::NotOurs => return Ok(Released::NotYours),
+            Passed::No => {}
+        }
+    }
     let was_known = next.is_some();
     let next = match next {
         Some(next) => Some(next),

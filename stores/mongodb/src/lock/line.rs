@@ -15,7 +15,7 @@ use crate::pool::document_id;
 use crate::record::{self, LineRecord};
 use crate::wire::{Concern, Place, Step, Version};
 
-fn id(name: &str) -> String {
+pub(super) fn id(name: &str) -> String {
     document_id(Kind::Mutex, name)
 }
 
@@ -27,6 +27,8 @@ pub(super) async fn register(core: &Arc<Core>, claim: &Claim, waiting: &Waiting)
         lock_id: claim.lock_id.as_str(),
         call: &message::call(&claim.lock_id, &waiting.inbox),
         introduction: &message::introduction(&claim.lock_id, &waiting.inbox, claim.expiry),
+        direct: message::speaks_for_itself(&claim.lock_id, &waiting.inbox),
+        introduces_itself: !core.passes(),
         expiry_ms: record::in_ms(claim.expiry),
         ttl_ms: record::in_ms(waiting.ttl),
         done: &done,
@@ -39,8 +41,9 @@ pub(super) async fn register(core: &Arc<Core>, claim: &Claim, waiting: &Waiting)
         upsert: true,
     };
     let sent = Instant::now();
-    // With a majority: the one before us is to be told, and a change stream shows nothing earlier.
-    let found = core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await?;
+    // Where the one before us is to be told: a change stream shows nothing before a majority has it.
+    let concern = if registration.introduces_itself { Concern::Majority } else { Concern::Hint };
+    let found = core.wire.step(Place::Queues, &step, Version::After, concern).await?;
     let line = found.map(|found| LineRecord::read(&found.document)).unwrap_or_default();
     if let Some(entry) = line.place(&claim.lock_id).map(|at| &line.queue[at]) {
         core.known.joined(&claim.lock_id, entry.decided_at, sent, waiting.ttl);
@@ -53,7 +56,7 @@ pub(super) async fn withdraw(core: &Arc<Core>, name: &str, lock_id: &LockId) -> 
     let step = Step {
         id: id(name),
         when: doc! { "queue.lockId": lock_id.as_str() },
-        pipeline: pipelines::line_withdraw(lock_id.as_str()),
+        pipeline: pipelines::line_withdraw(lock_id.as_str(), !core.passes()),
         upsert: false,
     };
     let found = core.wire.step(Place::Queues, &step, Version::Before, Concern::Majority).await?;

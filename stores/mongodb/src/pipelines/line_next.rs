@@ -2,22 +2,15 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::{from_place, literal};
+use super::{behind, literal};
 
 /// The heir stays in front of the line: it is the one that others now wait for. If nobody is left, the line says
 /// that this lock id is about to release, so that somebody who joins in that moment asks again at once.
 pub(crate) fn line_next(lock_id: &str) -> Vec<Document> {
     let lock_id = literal(lock_id);
-    let mine_or_live = doc! { "$or": [
-        { "$eq": ["$$this.lockId", lock_id.clone()] },
-        { "$gt": ["$$this.expiresAt", "$$NOW"] },
-    ] };
     vec![
-        doc! { "$set": { "queue": { "$filter": { "input": { "$ifNull": ["$queue", []] }, "cond": mine_or_live } } } },
-        doc! { "$set": { "queue": from_place(
-            "$queue",
-            doc! { "$add": [{ "$indexOfArray": ["$queue.lockId", lock_id.clone()] }, 1] },
-        ) } },
+        doc! { "$set": { "queue": { "$ifNull": ["$queue", []] } } },
+        doc! { "$set": { "queue": behind("$queue", &lock_id) } },
         doc! { "$set": { "closing": { "$cond": [
             { "$eq": [{ "$size": "$queue" }, 0] },
             { "lockId": lock_id, "at": "$$NOW" },

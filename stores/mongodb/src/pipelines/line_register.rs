@@ -15,6 +15,10 @@ pub(crate) struct Registration<'a> {
     pub(crate) call: &'a str,
     /// How the one before it is told who comes next.
     pub(crate) introduction: &'a str,
+    /// Whether its lock id speaks for itself, so that the lock can be handed to it.
+    pub(crate) direct: bool,
+    /// Whether the one before it is to be told at all.
+    pub(crate) introduces_itself: bool,
     pub(crate) expiry_ms: i64,
     pub(crate) ttl_ms: i64,
     /// Lock ids of ours that are done.
@@ -30,6 +34,7 @@ pub(crate) fn line_register(who: &Registration<'_>) -> Vec<Document> {
         "lockId": lock_id.clone(),
         "call": literal(who.call),
         "introduction": literal(who.introduction),
+        "direct": who.direct,
         "expiry": who.expiry_ms,
         "decidedAt": "$$NOW",
         "expiresAt": in_ms(who.ttl_ms),
@@ -52,7 +57,7 @@ pub(crate) fn line_register(who: &Registration<'_>) -> Vec<Document> {
         doc! { "$set": {
             "queue": { "$cond": [is_there.clone(), refreshed, { "$concatArrays": ["$queue", [entry]] }] },
             "wake": { "$cond": [
-                { "$or": [is_there, { "$eq": [{ "$size": "$queue" }, 0] }] },
+                { "$or": [!who.introduces_itself, is_there, { "$eq": [{ "$size": "$queue" }, 0] }] },
                 "$$REMOVE",
                 { "$let": { "vars": { "last": last }, "in": { "$concat": ["$$last.call", introduction] } } },
             ] },

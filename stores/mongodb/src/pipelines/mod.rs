@@ -11,6 +11,7 @@ mod line_withdraw;
 mod lock;
 mod lock_acquire;
 mod lock_break;
+mod lock_pass;
 mod lock_release;
 mod lock_renew;
 mod lock_transfer;
@@ -26,12 +27,13 @@ pub(crate) use line_ring::line_ring;
 pub(crate) use line_withdraw::line_withdraw;
 pub(crate) use lock_acquire::{Taking, lock_acquire};
 pub(crate) use lock_break::lock_break;
+pub(crate) use lock_pass::{NO_HEIR, NOT_OURS, Passing, lock_pass};
 pub(crate) use lock_release::lock_release;
 pub(crate) use lock_renew::lock_renew;
 pub(crate) use lock_transfer::{Heir, lock_transfer};
 pub(crate) use pool_attempt::{Asking, pool_attempt};
 pub(crate) use pool_break::pool_break;
-pub(crate) use pool_release::{NOT_OURS, NotOurs, pool_release};
+pub(crate) use pool_release::{NotOurs, pool_release};
 pub(crate) use pool_renew::pool_renew;
 
 use mongodb::bson::{Bson, Document, doc};
@@ -73,4 +75,22 @@ fn live(list: &str) -> Document {
 fn from_place(list: impl Into<Bson>, place: impl Into<Bson>) -> Document {
     let list = list.into();
     doc! { "$slice": [list.clone(), place.into(), { "$max": [1, { "$size": list }] }] }
+}
+
+/// Those of a line who stand behind a lock id and whose time is not over; all of them if it is not there.
+fn behind(line: &str, lock_id: &Document) -> Document {
+    let mine_or_live = doc! { "$or": [
+        { "$eq": ["$$this.lockId", lock_id.clone()] },
+        { "$gt": ["$$this.expiresAt", "$$NOW"] },
+    ] };
+    let live = doc! { "$filter": { "input": line, "cond": mine_or_live } };
+    let place = doc! { "$add": [{ "$indexOfArray": ["$$live.lockId", lock_id.clone()] }, 1] };
+    doc! { "$let": { "vars": { "live": live }, "in": from_place("$$live", place) } }
+}
+
+/// Fails with these words, and leaves the document as it is. No pipeline can fail by itself; but what is no date cannot
+/// be made one, and the error repeats it. With something of the document in it the server cannot work it out beforehand; not
+/// the id, since servers cut long messages in the middle of a letter.
+fn failing(words: &str) -> Document {
+    doc! { "$toDate": { "$concat": [words, { "$type": "$_id" }] } }
 }

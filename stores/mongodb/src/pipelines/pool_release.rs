@@ -2,11 +2,8 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::literal;
 use super::pool::{finish, grant, how_many, purge};
-
-/// The words with which a release fails that finds nothing of ours.
-pub(crate) const NOT_OURS: &str = "not ours any more: ";
+use super::{NOT_OURS, failing, literal};
 
 /// What to do where there is nothing of ours, or its time is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +39,8 @@ pub(crate) fn pool_release(lock_id: &str, not_ours: NotOurs, floor: i64, retenti
         doc! { "$set": { "t.count": how_many("$t.line", "$capacity") } },
     ];
     if not_ours == NotOurs::Fail {
-        // No pipeline can fail by itself. What is no date cannot be made one, and the error repeats it. With the id in
-        // it the server cannot work it out beforehand.
-        let failure = doc! { "$toDate": { "$concat": [NOT_OURS, "$_id"] } };
         let found = doc! { "$gt": [{ "$size": "$t.ours" }, 0] };
-        pipeline.push(doc! { "$set": { "t.checked": { "$cond": [found, true, failure] } } });
+        pipeline.push(doc! { "$set": { "t.checked": { "$cond": [found, true, failing(NOT_OURS)] } } });
     }
     pipeline.extend(grant(None, floor));
     pipeline.extend(finish(retention_ms));

@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::failure;
 use crate::message;
 use crate::pipelines::{self, Asking};
-use crate::record::{PoolRecord, above_zero, in_ms, token};
+use crate::record::{PoolRecord, above_zero, ask_again, in_ms, token};
 use crate::wire::{Concern, Found, Place, Step, Version};
 
 /// One answer for each claim.
@@ -133,7 +133,14 @@ fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Attempt> {
     let ahead = pool.queue.iter().take(place.unwrap_or(pool.queue.len()));
     let changes =
         pool.holders.iter().map(|held| held.expires_at).chain(ahead.map(|waiter| waiter.expires_at));
-    let retry_after =
-        changes.min().zip(found.now.or(decided_at)).and_then(|(moment, now)| above_zero(moment - now));
+    let now = found.now.or(decided_at);
+    let mut retry_after = changes.min().zip(now).and_then(|(moment, now)| above_zero(moment - now));
+    if let (Some(place), Some(now), false) = (place, now, core.topology.pushes()) {
+        // A place that is given to the first in the queue stays empty until that one asks.
+        let latest = pool.holders.iter().filter_map(|held| held.acquired_at).max();
+        let soon = latest.map(|latest| ask_again(latest, now));
+        let soon = soon.map(|soon| soon.saturating_mul(u32::try_from(place + 1).unwrap_or(u32::MAX)));
+        retry_after = retry_after.into_iter().chain(soon).min();
+    }
     Ok(Attempt::Busy { retry_after })
 }

@@ -47,6 +47,12 @@ impl Place {
         Place { url: url.replace("/?", &format!("/{name}?")), name }
     }
 
+    /// On a server whose clock will be set. The driver's monitor asks it to wait for news for a while, by its clock, and
+    /// would end every connection once if that is set back meanwhile.
+    pub fn on_movable(url: &str) -> Self {
+        Place::on(&format!("{url}&serverMonitoringMode=poll"))
+    }
+
     pub fn on_one_node() -> Self {
         Place::on(&one_node().url())
     }
