@@ -12,11 +12,6 @@ const START: &str = "check that the server runs and can be reached from here";
 const RIGHTS: &str =
     "give the user the role readWrite on the database (find, insert, update, remove, changeStream)";
 
-/// Whether a request never left, since another one's connection had broken. Those that had left are told to be interrupted.
-pub(crate) fn was_turned_away(error: &mongodb::error::Error) -> bool {
-    matches!(&*error.kind, DriverKind::ConnectionPoolCleared { message, .. } if !message.contains("interrupted"))
-}
-
 /// The error of a request that went through the driver.
 pub(crate) fn from_driver(error: &mongodb::error::Error) -> Error {
     match &*error.kind {
@@ -45,7 +40,11 @@ pub(crate) fn from_driver(error: &mongodb::error::Error) -> Error {
         DriverKind::Shutdown => {
             Error::new(ErrorKind::ShutDown, "the MongoDB client was shut down").advise("connect again")
         }
-        _ if was_turned_away(error) => unavailable(first_line(&error.kind.to_string())),
+        // The driver turned it away unsent, since another one's connection had broken. Those that had left already are
+        // told to be interrupted.
+        DriverKind::ConnectionPoolCleared { message, .. } if !message.contains("interrupted") => {
+            unavailable(first_line(message))
+        }
         // The connection broke, or was ended because its server fell silent. The driver does not say whether the
         // request was on its way by then.
         _ => unavailable(first_line(&error.kind.to_string())).with_unknown_outcome(),

@@ -45,9 +45,6 @@ impl Concern {
     }
 }
 
-/// How often a request that never left is sent again.
-const TURNED_AWAY: usize = 3;
-
 /// How often a step whose upsert met another one is tried.
 const RACES: usize = 8;
 
@@ -132,21 +129,9 @@ impl Wire {
         }
     }
 
-    /// When one connection breaks, the driver turns away requests that were still waiting for one. Those were never
-    /// sent; the next try waits until the server was seen to be there.
-    async fn send(&self, command: Document) -> mongodb::error::Result<Document> {
-        for _ in 0..TURNED_AWAY {
-            match self.database.run_command(command.clone()).await {
-                Err(error) if failure::was_turned_away(&error) => {}
-                reply => return reply,
-            }
-        }
-        self.database.run_command(command).await
-    }
-
     /// Any command; always to the primary.
     pub(crate) async fn run(&self, command: Document) -> Result<Document> {
-        let reply = self.send(command).await.map_err(|error| failure::from_driver(&error))?;
+        let reply = self.database.run_command(command).await.map_err(|error| failure::from_driver(&error))?;
         match failure::in_reply(&reply) {
             Some(error) => Err(error),
             None => Ok(reply),
@@ -204,7 +189,7 @@ impl Wire {
             command.insert("fields", fields);
         }
         for _ in 0..RACES {
-            let reply = self.send(command.clone()).await;
+            let reply = self.database.run_command(command.clone()).await;
             let mut reply = match reply {
                 Ok(reply) => reply,
                 Err(error) => match &*error.kind {

@@ -50,7 +50,8 @@ async fn a_grant_whose_reply_was_lost_is_recognised() {
         let document = way.direct.lock("lost").await.unwrap();
         assert_eq!(document.get_str("lockId").unwrap(), held.lock_id().as_str());
         way.proxy.pass();
-        held.release().await.unwrap();
+        // The driver may still be busy with the broken connection: then it does not know, and sees to it all the same.
+        let _ = held.release().await;
         let other = way.direct.locks().await;
         let next = within("a grant", other.mutex("lost").acquire()).await.unwrap();
         next.release().await.unwrap();
