@@ -5,6 +5,11 @@
 -- what follows reads that copy and not the table, which this statement sees as it was before the wait.
 WITH lease AS MATERIALIZED (
     SELECT * FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS u (key, id, n)
+), asked AS MATERIALIZED (
+    -- By key, so that a batch is joined once and not searched again for each of its rows.
+    SELECT u.key, coalesce(array_agg(u.id) FILTER (WHERE u.id IS NOT NULL), '{}') AS ids, bool_or(u.id IS NULL) AS whoever
+    FROM lease u
+    GROUP BY u.key
 ), locked AS MATERIALIZED (
     SELECT l.key, l.value, l.expire_time, l.token, l.acquired_at, l.inbox, l.waiters
     FROM {table} l
@@ -22,18 +27,16 @@ WITH lease AS MATERIALIZED (
                    ELSE (
                        SELECT jsonb_agg(w.entry ORDER BY w.place)
                        FROM jsonb_array_elements(h.waiters) WITH ORDINALITY AS w (entry, place)
-                       WHERE (w.entry ->> 'until')::bigint > h.micros AND NOT EXISTS (
-                           SELECT FROM lease WHERE lease.key = h.key AND lease.id = w.entry ->> 'id'))
+                       WHERE (w.entry ->> 'until')::bigint > h.micros AND w.entry ->> 'id' <> ALL (h.ids))
                END AS rest
         FROM (
-            SELECT t.*,
-                   t.held AND EXISTS (
-                       SELECT FROM lease WHERE lease.key = t.key AND (lease.id = t.value OR lease.id IS NULL)) AS let_go,
-                   EXISTS (SELECT FROM lease WHERE lease.key = t.key AND lease.id <> t.value) AS others
+            SELECT t.*, t.held AND (t.whoever OR t.value = ANY (t.ids)) AS let_go,
+                   t.value <> ANY (t.ids) AS others
             FROM (
-                SELECT l.*, c.now, floor(extract(epoch FROM c.now) * 1000000)::bigint AS micros,
+                SELECT l.*, a.ids, a.whoever, c.now, floor(extract(epoch FROM c.now) * 1000000)::bigint AS micros,
                        l.value <> '' AND l.expire_time > c.now AS held
-                FROM locked l CROSS JOIN LATERAL (SELECT clock_timestamp() AS now, l.key OFFSET 0) c
+                FROM locked l JOIN asked a ON a.key = l.key
+                     CROSS JOIN LATERAL (SELECT clock_timestamp() AS now, l.key OFFSET 0) c
                 OFFSET 0
             ) t
             OFFSET 0

@@ -8,10 +8,13 @@ WITH lease AS MATERIALIZED (
     WHERE l.key = ANY ($1)
     ORDER BY l.key  -- one order for all: batches cannot deadlock
     FOR NO KEY UPDATE
+), due AS MATERIALIZED (
+    -- Joined here, where the batch is, and not row by row below.
+    SELECT lease.* FROM locked JOIN lease ON lease.key = locked.key
 )
 UPDATE {table} l
-SET expire_time = clock_timestamp() + lease.expiry * interval '1 microsecond',
-    token = greatest(l.token, lease.token)
-FROM locked JOIN lease ON lease.key = locked.key
-WHERE l.key = locked.key AND l.value = lease.id AND l.expire_time > clock_timestamp()
+SET expire_time = clock_timestamp() + due.expiry * interval '1 microsecond',
+    token = greatest(l.token, due.token)
+FROM due
+WHERE l.key = due.key AND l.value = due.id AND l.expire_time > clock_timestamp()
 RETURNING l.key, l.value

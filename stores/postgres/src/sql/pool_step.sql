@@ -5,6 +5,8 @@
 -- copy. A pool that nobody used yet is inserted at the end; if somebody else was faster, nothing is written for it,
 -- the answer says so, and the question is asked again.
 --
+-- A batch may be of a thousand questions: what belongs together is grouped and joined, not searched for row by row.
+--
 -- Times are microseconds since 1970 by this server's clock; durations are microseconds.
 --
 -- $11: those who hold or wait are sessions and last as long as these do. The inbox of each is the name of an advisory lock
@@ -22,9 +24,14 @@ WITH ask AS MATERIALIZED (
     ORDER BY p.key  -- one order for all: batches cannot deadlock
     FOR NO KEY UPDATE
 ), pool AS MATERIALIZED (
-    SELECT k.key, l.key IS NOT NULL AS known, l.capacity, coalesce(l.token, 0) AS token, l.holders, l.queue,
-           floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now
-    FROM (SELECT DISTINCT a.key FROM ask a) k LEFT JOIN locked l ON l.key = k.key
+    SELECT k.key, k.name, k.asked_capacity, l.key IS NOT NULL AS known, l.capacity, coalesce(l.token, 0) AS token,
+           l.holders, l.queue, floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now
+    FROM (
+        SELECT DISTINCT ON (a.key) a.key, a.name,
+               CASE WHEN a.verb = 'acquire' THEN a.capacity END AS asked_capacity
+        FROM ask a
+        ORDER BY a.key, a.verb <> 'acquire', a.n
+    ) k LEFT JOIN locked l ON l.key = k.key
 
 -- Expired holders and waiters are gone, whatever the question.
 ), alive AS MATERIALIZED (
@@ -49,12 +56,10 @@ WITH ask AS MATERIALIZED (
 
 -- A pool in use has the capacity of those who use it; one that is not has that of the first who asks.
 ), sized AS MATERIALIZED (
-    SELECT p.key, p.now, p.token, p.known,
-           CASE WHEN EXISTS (SELECT FROM holder h WHERE h.key = p.key)
-                  OR EXISTS (SELECT FROM waiter w WHERE w.key = p.key)
+    SELECT p.key, p.name, p.now, p.token, p.known,
+           CASE WHEN p.key IN (SELECT h.key FROM holder h) OR p.key IN (SELECT w.key FROM waiter w)
                 THEN p.capacity
-                ELSE coalesce((SELECT a.capacity FROM ask a WHERE a.key = p.key AND a.verb = 'acquire'
-                               ORDER BY a.n LIMIT 1), p.capacity)
+                ELSE coalesce(p.asked_capacity, p.capacity)
            END AS capacity
     FROM pool p
 ), fitting AS MATERIALIZED (
@@ -91,10 +96,13 @@ WITH ask AS MATERIALIZED (
 -- The head of the line is served while it fits, strictly in order: a light one never passes a heavy one. Who is not
 -- served and does not wait steps out, and then those behind may fit.
 ), used AS MATERIALIZED (
-    SELECT s.key, s.now, s.capacity, greatest(s.token, max(k.token)) AS token,
-           coalesce(sum(k.weight) FILTER (WHERE NOT k.leaves), 0) AS weight
-    FROM sized s LEFT JOIN kept k ON k.key = s.key
-    GROUP BY s.key, s.now, s.capacity, s.token
+    SELECT s.key, s.name, s.known, s.now, s.capacity, greatest(s.token, k.token) AS token,
+           coalesce(k.weight, 0) AS weight
+    FROM sized s LEFT JOIN (
+        SELECT k.key, max(k.token) AS token, sum(k.weight) FILTER (WHERE NOT k.leaves) AS weight
+        FROM kept k
+        GROUP BY k.key
+    ) k ON k.key = s.key
 ), first_look AS MATERIALIZED (
     SELECT l.*, u.now, u.capacity, u.weight AS used, u.token AS last_token,
            u.weight + sum(l.weight) OVER (PARTITION BY l.key ORDER BY l.place) <= u.capacity AS served
@@ -114,35 +122,38 @@ WITH ask AS MATERIALIZED (
     SELECT s.key, 1000000000 + s.place, s.id, s.weight, s.token, s.now, s.now + s.lasts, s.inbox
     FROM served s WHERE s.granted
 ), changed AS MATERIALIZED (
-    SELECT u.key, u.capacity,
-           greatest(u.token, (SELECT max(a.token) FROM after a WHERE a.key = u.key)) AS token,
-           coalesce((
-               SELECT jsonb_agg(jsonb_build_object(
-                          'id', a.id, 'weight', a.weight, 'token', a.token, 'since', a.since, 'until', a.until,
-                          'inbox', a.inbox) ORDER BY a.place)
-               FROM after a WHERE a.key = u.key), '[]') AS holders,
-           coalesce((
-               SELECT jsonb_agg(jsonb_build_object(
-                          'id', s.id, 'weight', s.weight, 'inbox', s.inbox, 'expiry', s.expiry, 'asked', s.asked,
-                          'until', s.until) ORDER BY s.place)
-               FROM served s WHERE s.key = u.key AND NOT s.granted), '[]') AS queue,
-           to_timestamp(greatest(
-               u.now,
-               (SELECT max(a.until) FROM after a WHERE a.key = u.key),
-               (SELECT max(s.until) FROM served s WHERE s.key = u.key AND NOT s.granted)) / 1000000.0) AS used_until
+    SELECT u.key, u.name, u.known, u.capacity, greatest(u.token, h.token) AS token, h.first_until,
+           coalesce(h.holders, '[]') AS holders, coalesce(q.queue, '[]') AS queue,
+           to_timestamp(greatest(u.now, h.until, q.until) / 1000000.0) AS used_until
     FROM used u
+    LEFT JOIN (
+        SELECT a.key, max(a.token) AS token, max(a.until) AS until, min(a.until) AS first_until,
+               jsonb_agg(jsonb_build_object(
+                   'id', a.id, 'weight', a.weight, 'token', a.token, 'since', a.since, 'until', a.until,
+                   'inbox', a.inbox) ORDER BY a.place) AS holders
+        FROM after a
+        GROUP BY a.key
+    ) h ON h.key = u.key
+    LEFT JOIN (
+        SELECT s.key, max(s.until) AS until,
+               jsonb_agg(jsonb_build_object(
+                   'id', s.id, 'weight', s.weight, 'inbox', s.inbox, 'expiry', s.expiry, 'asked', s.asked,
+                   'until', s.until) ORDER BY s.place) AS queue
+        FROM served s
+        WHERE NOT s.granted
+        GROUP BY s.key
+    ) q ON q.key = u.key
 ), updated AS (
     UPDATE {pool} p
     SET capacity = c.capacity, token = c.token, holders = c.holders, queue = c.queue, used_until = c.used_until
-    FROM changed c JOIN pool ON pool.key = c.key
-    WHERE p.key = c.key AND pool.known
+    FROM changed c
+    WHERE p.key = c.key AND c.known
     RETURNING p.key
 ), inserted AS (
     INSERT INTO {pool} AS p (key, capacity, token, holders, queue, used_until, name)
-    SELECT c.key, c.capacity, c.token, c.holders, c.queue, c.used_until,
-           (SELECT a.name FROM ask a WHERE a.key = c.key LIMIT 1)
-    FROM changed c JOIN pool ON pool.key = c.key
-    WHERE NOT pool.known AND c.holders <> '[]'
+    SELECT c.key, c.capacity, c.token, c.holders, c.queue, c.used_until, c.name
+    FROM changed c
+    WHERE NOT c.known AND c.holders <> '[]'
     ORDER BY c.key
     ON CONFLICT (key) DO NOTHING
     RETURNING p.key
@@ -157,18 +168,18 @@ WITH ask AS MATERIALIZED (
     -- Counted, because rows that nobody reads are not made, and their messages not sent.
     SELECT count(p.told) AS messages FROM pushed p
 )
-SELECT f.n, f.fits, s.capacity,
-       s.known OR NOT f.fits OR f.verb <> 'acquire' OR EXISTS (SELECT FROM inserted i WHERE i.key = f.key) AS written,
+SELECT f.n, f.fits, c.capacity,
+       c.known OR NOT f.fits OR f.verb <> 'acquire' OR f.key IN (SELECT i.key FROM inserted i) AS written,
        coalesce(k.token, g.token) AS token,
        k.id IS NOT NULL AS was_holder, w.id IS NOT NULL AS was_waiter,
        EXISTS (SELECT FROM pushed p WHERE p.key = f.key AND p.inbox IS DISTINCT FROM coalesce(k.inbox, w.inbox)) AS woke,
        -- When it is worth asking again: at the end of the first who holds or stands before.
-       least(
-           (SELECT min(a.until) FROM after a WHERE a.key = f.key),
+       CASE WHEN f.verb = 'acquire' AND k.id IS NULL AND g.id IS NULL THEN least(
+           c.first_until,
            (SELECT min(l.known_until) FROM served l
             WHERE l.key = f.key AND NOT l.granted AND l.id <> f.id
               AND l.place < coalesce((SELECT m.place FROM line m WHERE m.key = f.key AND m.id = f.id), 0))
-       ) - f.now AS remaining,
+       ) - f.now END AS remaining,
        k.id AS holder_id, k.weight AS holder_weight, k.since AS holder_since, k.until - f.now AS holder_remaining,
        k.inbox AS holder_inbox,
        -- The sessions that are in the way.
@@ -178,7 +189,7 @@ SELECT f.n, f.fits, s.capacity,
                  UNION SELECT q.inbox FROM served q WHERE q.key = f.key AND NOT q.granted AND q.id <> f.id) i)
        END AS holding
 FROM told CROSS JOIN fitting f
-JOIN sized s ON s.key = f.key
+JOIN changed c ON c.key = f.key
 LEFT JOIN kept k ON k.n = f.n
 LEFT JOIN waiter w ON w.key = f.key AND w.id = f.id
 LEFT JOIN served g ON g.n = f.n AND g.granted
