@@ -48,7 +48,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
         if shared.desk.is_closed() && shared.desk.is_empty() && work.is_empty() {
             return;
         }
-        let next = shared.schedule.set_alarm();
+        let next = shared.schedule.set_alarm(now);
         let next = draining.iter().map(|(until, _)| *until).fold(next, Moment::min);
         tokio::select! {
             biased;

@@ -7,7 +7,7 @@ use super::desk::Mail;
 use super::held::{Grant, Held, local_deadline};
 use super::lane::{AcquireVerb, silent};
 use super::lines::{Entry, Place};
-use super::schedule::renewal_due;
+use super::schedule::first_renewal_due;
 use super::wakeups::Enlisted;
 use super::{Ask, LeaseSide, Shared, Wait, telemetry};
 use crate::clock::{Moment, sleep_until};
@@ -324,9 +324,8 @@ impl<'a> Acquisition<'a> {
             place: self.place.take(),
         }));
         self.leaves_traces = false;
-        // A grant for a short window is extended before a third of it is over.
         let due = match held.cadence() {
-            Some(cadence) => renewal_due(now, cadence.min(deadline.since(now) / 3)),
+            Some(cadence) => first_renewal_due(now, cadence, deadline),
             None => deadline,
         };
         shared.watch(due, &held);

@@ -32,8 +32,22 @@ impl Default for Inner {
 
 /// When a hold that was extended (or granted) at `now` wants to be extended again.
 pub(crate) fn renewal_due(now: Moment, cadence: Duration) -> Moment {
-    let step = (u64::try_from(cadence.as_nanos()).unwrap_or(u64::MAX) / GRID).max(1);
-    let due = now.after(cadence).as_nanos();
+    on_grid(now, cadence, cadence)
+}
+
+/// When a hold that was granted until `deadline` wants to be extended for the first time: after its cadence, or before
+/// a third of the time that is left is over. That third is a little less than the cadence for every grant, by as much as
+/// the answer took: it must not have a grid of its own, or every lock would be extended by a request of its own.
+pub(crate) fn first_renewal_due(now: Moment, cadence: Duration, deadline: Moment) -> Moment {
+    let third = deadline.since(now) / 3;
+    // A grant for a short window, or an expiry that is not much longer than an answer takes.
+    let grid = if third < cadence - cadence / 10 { third } else { cadence };
+    on_grid(now, cadence.min(third), grid)
+}
+
+fn on_grid(now: Moment, wait: Duration, grid: Duration) -> Moment {
+    let step = (u64::try_from(grid.as_nanos()).unwrap_or(u64::MAX) / GRID).max(1);
+    let due = now.after(wait).as_nanos();
     Moment::from_nanos(due - due % step).max(now)
 }
 
@@ -77,10 +91,14 @@ impl Schedule {
         std::mem::take(&mut self.lock().holds).into_values().inspect(forget_slot).collect()
     }
 
-    /// When the next hold is due: the engine's task asks before it sleeps until then.
-    pub(crate) fn set_alarm(&self) -> Moment {
+    /// Until when the engine's task sleeps now. An alarm that lies ahead stays where it is although what it was set
+    /// for is gone: were it moved back, the next lock would wake the task again, and so would every lock after it.
+    pub(crate) fn set_alarm(&self, now: Moment) -> Moment {
         let mut inner = self.lock();
-        inner.alarm = inner.holds.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due);
+        let first = inner.holds.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due);
+        if inner.alarm <= now || first < inner.alarm {
+            inner.alarm = first;
+        }
         inner.alarm
     }
 }
@@ -93,6 +111,48 @@ fn forget_slot(held: &Arc<Held>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::held::Grant;
+    use crate::resource::{FencingToken, Kind, LockIds, Resource};
+    use crate::store::Lease;
+
+    fn hold() -> Arc<Held> {
+        let lease = Lease {
+            resource: Resource::new(Kind::Mutex, "a").unwrap(),
+            lock_id: LockIds::new("test").next(),
+            expiry: Duration::from_secs(30),
+            token: FencingToken::new(1),
+            weight: 1,
+            capacity: 1,
+        };
+        let (deadline, granted_at) = (Moment::NEVER, Moment::from_nanos(0));
+        Arc::new(Held::new(Grant {
+            lease,
+            deadline,
+            granted_at,
+            options: Arc::default(),
+            session: None,
+            place: None,
+        }))
+    }
+
+    #[test]
+    fn locks_that_are_given_back_at_once_wake_the_task_once_and_not_each_time() {
+        let (schedule, second) = (Schedule::default(), |n: u64| Moment::from_nanos(n * 1_000_000_000));
+        let mut woken = 0;
+        for n in 0..5 {
+            let held = hold();
+            woken += u32::from(schedule.insert(second(10 + n), &held));
+            schedule.remove(&held);
+            // The task runs when the lock is gone already.
+            assert_eq!(schedule.set_alarm(second(n)), second(10));
+        }
+        assert_eq!(woken, 1);
+        // Once the alarm went off, nothing is left to wait for.
+        assert_eq!(schedule.set_alarm(second(10)), Moment::NEVER);
+        // And what is due before the alarm moves it.
+        assert!(schedule.insert(second(50), &hold()) && schedule.insert(second(40), &hold()));
+        assert_eq!(schedule.set_alarm(second(11)), second(40));
+    }
 
     #[test]
     fn locks_taken_at_many_moments_are_due_at_few() {
@@ -100,6 +160,22 @@ mod tests {
         let dues: std::collections::BTreeSet<_> =
             (0..10_000_u64).map(|ms| renewal_due(Moment::from_nanos(ms * 1_000_000), cadence)).collect();
         assert!(dues.len() <= 9, "{}", dues.len());
+    }
+
+    #[test]
+    fn grants_whose_answers_took_different_times_are_due_at_few_moments_all_the_same() {
+        let (cadence, expiry) = (Duration::from_secs(3), Duration::from_secs(9));
+        let due = |n: u64| {
+            let now = Moment::from_nanos(n * 1_000_000);
+            let sent = now.before(Duration::from_micros(n % 977));
+            first_renewal_due(now, cadence, crate::engine::held::local_deadline(sent, expiry))
+        };
+        let dues: std::collections::BTreeSet<_> = (0..3000).map(due).collect();
+        assert!(dues.len() <= 9, "{}", dues.len());
+        // A window of two seconds is extended within its first third, but not at once.
+        let now = Moment::from_nanos(123_456_789_000);
+        let due = first_renewal_due(now, Duration::from_secs(10), now.after(Duration::from_secs(2)));
+        assert!(due > now.after(Duration::from_millis(500)) && due < now.after(Duration::from_millis(667)));
     }
 
     #[test]
