@@ -22,9 +22,11 @@ impl Script {
 }
 
 macro_rules! script {
-    ($last:literal) => {
+    ($last:literal $(, after $quick:literal)?) => {
         concat!(
             include_str!("lua/common.lua"),
+            $(include_str!($quick),)?
+            include_str!("lua/each.lua"),
             include_str!("lua/begin.lua"),
             include_str!("lua/queue.lua"),
             include_str!("lua/lock.lua"),
@@ -35,9 +37,12 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/acquire.lua"), 2));
-pub(crate) static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/renew.lua"), 1));
-pub(crate) static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/release.lua"), 1));
+pub(crate) static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(script!("lua/acquire.lua", after "lua/acquire.quick.lua"), 2));
+pub(crate) static RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(script!("lua/renew.lua", after "lua/renew.quick.lua"), 1));
+pub(crate) static RELEASE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(script!("lua/release.lua", after "lua/release.quick.lua"), 1));
 pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/inspect.lua"), 1));
 
 /// What an item or a header is made of.

@@ -2,13 +2,6 @@
 -- attempt), inbox. A pool (one key): the same, then weight and capacity.
 -- `mode`: l or p; g or r, see the queue; t if in turn.
 
-clock()
-local deadline = tonumber(ARGV[5])
-if deadline > 0 and now > deadline then
-  -- Whoever asked has given up by now and may have withdrawn already: a grant would be nobody's.
-  return { now }
-end
-
 local slow = nil
 
 return each(function()

@@ -11,10 +11,11 @@
 --   5  after this moment of the server's clock an acquisition is refused, ms; 0 if it never is
 -- From the sixth on: the items.
 --
--- Every script holds up all clients of the server, and a lock that nobody else wants is by far the most frequent
--- case. So that one is written out in the scripts of the verbs with as few calls as it takes, and everything else
--- stands inside one function, `contended`, which is run when it is first needed. Numbers are handed over as text:
--- the server writes a Lua number with "%.17g", which takes longer than the command.
+-- Every script holds up all clients of the server, and locks that nobody else wants are by far the most frequent case.
+-- So those come first, in `quick.lua` of each verb: as few calls as it takes, one call for all items where the server
+-- has a command that takes many keys. What is left goes item by item through the verb itself, and what more than one
+-- want through the one function `contended`, which is run when it is first needed. Numbers are handed over as text: the
+-- server writes a Lua number with "%.17g", which takes longer than the command.
 
 local FAILED = 9
 
@@ -48,8 +49,9 @@ end
 -- The beginning and the life of a side whose token is the clock, as nearly all are: written once for all items.
 local head, life, life_of = nil, nil, nil
 
--- Writes a holder. The rule of every lease store: one more than the last token, or the clock if that is higher.
-local function lock_hold(key, side, id, inbox, last, ms)
+-- Writes the side of a new holder and returns its token. The rule of every lease store: one more than the last token,
+-- or the clock if that is higher.
+local function lock_side(side, id, inbox, last, ms)
   local token = clock()
   local before = last and tonumber(match(last, '^%d+'))
   if before and before >= token then
@@ -60,30 +62,8 @@ local function lock_hold(key, side, id, inbox, last, ms)
     if ms ~= life_of then life, life_of = kept(ms, now), ms end
     call('SET', side, head .. inbox .. ' ' .. id, 'PX', life)
   end
-  call('SET', key, id, 'PX', ms)
   return token
 end
 
 -- The items: where in KEYS and ARGV the current one begins, and what came of those before.
 local reply, n, k, a = { 0 }, 1, 1, 6
-
--- Does a step for each item. One that raises an error, such as a key of another type, fails alone: its text stands in
--- the place of its answer, of which `width` is the number of values.
-local function each(step, width)
-  while true do
-    local done, failure = pcall(function()
-      while ARGV[a] do step() end
-    end)
-    if done then
-      reply[1] = now or 0
-      return reply
-    end
-    if type(failure) == 'table' then failure = failure.err end
-    if width == 2 then
-      n = n + 1
-      reply[n] = FAILED
-    end
-    n = n + 1
-    reply[n] = tostring(failure)
-  end
-end
