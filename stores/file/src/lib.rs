@@ -79,6 +79,7 @@ mod lockfile;
 mod mutex;
 mod names;
 mod pool;
+mod raw;
 mod record;
 mod shared;
 mod store;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
+    Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, RawDriver, Record, SessionHold,
+    SessionStore, Store,
 };
 use distlock_core::{Error, ErrorKind, RecordKind, Resource, Result};
 use tokio_util::sync::CancellationToken;
@@ -104,6 +105,10 @@ impl Store for FileStore {
         let shared = Arc::clone(&self.shared);
         let found = blocking(move || doctor::examine(&shared)).await;
         found.map_err(|error| error.doing("examine").on(self.describe()))
+    }
+
+    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
+        Ok(Some(crate::raw::open(&self.shared)))
     }
 }
 

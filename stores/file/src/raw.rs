@@ -1,0 +1,71 @@
+//! The kernel's lock alone, for benchmarks: open, lock, unlock, close, as a program does that has nothing but `flock`.
+
+use std::fs::{File, TryLockError};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use distlock_core::store::RawDriver;
+use distlock_core::{Kind, Result};
+
+use crate::failure::failure;
+use crate::names;
+use crate::shared::{Shared, blocking};
+
+pub(crate) struct Raw {
+    shared: Arc<Shared>,
+    folder: PathBuf,
+}
+
+pub(crate) fn open(shared: &Arc<Shared>) -> Box<dyn RawDriver> {
+    let folder = shared.layout.base().join(format!("bench-{:08x}", fastrand::u32(..)));
+    Box::new(Raw { shared: Arc::clone(shared), folder })
+}
+
+#[async_trait]
+impl RawDriver for Raw {
+    async fn cycle(&self, name: &str) -> Result<()> {
+        let path = self.folder.join(names::file_name(name));
+        // On a thread that may block, since that is what opening a file may do; giving back does not.
+        let file = blocking(move || {
+            let failed = |error| failure(error, "open the file of the bare lock", &path);
+            let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
+            let file = match open() {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => path
+                    .parent()
+                    .map_or(Ok(()), std::fs::create_dir_all)
+                    .and_then(|()| open())
+                    .map_err(failed)?,
+                opened => opened.map_err(failed)?,
+            };
+            match file.try_lock() {
+                Ok(()) | Err(TryLockError::WouldBlock) => Ok(file),
+                Err(TryLockError::Error(error)) => Err(failed(error)),
+            }
+        })
+        .await?;
+        let _ = file.unlock();
+        Ok(())
+    }
+
+    /// There is no server.
+    async fn server_requests(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    async fn clean_up(&self, prefix: &str) -> Result<()> {
+        let (shared, folder, prefix) = (Arc::clone(&self.shared), self.folder.clone(), prefix.to_owned());
+        blocking(move || {
+            let _ = std::fs::remove_dir_all(&folder);
+            // Lock files are never removed elsewhere, since somebody may be about to lock one. Of these names nobody is.
+            for (escaped, path) in shared.layout.all(Kind::Mutex)? {
+                if names::original(&escaped).is_some_and(|name| name.starts_with(&prefix)) {
+                    std::fs::remove_file(&path)
+                        .map_err(|error| failure(error, "remove the lock file", &path))?;
+                }
+            }
+            Ok(())
+        })
+        .await
+    }
+}
