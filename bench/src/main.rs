@@ -1,8 +1,10 @@
 //! Our own benchmarks: every store under load on its real server, beside its raw driver, in one command.
 //! `bench/run` calls it and writes what comes out beside `docs/PERFORMANCE.md`.
 
+mod aims;
 mod growth;
 mod machine;
+mod report;
 mod servers;
 mod stores;
 
@@ -26,6 +28,8 @@ enum Command {
     Stores(Choice),
     /// How cost grows with names held, waiters, processes and batch size
     Growth(Choice),
+    /// The aims and what was reached, from what the other two left in a folder
+    Report(report::Pages),
 }
 
 /// What to run and where to put it.
@@ -89,6 +93,7 @@ fn main() -> ExitCode {
             match &cli.command {
                 Command::Stores(choice) => stores::run(choice).await,
                 Command::Growth(choice) => growth::run(choice).await,
+                Command::Report(pages) => report::run(pages),
             }
         })
     });

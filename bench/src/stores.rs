@@ -1,36 +1,38 @@
 //! All scenarios on every store.
 
+use std::time::Duration;
+
 use distlock_load::{Bench, Outcome, Plan, Scenario, Silent, render};
 use serde_json::json;
 
+use crate::servers::Contestant;
 use crate::{Choice, machine, target};
+
+/// Held locks are watched for two thirds of a run: three extensions of each, at an expiry of nine seconds.
+const HELD_AT_LEAST: Duration = Duration::from_millis(13_500);
 
 pub(crate) async fn run(choice: &Choice) -> Result<(), String> {
     for contestant in choice.contestants() {
         let started = contestant.start();
         let busy = machine::load();
         println!("\n{} ({}), {}", contestant.name, started.version, contestant.setup);
-        let mut plan =
-            Plan { each: choice.each(), held: choice.held.min(contestant.most_held), ..Plan::default() };
-        let chosen = |scenario: &Scenario| {
-            choice.scenario.is_empty() || choice.scenario.iter().any(|name| name == scenario.as_str())
-        };
-        plan.scenarios.retain(chosen);
-        let (outcomes, failure) = one(&started.url, &plan).await?;
+        let (outcomes, failure) = measure(&started.url, &plans(choice, contestant)).await?;
         print!("{}", render::table(&outcomes, str::to_owned));
         for note in outcomes.iter().flat_map(|outcome| &outcome.notes) {
             println!("  {note}");
         }
-        if let Some(failure) = failure {
+        if let Some(failure) = &failure {
             println!("  FAILED: {failure}");
         }
         let report = json!({
             "store": contestant.name,
             "server": started.version,
             "setup": contestant.setup,
+            "date": machine::date(),
             "machine": machine::describe(),
             "load_average_before": busy,
             "seconds_each": choice.seconds,
+            "failure": failure,
             "outcomes": outcomes.iter().map(Outcome::detail).collect::<Vec<_>>(),
         });
         let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
@@ -40,16 +42,37 @@ pub(crate) async fn run(choice: &Choice) -> Result<(), String> {
     Ok(())
 }
 
-/// What was measured until the first failure, and the failure.
-async fn one(url: &str, plan: &Plan) -> Result<(Vec<Outcome>, Option<String>), String> {
+/// One plan for each scenario; `contended` also with few, every contender in a process of its own.
+fn plans(choice: &Choice, contestant: &Contestant) -> Vec<Plan> {
+    let held = choice.held.min((contestant.most_held)());
+    let all = Plan { each: choice.each(), held, ..Plan::default() };
+    let chosen = Scenario::ALL.into_iter().filter(|scenario| {
+        choice.scenario.is_empty() || choice.scenario.iter().any(|name| name == scenario.as_str())
+    });
+    chosen
+        .flat_map(|scenario| {
+            let one = Plan { scenarios: vec![scenario], ..all.clone() };
+            match scenario {
+                Scenario::Contended => {
+                    let apart = |contenders| Plan { contenders, processes: contenders, ..one.clone() };
+                    vec![apart(64), apart(4)]
+                }
+                Scenario::Held => vec![Plan { each: one.each.max(HELD_AT_LEAST), ..one }],
+                _ => vec![one],
+            }
+        })
+        .collect()
+}
+
+/// What was measured, and the first failure. One scenario that fails does not take the others with it.
+async fn measure(url: &str, plans: &[Plan]) -> Result<(Vec<Outcome>, Option<String>), String> {
     let mut bench = Bench::prepare(target(url)).await.map_err(|error| error.to_string())?;
     let mut outcomes = Vec::new();
     let mut failure = None;
-    for scenario in &plan.scenarios {
-        let one = Plan { scenarios: vec![*scenario], ..plan.clone() };
-        match bench.run(&one, &Silent).await {
-            Ok(mut some) => outcomes.append(&mut some),
-            Err(error) => failure = Some(format!("{}: {error}", scenario.as_str())),
+    for plan in plans {
+        if let Err(error) = bench.run(plan, &Silent).await.map(|mut some| outcomes.append(&mut some)) {
+            let scenario = plan.scenarios.first().map_or("?", |scenario| scenario.as_str());
+            failure.get_or_insert(format!("{scenario}: {error}"));
         }
     }
     if let Err(error) = bench.finish().await {

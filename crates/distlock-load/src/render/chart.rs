@@ -10,6 +10,8 @@ pub struct Series {
     pub name: String,
     /// Its points; both coordinates above zero where the scale is logarithmic.
     pub points: Vec<(f64, f64)>,
+    /// A thin line in the colour of the one before it: what that one is to be compared with.
+    pub thin: bool,
 }
 
 /// A chart with logarithmic axes.
@@ -71,18 +73,21 @@ impl Chart {
             }
         }
         svg.line((LEFT, bottom), (SIZE.0 - RIGHT, bottom), MUTED, 1.0);
+        let mut colours = 0_usize;
         for (index, series) in self.series.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
+            colours += usize::from(!series.thin);
+            let colour = COLOURS[colours.saturating_sub(1) % COLOURS.len()];
+            let width = if series.thin { 1.0 } else { 2.5 };
             let points: Vec<_> = series
                 .points
                 .iter()
                 .filter(|(x, y)| *x > 0.0 && *y > 0.0)
                 .map(|point| place(*point))
                 .collect();
-            svg.polyline(&points, colour);
+            svg.polyline(&points, colour, width);
             points.iter().for_each(|point| svg.dot(*point, colour));
             let y = TOP + 10.0 + 20.0 * index as f64;
-            svg.line((SIZE.0 - RIGHT + 16.0, y - 4.0), (SIZE.0 - RIGHT + 36.0, y - 4.0), colour, 3.0);
+            svg.line((SIZE.0 - RIGHT + 16.0, y - 4.0), (SIZE.0 - RIGHT + 36.0, y - 4.0), colour, width);
             svg.text((SIZE.0 - RIGHT + 42.0, y), 12.0, INK, Anchor::Start, &series.name);
         }
         svg.finish(&self.title)

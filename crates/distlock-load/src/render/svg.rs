@@ -43,11 +43,11 @@ impl Svg {
         );
     }
 
-    pub(crate) fn polyline(&mut self, points: &[(f64, f64)], stroke: &str) {
+    pub(crate) fn polyline(&mut self, points: &[(f64, f64)], stroke: &str, width: f64) {
         let path: Vec<String> = points.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
         let _ = writeln!(
             self.body,
-            r#"<polyline points="{}" fill="none" stroke="{stroke}" stroke-width="2" stroke-linejoin="round"/>"#,
+            r#"<polyline points="{}" fill="none" stroke="{stroke}" stroke-width="{width}" stroke-linejoin="round"/>"#,
             path.join(" ")
         );
     }

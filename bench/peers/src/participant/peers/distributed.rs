@@ -1,0 +1,115 @@
+//! distributed-lock 0.2, on four backends.
+
+use std::time::Duration;
+
+use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
+use distributed_lock_file::FileLockProvider;
+use distributed_lock_mongo::{MongoDistributedLock, MongoDistributedLockOptions};
+use distributed_lock_postgres::PostgresLockProvider;
+use distributed_lock_redis::RedisLockProvider;
+use mongodb::{Client, Database};
+
+use crate::scenarios::Peer;
+
+type HandleOf<P> = <<P as LockProvider>::Lock as DistributedLock>::Handle;
+
+async fn take<P: LockProvider>(provider: &P, name: &str) -> Result<HandleOf<P>, String> {
+    provider.create_lock(name).acquire(None).await.map_err(|error| error.to_string())
+}
+
+async fn give(handle: impl LockHandle) -> Result<(), String> {
+    handle.release().await.map_err(|error| error.to_string())
+}
+
+pub struct Redis(RedisLockProvider);
+
+impl Peer for Redis {
+    type Held = HandleOf<RedisLockProvider>;
+    const EXTENDS: bool = true;
+
+    async fn connect(url: &str, expiry: Option<Duration>) -> Result<Self, String> {
+        let mut builder = RedisLockProvider::builder().url(url);
+        if let Some(expiry) = expiry {
+            builder = builder.expiry(expiry).extension_cadence(expiry / 3).min_validity(expiry / 10);
+        }
+        builder.build().await.map(Redis).map_err(|error| error.to_string())
+    }
+
+    async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
+        take(&self.0, name).await
+    }
+
+    async fn release(&self, held: Self::Held) -> Result<(), String> {
+        give(held).await
+    }
+}
+
+pub struct Postgres(PostgresLockProvider);
+
+impl Peer for Postgres {
+    type Held = HandleOf<PostgresLockProvider>;
+    // An advisory lock lives with its session; and it takes a connection for each lock, of which there are ten.
+    const EXTENDS: bool = false;
+
+    async fn connect(url: &str, _: Option<Duration>) -> Result<Self, String> {
+        PostgresLockProvider::new(url).await.map(Postgres).map_err(|error| error.to_string())
+    }
+
+    async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
+        take(&self.0, name).await
+    }
+
+    async fn release(&self, held: Self::Held) -> Result<(), String> {
+        give(held).await
+    }
+}
+
+pub struct Mongo {
+    database: Database,
+    options: Option<MongoDistributedLockOptions>,
+}
+
+impl Peer for Mongo {
+    type Held = <MongoDistributedLock as DistributedLock>::Handle;
+    const EXTENDS: bool = true;
+
+    async fn connect(url: &str, expiry: Option<Duration>) -> Result<Self, String> {
+        let client = Client::with_uri_str(url).await.map_err(|error| error.to_string())?;
+        let options = expiry.map(|expiry| MongoDistributedLockOptions {
+            expiry,
+            extension_cadence: expiry / 3,
+            ..MongoDistributedLockOptions::default()
+        });
+        Ok(Mongo { database: client.database("distlock"), options })
+    }
+
+    async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
+        let lock =
+            MongoDistributedLock::new(name.to_owned(), self.database.clone(), None, self.options.clone());
+        lock.acquire(None).await.map_err(|error| error.to_string())
+    }
+
+    async fn release(&self, held: Self::Held) -> Result<(), String> {
+        give(held).await
+    }
+}
+
+pub struct Files(FileLockProvider);
+
+impl Peer for Files {
+    type Held = HandleOf<FileLockProvider>;
+    const EXTENDS: bool = false;
+
+    async fn connect(url: &str, _: Option<Duration>) -> Result<Self, String> {
+        let folder = url.strip_prefix("file://").unwrap_or(url);
+        FileLockProvider::new(folder).map(Files).map_err(|error| error.to_string())
+    }
+
+    async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
+        take(&self.0, name).await
+    }
+
+    async fn release(&self, held: Self::Held) -> Result<(), String> {
+        give(held).await
+    }
+}

@@ -1,0 +1,58 @@
+//! Us, and the raw driver below us.
+
+use std::time::Duration;
+
+use distlock::store::RawDriver;
+use distlock::{Guard, Locks, Options};
+
+use crate::scenarios::Peer;
+
+pub struct Ours(Locks);
+
+impl Peer for Ours {
+    type Held = Guard;
+    const EXTENDS: bool = true;
+
+    async fn connect(url: &str, expiry: Option<Duration>) -> Result<Self, String> {
+        let options = match expiry {
+            Some(expiry) => Options::new().expiry(expiry).map_err(|error| error.to_string())?,
+            None => Options::new(),
+        };
+        let backend = distlock::open(url).await.map_err(|error| error.to_string())?;
+        Locks::builder(backend).options(options).build().map(Ours).map_err(|error| error.to_string())
+    }
+
+    async fn acquire(&self, name: &str) -> Result<Guard, String> {
+        self.0.mutex(name).acquire().await.map_err(|error| error.to_string())
+    }
+
+    async fn release(&self, held: Guard) -> Result<(), String> {
+        held.release().await.map_err(|error| error.to_string())
+    }
+}
+
+/// The bare round trips: taking does nothing, and giving back does both.
+pub struct Raw {
+    driver: Box<dyn RawDriver>,
+    _locks: Locks,
+}
+
+impl Peer for Raw {
+    type Held = String;
+    const EXTENDS: bool = false;
+    const WAITS: bool = false;
+
+    async fn connect(url: &str, _: Option<Duration>) -> Result<Self, String> {
+        let locks = distlock::connect(url).await.map_err(|error| error.to_string())?;
+        let driver = locks.raw_driver().await.map_err(|error| error.to_string())?;
+        driver.map(|driver| Raw { driver, _locks: locks }).ok_or_else(|| "there is no raw driver".to_owned())
+    }
+
+    async fn acquire(&self, name: &str) -> Result<String, String> {
+        Ok(name.to_owned())
+    }
+
+    async fn release(&self, held: String) -> Result<(), String> {
+        self.driver.cycle(&held).await.map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,239 @@
+//! The scenarios, the same for everybody.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::protocol::{Answer, Order};
+
+const HOLD: Duration = Duration::from_millis(1);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A library under comparison: one client of it.
+pub trait Peer: Send + Sync + Sized + 'static {
+    /// A lock that is held.
+    type Held: Send;
+    /// Whether it extends what it holds by itself.
+    const EXTENDS: bool;
+    /// Whether one who waits gets the lock at all; the raw driver does not wait.
+    const WAITS: bool = true;
+
+    /// A client of its own; with the expiry, where one can be set.
+    fn connect(url: &str, expiry: Option<Duration>) -> impl Future<Output = Result<Self, String>> + Send;
+    /// Waits until it is ours.
+    fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, String>> + Send;
+    /// Gives it back.
+    fn release(&self, held: Self::Held) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+pub async fn run<P: Peer>(url: &str, order: &Order) -> Result<Answer, String> {
+    let (begun, cpu) = (Instant::now(), cpu_time());
+    if !P::WAITS && !matches!(order, Order::Cycles { .. }) {
+        return Err("the bare driver does not wait".to_owned());
+    }
+    let mut answer = match order {
+        Order::Open { .. } => Answer::default(),
+        Order::Cycles { tasks, millis, prefix } => {
+            let client = client::<P>(url, None).await?;
+            let names = (0..*tasks).map(|n| format!("{prefix}{n}")).collect();
+            loops(&client, names, *millis, false).await?
+        }
+        Order::Contend { tasks, millis, name } => {
+            let client = client::<P>(url, None).await?;
+            loops(&client, vec![name.clone(); *tasks], *millis, true).await?
+        }
+        Order::Handover { millis, settle_millis, name } => {
+            handover::<P>(url, *millis, Duration::from_millis(*settle_millis), name).await?
+        }
+        Order::Keep { count, millis, expiry_millis, prefix } => {
+            keep::<P>(url, *count, *millis, Duration::from_millis(*expiry_millis), prefix).await?
+        }
+        Order::Hold { name, expiry_millis } => {
+            let client = P::connect(url, Some(Duration::from_millis(*expiry_millis))).await?;
+            let warm = client.acquire(&format!("{name}/warm")).await?;
+            client.release(warm).await?;
+            let asked = boot_nanos();
+            let held = client.acquire(name).await?;
+            // Until this process is killed.
+            std::mem::forget(held);
+            std::mem::forget(client);
+            Answer { moment_nanos: asked, ..Answer::default() }
+        }
+        Order::Wait { name, expiry_millis } => {
+            let client = P::connect(url, Some(Duration::from_millis(*expiry_millis))).await?;
+            let held = client.acquire(name).await?;
+            let got = boot_nanos();
+            client.release(held).await?;
+            Answer { moment_nanos: got, ..Answer::default() }
+        }
+    };
+    if answer.elapsed_nanos == 0 {
+        answer.elapsed_nanos = nanos(begun.elapsed());
+    }
+    if answer.cpu_nanos == 0 {
+        answer.cpu_nanos = cpu_time().saturating_sub(cpu);
+    }
+    Ok(answer)
+}
+
+/// The client of the last order is used again: connecting is not what is measured.
+async fn client<P: Peer>(url: &str, expiry: Option<Duration>) -> Result<Arc<P>, String> {
+    use std::any::Any;
+    use std::sync::Mutex;
+    static LAST: Mutex<Option<Arc<dyn Any + Send + Sync>>> = Mutex::new(None);
+    let last = LAST.lock().ok().and_then(|last| last.clone()).and_then(|last| last.downcast::<P>().ok());
+    if let Some(client) = last {
+        return Ok(client);
+    }
+    let client = Arc::new(P::connect(url, expiry).await?);
+    if let Ok(mut last) = LAST.lock() {
+        *last = Some(client.clone());
+    }
+    Ok(client)
+}
+
+async fn loops<P: Peer>(
+    client: &Arc<P>,
+    names: Vec<String>,
+    millis: u64,
+    contend: bool,
+) -> Result<Answer, String> {
+    let begun = Instant::now();
+    let length = Duration::from_millis(millis);
+    let mut running = JoinSet::new();
+    for name in names {
+        let client = Arc::clone(client);
+        running.spawn(async move {
+            let mut took = Vec::new();
+            while begun.elapsed() < length {
+                let start = Instant::now();
+                let held = client.acquire(&name).await?;
+                if contend {
+                    took.push(nanos(start.elapsed()));
+                    sleep(HOLD).await;
+                    client.release(held).await?;
+                    sleep(PAUSE).await;
+                } else {
+                    client.release(held).await?;
+                    took.push(nanos(start.elapsed()));
+                }
+            }
+            Ok::<_, String>(took)
+        });
+    }
+    let mut answer = Answer::default();
+    while let Some(joined) = running.join_next().await {
+        let mut took = joined.map_err(|error| error.to_string())??;
+        answer.counts.push(took.len() as u64);
+        answer.nanos.append(&mut took);
+    }
+    answer.elapsed_nanos = nanos(begun.elapsed());
+    Ok(answer)
+}
+
+async fn handover<P: Peer>(url: &str, millis: u64, settle: Duration, name: &str) -> Result<Answer, String> {
+    let clients = [Arc::new(P::connect(url, None).await?), Arc::new(P::connect(url, None).await?)];
+    let begun = Instant::now();
+    let mut answer = Answer { counts: vec![0], ..Answer::default() };
+    let mut turn = 0;
+    let mut rounds = 0;
+    while begun.elapsed() < Duration::from_millis(millis) || rounds < 4 {
+        let (holder, waiter) = (Arc::clone(&clients[turn]), Arc::clone(&clients[1 - turn]));
+        turn = 1 - turn;
+        let held = holder.acquire(name).await?;
+        let wanted = name.to_owned();
+        let waiting = tokio::spawn(async move {
+            let held = waiter.acquire(&wanted).await?;
+            let got = Instant::now();
+            waiter.release(held).await?;
+            Ok::<_, String>(got)
+        });
+        // Not always after the same time: those who ask again and again at fixed times would always be caught at the
+        // same point of their pause.
+        sleep(settle + Duration::from_millis(rounds * 37 % 200)).await;
+        let released = Instant::now();
+        holder.release(held).await?;
+        let got = waiting.await.map_err(|error| error.to_string())??;
+        rounds += 1;
+        // The first two open whatever a waiter needs once.
+        if rounds > 2 {
+            answer.nanos.push(nanos(got.saturating_duration_since(released)));
+            answer.counts[0] += 1;
+        }
+    }
+    Ok(answer)
+}
+
+async fn keep<P: Peer>(
+    url: &str,
+    count: usize,
+    millis: u64,
+    expiry: Duration,
+    prefix: &str,
+) -> Result<Answer, String> {
+    if !P::EXTENDS {
+        return Err("it does not extend what it holds".to_owned());
+    }
+    let client = Arc::new(P::connect(url, Some(expiry)).await?);
+    let before = resident_bytes();
+    let mut fillers = JoinSet::new();
+    for filler in 0..64_usize {
+        let (client, prefix) = (Arc::clone(&client), prefix.to_owned());
+        fillers.spawn(async move {
+            let mut held = Vec::new();
+            for n in (filler..count).step_by(64) {
+                held.push(client.acquire(&format!("{prefix}{n}")).await?);
+            }
+            Ok::<_, String>(held)
+        });
+    }
+    let mut held = Vec::new();
+    while let Some(joined) = fillers.join_next().await {
+        held.append(&mut joined.map_err(|error| error.to_string())??);
+    }
+    let bytes = resident_bytes().saturating_sub(before);
+    // Two lines more than other orders have: the benchmark counts the requests between them.
+    crate::tell(&Answer::default());
+    let cpu = cpu_time();
+    sleep(Duration::from_millis(millis)).await;
+    let cpu = cpu_time().saturating_sub(cpu);
+    let answer = Answer {
+        counts: vec![held.len() as u64],
+        cpu_nanos: cpu,
+        elapsed_nanos: millis * 1_000_000,
+        bytes_per_lock: bytes / held.len().max(1) as u64,
+        ..Answer::default()
+    };
+    crate::tell(&answer);
+    for held in held {
+        client.release(held).await?;
+    }
+    Ok(Answer::default())
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The clock that all processes of the machine share.
+fn boot_nanos() -> u64 {
+    use distlock::Clock;
+    distlock::BootClock.now().as_nanos()
+}
+
+/// User and system time of this process, from the kernel's ticks.
+fn cpu_time() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+    let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<u64>().ok()).unwrap_or(0);
+    (ticks(11) + ticks(12)) * 10_000_000
+}
+
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap_or(0) * 1024
+}

@@ -1,0 +1,89 @@
+//! One table for each server: a row for each participant, a column for each scenario.
+
+use crate::course::{Figure, Results};
+
+const SCENARIOS: [(&str, &str); 7] = [
+    ("uncontended", "1 TASK (× RAW)"),
+    ("throughput-64", "64 TASKS/S"),
+    ("throughput-256", "256 TASKS/S (× RAW)"),
+    ("handover", "HANDOVER"),
+    ("contended-64", "64 CONTEND: REQ, FAIRNESS"),
+    ("held", "HELD: REQ/S, CORE, B/LOCK"),
+    ("takeover", "AFTER KILL -9"),
+];
+
+/// The header and a line for each participant, cell by cell.
+pub fn cells(results: &Results) -> Vec<Vec<String>> {
+    let mut names: Vec<&str> = Vec::new();
+    for row in &results.rows {
+        if !names.contains(&row.participant.as_str()) {
+            names.push(&row.participant);
+        }
+    }
+    let find = |who: &str, scenario: &str| {
+        results
+            .rows
+            .iter()
+            .find(|row| row.participant == who && row.scenario == scenario)
+            .map(|row| &row.figure)
+    };
+    let mut lines = vec![vec!["PARTICIPANT".to_owned()]];
+    lines[0].extend(SCENARIOS.iter().map(|(_, title)| (*title).to_owned()));
+    for who in names {
+        let mut cells = vec![who.to_owned()];
+        for (scenario, _) in SCENARIOS {
+            cells.push(
+                find(who, scenario)
+                    .map_or_else(|| "-".to_owned(), |figure| cell(scenario, figure, find("raw", scenario))),
+            );
+        }
+        lines.push(cells);
+    }
+    lines
+}
+
+pub fn render(lines: &[Vec<String>]) -> String {
+    let width = |column: usize| lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
+    let text = lines.iter().map(|cells| {
+        let padded = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    });
+    text.collect::<Vec<_>>().join("\n") + "\n"
+}
+
+fn cell(scenario: &str, figure: &Figure, raw: Option<&Figure>) -> String {
+    if figure.reason.is_some() {
+        return "-".to_owned();
+    }
+    let micros = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), time);
+    let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+    match scenario {
+        "uncontended" => {
+            let ratio = figure.p50_us.zip(raw.and_then(|raw| raw.p50_us)).map(|(ours, raw)| ours / raw);
+            format!("{} ({})", micros(figure.p50_us), number(ratio))
+        }
+        "throughput-64" | "throughput-256" => {
+            let ratio = figure.ops_per_s.zip(raw.and_then(|raw| raw.ops_per_s)).map(|(ours, raw)| ours / raw);
+            let rate = figure.ops_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
+            format!("{rate} ({})", number(ratio))
+        }
+        "handover" => micros(figure.p50_us),
+        "contended-64" => format!("{}, {}", number(figure.requests_per_op), number(figure.fairness)),
+        "held" => format!(
+            "{}, {}, {}",
+            figure.requests_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}")),
+            figure.cpu_cores.map_or_else(|| "-".to_owned(), |cores| format!("{cores:.3}")),
+            figure.bytes_per_lock.map_or_else(|| "-".to_owned(), |bytes| bytes.to_string())
+        ),
+        _ => micros(figure.p50_us),
+    }
+}
+
+fn time(micros: f64) -> String {
+    match micros {
+        v if v < 1000.0 => format!("{v:.0} µs"),
+        v if v < 10_000.0 => format!("{:.2} ms", v / 1e3),
+        v => format!("{:.0} ms", v / 1e3),
+    }
+}
