@@ -11,7 +11,11 @@ use distlock_core::{ErrorKind, Kind, LossReason, Options, Request, blocking};
 const MS: Duration = Duration::from_millis(1);
 
 fn open(store: &MemoryStore) -> blocking::Locks {
-    let options = Options::new().expiry(300 * MS).unwrap();
+    open_for(store, 300 * MS)
+}
+
+fn open_for(store: &MemoryStore, expiry: Duration) -> blocking::Locks {
+    let options = Options::new().expiry(expiry).unwrap();
     let store = store.clone();
     blocking::Locks::open_with(async { Ok(Backend::lease(store)) }, options).unwrap()
 }
@@ -34,9 +38,10 @@ fn threads_exclude_each_other_and_locks_outlive_their_expiry() {
             });
         }
     });
-    let locks = open(&store);
+    // Long enough for a machine on which a thread gets no turn for half a second.
+    let locks = open_for(&store, 2000 * MS);
     let guard = locks.mutex("long").acquire().unwrap();
-    assert_eq!(guard.wait_lost(1000 * MS).unwrap(), None, "it was extended meanwhile");
+    assert_eq!(guard.wait_lost(3000 * MS).unwrap(), None, "it was extended meanwhile");
     assert!(!guard.is_lost() && guard.time_left().is_some());
 }
 

@@ -8,7 +8,7 @@ use distlock_core::{FencingToken, Kind, LockId, Resource, Result};
 use redis::Value;
 
 use crate::net::{Answer, Live};
-use crate::script::{INSPECT, Item};
+use crate::script::Item;
 use crate::store::Inner;
 use crate::trouble;
 use crate::verbs::{KINDS, look_item};
@@ -32,7 +32,7 @@ pub(crate) async fn records(inner: &Inner, query: &Query) -> Result<Vec<Record>>
     for chunk in resources.chunks(LOOK_AT_ONCE) {
         let items: Vec<Item<'_>> =
             chunk.iter().map(|resource| look_item(&inner.config.keys, resource, false)).collect();
-        let request = inner.request(&INSPECT, inner.config.response_timeout);
+        let request = inner.request(&inner.scripts.inspect, inner.config.response_timeout);
         for (resource, answer) in chunk.iter().zip(inner.fleet.call(&request, &items).await) {
             match read(resource, &answer?) {
                 Ok(record) => found.extend(Some(record).filter(|record| is_of_use(inner, record))),
@@ -49,7 +49,7 @@ pub(crate) async fn records(inner: &Inner, query: &Query) -> Result<Vec<Record>>
 /// Takes a resource from all its holders.
 pub(crate) async fn take(inner: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
     let items = [look_item(&inner.config.keys, resource, true)];
-    let request = inner.request(&INSPECT, inner.config.response_timeout);
+    let request = inner.request(&inner.scripts.inspect, inner.config.response_timeout);
     match inner.fleet.call(&request, &items).await.pop() {
         Some(answer) => Ok(read(resource, &answer?)?.holders),
         None => Err(trouble::nonsense("nothing")),

@@ -1,7 +1,5 @@
 //! The scripts, and a call of one of them.
 
-use std::sync::LazyLock;
-
 use redis::{Cmd, RedisWrite, ToRedisArgs};
 
 use crate::keys::{Key, ResourceKeys};
@@ -9,21 +7,35 @@ use crate::keys::{Key, ResourceKeys};
 /// A script as the server knows it.
 #[derive(Debug)]
 pub(crate) struct Script {
-    text: &'static str,
+    text: String,
     sha: String,
     /// How many values it answers for each item.
     pub(crate) width: usize,
 }
 
 impl Script {
-    fn new(text: &'static str, width: usize) -> Self {
-        Script { text, sha: redis::Script::new(text).get_hash().to_owned(), width }
+    fn new(header: &Header, text: &str, width: usize) -> Self {
+        let text = format!("{}{text}", header.prelude());
+        let sha = redis::Script::new(&text).get_hash().to_owned();
+        Script { text, sha, width }
     }
 }
 
+/// All scripts of a store, with what it says of itself in front of them.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) acquire: Script,
+    pub(crate) renew: Script,
+    pub(crate) release: Script,
+    pub(crate) inspect: Script,
+}
+
+/// One script out of its files: first what does the frequent cases, then everything else.
 macro_rules! script {
-    ($last:literal $(, after $quick:literal)?) => {
+    ($last:literal, one: [$($one:literal)?], quick: [$($quick:literal)?]) => {
         concat!(
+            include_str!("lua/start.lua"),
+            $(include_str!($one),)?
             include_str!("lua/common.lua"),
             $(include_str!($quick),)?
             include_str!("lua/each.lua"),
@@ -37,15 +49,25 @@ macro_rules! script {
     };
 }
 
-pub(crate) static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(script!("lua/acquire.lua", after "lua/acquire.quick.lua"), 2));
-pub(crate) static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(script!("lua/renew.lua", after "lua/renew.quick.lua"), 1));
-pub(crate) static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(script!("lua/release.lua", after "lua/release.quick.lua"), 1));
-pub(crate) static INSPECT: LazyLock<Script> = LazyLock::new(|| Script::new(script!("lua/inspect.lua"), 1));
+const ACQUIRE: &str =
+    script!("lua/acquire.lua", one: ["lua/acquire.one.lua"], quick: ["lua/acquire.quick.lua"]);
+const RENEW: &str = script!("lua/renew.lua", one: [], quick: ["lua/renew.quick.lua"]);
+const RELEASE: &str =
+    script!("lua/release.lua", one: ["lua/release.one.lua"], quick: ["lua/release.quick.lua"]);
+const INSPECT: &str = script!("lua/inspect.lua", one: [], quick: []);
 
-/// What an item or a header is made of.
+impl Scripts {
+    pub(crate) fn new(header: &Header) -> Self {
+        Scripts {
+            acquire: Script::new(header, ACQUIRE, 2),
+            renew: Script::new(header, RENEW, 1),
+            release: Script::new(header, RELEASE, 1),
+            inspect: Script::new(header, INSPECT, 1),
+        }
+    }
+}
+
+/// What an item is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Word<'a> {
     Text(&'a str),
@@ -86,7 +108,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// What a script is told about all items.
+/// What the scripts of a store know about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Header {
     pub(crate) channel: String,
@@ -94,6 +116,19 @@ pub(crate) struct Header {
     pub(crate) window: u64,
     /// Whether PUBLISH counts every subscriber there is.
     pub(crate) counts: bool,
+}
+
+impl Header {
+    /// The first line of every script.
+    fn prelude(&self) -> String {
+        let Header { channel, retention, window, counts } = self;
+        // Any byte that could mean something to Lua as its number.
+        let quoted: String = channel.bytes().map(|byte| format!("\\{byte:03}")).collect();
+        let (short, life) = (retention / 4, retention + retention / 4);
+        format!(
+            "local CHANNEL, RETENTION, WINDOW, COUNTS, SHORT, LIFE = '{quoted}', {retention}, {window}, {counts}, {short}, '{life}'\n"
+        )
+    }
 }
 
 /// Whether the server has the script already, as far as we know.
@@ -105,13 +140,13 @@ pub(crate) enum By {
 
 /// The command that calls a script for some items. `deadline`: after this moment of the server's clock an
 /// acquisition is refused; zero if never.
-pub(crate) fn command(script: &Script, by: By, header: &Header, deadline: u64, items: &[&Item<'_>]) -> Cmd {
+pub(crate) fn command(script: &Script, by: By, deadline: u64, items: &[&Item<'_>]) -> Cmd {
     let keys: usize = items.iter().map(|item| item.keys().count()).sum();
     let words: usize = items.iter().map(|item| item.used).sum();
-    let mut command = Cmd::with_capacity(8 + keys + words, 256 + 64 * (keys + words));
+    let mut command = Cmd::with_capacity(4 + keys + words, 256 + 64 * (keys + words));
     match by {
         By::Hash => command.arg("EVALSHA").arg(&script.sha),
-        By::Text => command.arg("EVAL").arg(script.text),
+        By::Text => command.arg("EVAL").arg(&script.text),
     };
     command.arg(keys);
     for item in items {
@@ -119,8 +154,7 @@ pub(crate) fn command(script: &Script, by: By, header: &Header, deadline: u64, i
             command.arg(key);
         }
     }
-    command.arg(&header.channel).arg(header.retention).arg(header.window);
-    command.arg(u8::from(header.counts)).arg(deadline);
+    command.arg(deadline);
     for item in items {
         for word in &item.words[..item.used] {
             command.arg(word);

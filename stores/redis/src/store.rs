@@ -13,7 +13,7 @@ use distlock_core::store::{
 
 use crate::config::{RedisConfig, Servers};
 use crate::net::{Answer, Fleet, Request};
-use crate::script::{ACQUIRE, Header, Item, RELEASE, RENEW, Script};
+use crate::script::{Header, Item, Script, Scripts};
 use crate::verbs::{self, milliseconds};
 use crate::{doctor, inspect};
 
@@ -44,7 +44,9 @@ pub struct RedisStore(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     pub(crate) config: RedisConfig,
     pub(crate) fleet: Fleet,
-    pub(crate) header: Header,
+    pub(crate) scripts: Scripts,
+    /// What the channel of an inbox begins with.
+    channel: String,
 }
 
 impl RedisStore {
@@ -60,7 +62,8 @@ impl RedisStore {
             window: milliseconds(GRANT_WINDOW),
             counts: fleet.counts_readers(),
         };
-        Ok(RedisStore(Arc::new(Inner { config, fleet, header })))
+        let scripts = Scripts::new(&header);
+        Ok(RedisStore(Arc::new(Inner { config, fleet, scripts, channel: header.channel })))
     }
 
     /// A store that is connected.
@@ -80,7 +83,7 @@ impl RedisStore {
 
 impl Inner {
     pub(crate) fn request<'a>(&'a self, script: &'a Script, limit: Duration) -> Request<'a> {
-        Request { script, header: &self.header, limit, replicas: 0, timed: false }
+        Request { script, limit, replicas: 0, timed: false }
     }
 
     async fn call(&self, request: Request<'_>, items: Vec<Item<'_>>) -> Vec<Result<Answer>> {
@@ -156,7 +159,7 @@ impl LeaseStore for RedisStore {
         let request = Request {
             replicas: inner.config.min_replicas,
             timed: true,
-            ..inner.request(&ACQUIRE, inner.patience(shortest))
+            ..inner.request(&inner.scripts.acquire, inner.patience(shortest))
         };
         let mut answers: Vec<Result<Attempt>> = Vec::with_capacity(claims.len());
         let checked: Vec<Result<()>> = claims.iter().map(Claim::check_weight).collect();
@@ -184,8 +187,10 @@ impl LeaseStore for RedisStore {
         let inner = &*self.0;
         // A connection that fell silent must be noticed while there is still time for another one.
         let soonest = leases.iter().map(|lease| lease.expiry).min().map(|expiry| expiry / 3);
-        let request =
-            Request { replicas: inner.config.min_replicas, ..inner.request(&RENEW, inner.patience(soonest)) };
+        let request = Request {
+            replicas: inner.config.min_replicas,
+            ..inner.request(&inner.scripts.renew, inner.patience(soonest))
+        };
         let items = leases.iter().map(|lease| verbs::renew_item(&inner.config.keys, lease)).collect();
         let given = inner.call(request, items).await;
         Ok(given.into_iter().map(|answer| verbs::renewal(&answer?)).collect())
@@ -193,14 +198,14 @@ impl LeaseStore for RedisStore {
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         let inner = &*self.0;
-        let request = inner.request(&RELEASE, inner.patience(None));
+        let request = inner.request(&inner.scripts.release, inner.patience(None));
         let items = leases.iter().map(|lease| verbs::release_item(&inner.config.keys, lease)).collect();
         let given = inner.call(request, items).await;
         Ok(given.into_iter().map(|answer| verbs::released(&answer?)).collect())
     }
 
     async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
-        let channel = format!("{}{}", self.0.header.channel, inbox.as_str());
+        let channel = format!("{}{}", self.0.channel, inbox.as_str());
         self.0.fleet.subscribe(channel.as_bytes(), self.0.config.response_timeout).await
     }
 }

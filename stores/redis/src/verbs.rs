@@ -38,6 +38,17 @@ fn is_lock(resource: &Resource) -> bool {
 /// A claim. `push`: whether a release may grant to it, so that a message is all it needs.
 pub(crate) fn claim_item<'a>(keys: &'a Keys, claim: &'a Claim, push: bool) -> Item<'a> {
     let lock = is_lock(&claim.resource);
+    let id = Word::Text(claim.lock_id.as_str());
+    let expiry = Word::Number(milliseconds(claim.expiry));
+    let (ttl, inbox) = match &claim.waiting {
+        Some(waiting) => (milliseconds(waiting.ttl), waiting.inbox.as_str()),
+        // What does not wait says as little as possible: it is what most claims are.
+        None if lock => {
+            let mode = if claim.in_turn { "o-t" } else { "o" };
+            return item(keys, &claim.resource, [Word::Text(mode), id, expiry]);
+        }
+        None => (0, NO_INBOX),
+    };
     let mode = match (lock, push, claim.in_turn) {
         (true, true, false) => "lg",
         (true, true, true) => "lgt",
@@ -46,17 +57,7 @@ pub(crate) fn claim_item<'a>(keys: &'a Keys, claim: &'a Claim, push: bool) -> It
         (false, true, _) => "pg",
         (false, false, _) => "pr",
     };
-    let (ttl, inbox) = match &claim.waiting {
-        Some(waiting) => (milliseconds(waiting.ttl), waiting.inbox.as_str()),
-        None => (0, NO_INBOX),
-    };
-    let said = [
-        Word::Text(mode),
-        Word::Text(claim.lock_id.as_str()),
-        Word::Number(milliseconds(claim.expiry)),
-        Word::Number(ttl),
-        Word::Text(inbox),
-    ];
+    let said = [Word::Text(mode), id, expiry, Word::Number(ttl), Word::Text(inbox)];
     if lock {
         return item(keys, &claim.resource, said);
     }

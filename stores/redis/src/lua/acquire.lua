@@ -1,14 +1,21 @@
--- Each item. A lock (plain key, side, line): mode, lock id, expiry, time to wait without asking again (0: one
--- attempt), inbox. A pool (one key): the same, then weight and capacity.
--- `mode`: l or p; g or r, see the queue; t if in turn.
+-- Each item. A lock (plain key, side, line): mode, lock id, expiry; and if it waits, the time to wait without asking again
+-- and its inbox. A pool (one key): mode, lock id, expiry, that time (0: one attempt), inbox, weight and capacity.
+-- `mode`: o (a lock, one attempt), l (a lock that waits) or p; g or r, see the queue; t if in turn.
 
 local slow = nil
 
 return each(function()
   local mode, id, ms, ttl, inbox = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4]
   local key, side, line, weight, capacity = KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a + 5], ARGV[a + 6]
-  local lock = string.byte(mode) == 108
-  if lock then k, a = k + 3, a + 5 else k, a = k + 1, a + 7 end
+  local letter = string.byte(mode)
+  local lock = letter ~= 112
+  if letter == 111 then
+    ttl, inbox, k, a = '0', '-', k + 3, a + 3
+  elseif lock then
+    k, a = k + 3, a + 5
+  else
+    k, a = k + 1, a + 7
+  end
   local code, value
   if lock and call('EXISTS', line, key) == 0 then
     code, value = 1, lock_hold(key, side, id, inbox, call('GET', side), ms)

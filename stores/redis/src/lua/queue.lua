@@ -8,7 +8,6 @@
 -- `mode`: g, a release may grant to it and tell it so; r, it is told to ask again; rw, it was told so.
 
 clock()
-local CHANNEL, WINDOW, COUNTS = ARGV[1], tonumber(ARGV[3]), ARGV[4] == '1'
 
 local function queue_open(key, head, tail)
   return { key = key, head = tonumber(head) or 0, tail = tonumber(tail) or 0 }

@@ -15,7 +15,7 @@ local function lock_renew(key, side, id, ms, token)
     local higher = math.max(tonumber(last) or 0, tonumber(token))
     local rest = words and match(words, '^%d+( .*)$') or format(' %d - %s', now, id)
     call('SET', side, text(higher) .. rest, 'PX', kept(ms, higher))
-  elseif call('PTTL', side) < ms + ARGV[2] / 2 then
+  elseif call('PTTL', side) < ms + RETENTION / 2 then
     -- It was granted long ago: the token must outlive the lock by the retention time, more or less.
     clock()
     call('PEXPIRE', side, kept(ms, tonumber(token)))

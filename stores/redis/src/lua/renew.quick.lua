@@ -3,8 +3,8 @@
 -- first whose side needs more than that: another token, or so old that its life may have to be extended as well.
 pcall(function()
   local items = #KEYS / 2
-  if #ARGV - 5 ~= items * 4 then return end
-  local values, old = call('MGET', unpack(KEYS)), clock() - ARGV[2] / 2
+  if #ARGV - 1 ~= items * 4 then return end
+  local values, old = call('MGET', unpack(KEYS)), clock() - RETENTION / 2
   for i = 1, items do
     local token, words, code = ARGV[a + 3], values[2 * i], 0
     if values[2 * i - 1] == ARGV[a + 1] then

@@ -12,14 +12,13 @@ use super::dial::Dialer;
 use super::link::Reply;
 use super::{Link, Live};
 use crate::config::{RedisConfig, Servers};
-use crate::script::{Header, Item, Script};
+use crate::script::{Item, Script};
 use crate::trouble;
 
 /// How a script is to be called.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) script: &'a Script,
-    pub(crate) header: &'a Header,
     pub(crate) limit: Duration,
     /// How many replicas must confirm.
     pub(crate) replicas: u32,

@@ -178,7 +178,7 @@ impl Link {
         by: By,
     ) -> Result<(Vec<Value>, Option<u64>)> {
         let deadline = if request.timed { live.deadline(request.limit) } else { 0 };
-        let make = |by: By, items: &[&Item<'_>]| command(request.script, by, request.header, deadline, items);
+        let make = |by: By, items: &[&Item<'_>]| command(request.script, by, deadline, items);
         if let ([only], 0, false) = (groups, request.replicas, asking) {
             return Ok((vec![live.send(&make(by, only), request.limit).await?], None));
         }
