@@ -41,7 +41,7 @@ pub(crate) const ALL: &[Contestant] = &[
         setup: "advisory locks; nothing waits for the disk",
         start: || postgres("postgres+advisory"),
         // The server's lock table has room for max_locks_per_transaction × max_connections: 64 × 300.
-        most_held: 15_000,
+        most_held: || 15_000,
     },
     Contestant {
         name: "mongodb",
