@@ -1,0 +1,99 @@
+//! Users who give up at random moments, on a store with random delays and faults: in the end nothing is held, nothing
+//! waits, and the engine has nothing left to do. Seeded and repeatable.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use common::{MS, SECOND, World, options};
+use distlock_core::faults::{Fault, Faults, Verb};
+use distlock_core::{Locks, Request};
+use fastrand::Rng;
+
+const NAMES: [&str; 3] = ["a", "b", "c"];
+const SEEDS: u64 = 150;
+
+fn moment(rng: &mut Rng, most: u32) -> Duration {
+    MS * rng.u32(0..most)
+}
+
+/// Delays and faults that change all the time.
+async fn do_harm(faults: Faults, mut rng: Rng) {
+    loop {
+        for verb in [Verb::Acquire, Verb::Renew, Verb::Release] {
+            let delays = Fault::none().delay_before(moment(&mut rng, 12)).delay_after(moment(&mut rng, 12));
+            faults.always(verb, delays);
+            match rng.u8(0..12) {
+                0 => faults.next(verb, 1, Fault::fail()),
+                1 => faults.next(verb, 1, Fault::lost_reply()),
+                _ => {}
+            }
+        }
+        tokio::time::sleep(moment(&mut rng, 20)).await;
+    }
+}
+
+/// Asks for something, gives up or not, holds it for a while, and gives it back or gives that up.
+async fn use_it(locks: &Locks, rng: &mut Rng) {
+    let name = NAMES[rng.usize(..NAMES.len())];
+    let patience = moment(rng, 60);
+    let asking = match rng.u8(0..6) {
+        0 => locks.mutex(name).fair().acquire(),
+        1 => locks.rw_lock(name).read(),
+        2 => locks.rw_lock(name).write(),
+        3 => locks.semaphore(name, 3).acquire_many(rng.u32(1..=3)),
+        _ => locks.mutex(name).acquire(),
+    };
+    if rng.u8(0..8) == 0 {
+        let all = locks.acquire_all([Request::mutex("a"), Request::fair_mutex("b"), Request::read("c")]);
+        let _ = tokio::time::timeout(patience, all.into_future()).await;
+        return;
+    }
+    let Ok(Ok(guard)) = tokio::time::timeout(patience, asking.into_future()).await else { return };
+    tokio::time::sleep(moment(rng, 10)).await;
+    if rng.bool() {
+        let _ = tokio::time::timeout(moment(rng, 20), guard.release()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_everybody_has_given_up_nothing_is_left_to_do() {
+    for seed in 0..SEEDS {
+        fastrand::seed(seed);
+        let world = World::new();
+        let engines: Vec<_> = (0..2).map(|_| world.process()).collect();
+        let mut users = tokio::task::JoinSet::new();
+        let mut harm = tokio::task::JoinSet::new();
+        for (locks, _, faults) in &engines {
+            harm.spawn(do_harm(faults.clone(), Rng::new()));
+            for _ in 0..5 {
+                // Now and then a hold that may not be given back early: what was never had is given back all the same.
+                let held_on = if fastrand::bool() { 50 * MS } else { Duration::ZERO };
+                let locks = locks.with_options(options().hold_at_least(held_on).unwrap());
+                let mut rng = Rng::new();
+                users.spawn(async move {
+                    for _ in 0..6 {
+                        use_it(&locks, &mut rng).await;
+                    }
+                });
+            }
+        }
+        while let Some(ended) = users.join_next().await {
+            ended.unwrap();
+        }
+        harm.shutdown().await;
+        for (locks, _, faults) in engines {
+            faults.heal();
+            let begun = tokio::time::Instant::now();
+            locks.shutdown().await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            assert!(begun.elapsed() < 5 * SECOND, "seed {seed}: {:?}", begun.elapsed());
+        }
+        for name in NAMES {
+            let left = world.records(name).await;
+            let clean = left.iter().all(|record| record.holders.is_empty() && record.waiters.is_empty());
+            assert!(clean, "seed {seed}: {left:?}");
+        }
+    }
+}
