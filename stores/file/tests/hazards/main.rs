@@ -6,6 +6,7 @@ mod agent;
 mod crash;
 mod exclusion;
 mod frozen;
+mod given_up;
 mod handover;
 mod looking;
 mod names;
