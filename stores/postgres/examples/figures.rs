@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use distlock_core::store::{Backend, Store, StoreUrl};
-use distlock_core::{Locks, Result};
+use distlock_core::{Locks, Options, Result};
 use distlock_postgres::{ADVISORY_DRIVER, LeaseTable, PostgresConfig};
 
 #[tokio::main]
@@ -26,7 +26,8 @@ async fn main() -> Result<()> {
     for waiters in [4, 64] {
         contended(config()?, waiters).await?;
     }
-    distinct_names(&store).await
+    distinct_names(&store).await?;
+    held(&store).await
 }
 
 /// Median of some durations.
@@ -187,4 +188,41 @@ async fn distinct_names(store: &LeaseTable) -> Result<()> {
         ours / bare
     );
     raw.clean_up("distinct/").await
+}
+
+/// Many locks that are held and extended.
+async fn held(store: &LeaseTable) -> Result<()> {
+    const LOCKS: usize = 100_000;
+    const EXPIRY: Duration = Duration::from_secs(9);
+    let locks = store.locks()?.with_options(Options::new().expiry(EXPIRY)?);
+    let begun = Instant::now();
+    let mut guards = Vec::with_capacity(LOCKS);
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..500 {
+        let locks = locks.clone();
+        tasks.spawn(async move {
+            let mut guards = Vec::new();
+            for n in 0..LOCKS / 500 {
+                guards.push(locks.mutex(format!("held/{task}/{n}")).acquire().await?);
+            }
+            Result::<Vec<_>>::Ok(guards)
+        });
+    }
+    for done in tasks.join_all().await {
+        guards.extend(done?);
+    }
+    let taken = begun.elapsed();
+    tokio::time::sleep(EXPIRY / 3).await;
+    let before = store.statements();
+    tokio::time::sleep(EXPIRY).await;
+    let ticks = (store.statements() - before) as f64 / 3.0;
+    let lost = guards.iter().filter(|guard| guard.is_lost()).count();
+    println!(
+        "{LOCKS} held locks, taken in {taken:.1?}: {ticks:.0} statements to extend all of them once; {lost} lost"
+    );
+    let begun = Instant::now();
+    drop(guards);
+    locks.shutdown().await?;
+    println!("given back in {:.1?}", begun.elapsed());
+    Ok(())
 }

@@ -59,7 +59,6 @@ macro_rules! cases {
 cases! {
     exclusion::processes_never_hold_a_mutex_together
     exclusion::permits_in_use_never_exceed_the_capacity
-    exclusion::tasks_of_one_engine_never_hold_together
     tokens::tokens_rise_from_engine_to_engine
     waiting::a_release_wakes_the_waiter
     waiting::a_time_limit_ends_the_wait_in_time

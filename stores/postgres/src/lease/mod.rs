@@ -168,9 +168,9 @@ impl LeaseStore for LeaseTable {
             let (locks, pools) = split(&sent, |claim| claim.resource.kind().record());
             let (locks, pools) =
                 tokio::join!(lock::try_acquire(&self.0, &locks), pool::try_acquire(&self.0, &pools));
-            let wave_answers = join(&sent, |claim| claim.resource.kind().record(), locks?, pools?)?;
-            for (at, answer) in wave.into_iter().zip(wave_answers) {
-                answers[at] = Some(answer);
+            let answered = join(&sent, |claim| claim.resource.kind().record(), locks, pools);
+            for (at, answer) in wave.iter().zip(spread(answered, wave.len(), claims.len())?) {
+                answers[*at] = Some(answer);
             }
         }
         Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect())
@@ -180,14 +180,14 @@ impl LeaseStore for LeaseTable {
         let all: Vec<&Lease> = leases.iter().collect();
         let (locks, pools) = split(&all, |lease| lease.resource.kind().record());
         let (locks, pools) = tokio::join!(lock::renew(&self.0, &locks), pool::renew(&self.0, &pools));
-        join(&all, |lease| lease.resource.kind().record(), locks?, pools?)
+        join(&all, |lease| lease.resource.kind().record(), locks, pools)
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         let all: Vec<&Lease> = leases.iter().collect();
         let (locks, pools) = split(&all, |lease| lease.resource.kind().record());
         let (locks, pools) = tokio::join!(lock::release(&self.0, &locks), pool::release(&self.0, &pools));
-        join(&all, |lease| lease.resource.kind().record(), locks?, pools?)
+        join(&all, |lease| lease.resource.kind().record(), locks, pools)
     }
 
     async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
@@ -222,18 +222,23 @@ fn split<'a, T>(items: &[&'a T], kind: impl Fn(&T) -> RecordKind) -> (Vec<&'a T>
     items.iter().copied().partition(|item| kind(item) == RecordKind::Lock)
 }
 
+/// The answers of a part of the items. Where it failed as a whole and others did not, each item of it failed alone: those
+/// others were carried out, and whoever asked must hear of it.
+fn spread<A>(answered: Batch<A>, part: usize, all: usize) -> Batch<A> {
+    match answered {
+        Err(error) if part < all => Ok((0..part).map(|_| Err(error.clone())).collect()),
+        answered => answered,
+    }
+}
+
 /// The answers of both tables, in the order of the items.
-fn join<T, A>(
-    items: &[&T],
-    kind: impl Fn(&T) -> RecordKind,
-    locks: Vec<Result<A>>,
-    pools: Vec<Result<A>>,
-) -> Batch<A> {
-    let (mut locks, mut pools) = (locks.into_iter(), pools.into_iter());
-    let next = |item: &&T| match kind(item) {
+fn join<T, A>(items: &[&T], kind: impl Fn(&T) -> RecordKind, locks: Batch<A>, pools: Batch<A>) -> Batch<A> {
+    let of_locks = items.iter().filter(|item| kind(item) == RecordKind::Lock).count();
+    let mut locks = spread(locks, of_locks, items.len())?.into_iter();
+    let mut pools = spread(pools, items.len() - of_locks, items.len())?.into_iter();
+    let mut next = |item: &&T| match kind(item) {
         RecordKind::Lock => locks.next(),
         RecordKind::Pool => pools.next(),
     };
-    let mut next = next;
     Ok(items.iter().map(|item| next(item).unwrap_or_else(unanswered)).collect())
 }

@@ -1,10 +1,10 @@
 //! The pool record: one row of the pool table, for a semaphore, a reader-writer lock or the queue of a fair mutex.
 
-use distlock_core::store::{Attempt, Claim, Holder, Lease, Released, Renewal};
+use distlock_core::store::{Attempt, Batch, Claim, Holder, Lease, Released, Renewal};
 use distlock_core::{Error, ErrorKind, Resource, Result};
 use tokio_postgres::Row;
 
-use super::Inner;
+use super::{Inner, spread};
 use crate::names::{Key, channel};
 use crate::questions::{self, Questions};
 use crate::statement::{Statement, Tables};
@@ -29,8 +29,23 @@ async fn ask(store: &Inner, questions: &Questions) -> Result<Vec<Row>> {
     store.link.run(&store.pool.step, &questions.parameters()).await
 }
 
+/// How many questions go into a statement. Behind a pooler the settings of the session are not ours: a statement that
+/// looks expensive is compiled first, which takes the server ten seconds and more for one that then runs for four
+/// milliseconds.
+fn at_once(store: &Inner) -> usize {
+    if store.server.pooled { 32 } else { usize::MAX }
+}
+
 /// No two of the claims may have the same pool and lock id.
-pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<Result<Attempt>>> {
+pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Batch<Attempt> {
+    let mut answers = Vec::with_capacity(claims.len());
+    for part in claims.chunks(at_once(store)) {
+        answers.extend(spread(try_acquire_at_once(store, part).await, part.len(), claims.len())?);
+    }
+    Ok(answers)
+}
+
+async fn try_acquire_at_once(store: &Inner, claims: &[&Claim]) -> Batch<Attempt> {
     let mut answers: Vec<Option<Result<Attempt>>> =
         claims.iter().map(|claim| claim.check_weight().err().map(Err)).collect();
     for _ in 0..RACES {
@@ -55,10 +70,15 @@ pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<
     Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(beaten)).collect())
 }
 
-pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result<Renewal>>> {
-    if leases.is_empty() {
-        return Ok(Vec::new());
+pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Batch<Renewal> {
+    let mut answers = Vec::with_capacity(leases.len());
+    for part in leases.chunks(at_once(store)) {
+        answers.extend(spread(renew_at_once(store, part).await, part.len(), leases.len())?);
     }
+    Ok(answers)
+}
+
+async fn renew_at_once(store: &Inner, leases: &[&Lease]) -> Batch<Renewal> {
     let mut questions = Questions::default();
     for lease in leases {
         questions.renew(Key::of(&lease.resource, store.server.utf8), lease);
@@ -66,10 +86,15 @@ pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result
     questions::renewals(&ask(store, &questions).await?, leases.len())
 }
 
-pub(super) async fn release(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result<Released>>> {
-    if leases.is_empty() {
-        return Ok(Vec::new());
+pub(super) async fn release(store: &Inner, leases: &[&Lease]) -> Batch<Released> {
+    let mut answers = Vec::with_capacity(leases.len());
+    for part in leases.chunks(at_once(store)) {
+        answers.extend(spread(release_at_once(store, part).await, part.len(), leases.len())?);
     }
+    Ok(answers)
+}
+
+async fn release_at_once(store: &Inner, leases: &[&Lease]) -> Batch<Released> {
     let mut questions = Questions::default();
     for lease in leases {
         questions.release(Key::of(&lease.resource, store.server.utf8), &lease.lock_id);
