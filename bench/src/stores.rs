@@ -55,7 +55,8 @@ fn plans(choice: &Choice, contestant: &Contestant) -> Vec<Plan> {
             match scenario {
                 Scenario::Contended => {
                     let apart = |contenders| Plan { contenders, processes: contenders, ..one.clone() };
-                    vec![apart(64), apart(4)]
+                    // Twice as long with many: each of them is to have the lock often enough for fairness to show.
+                    vec![Plan { each: one.each * 2, ..apart(64) }, apart(4)]
                 }
                 Scenario::Held => vec![Plan { each: one.each.max(HELD_AT_LEAST), ..one }],
                 _ => vec![one],
