@@ -1,6 +1,6 @@
 //! The figures of this store on a replica set of one member: requests and time, beside the raw driver in the same run.
 //!
-//! `cargo run --release -p distlock-mongodb --example figures`
+//! `cargo run --release -p distlock-mongodb --example figures [uncontended|handover|contended|distinct|held [COUNT]]`
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -37,7 +37,8 @@ async fn main() {
         bench.distinct(256).await;
     }
     if wanted("held") {
-        bench.held(100_000).await;
+        let count = std::env::args().nth(2).and_then(|count| count.parse().ok()).unwrap_or(100_000);
+        bench.held(count).await;
     }
 }
 

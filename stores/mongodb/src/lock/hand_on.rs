@@ -10,7 +10,7 @@ use mongodb::bson::doc;
 use super::{line, still_ours};
 use crate::core::Core;
 use crate::message::{Address, Next};
-use crate::pipelines::{self, Heir, NO_HEIR, NOT_OURS, Passing};
+use crate::pipelines::{self, Heir, Marked, NO_HEIR, NOT_OURS, Passing};
 use crate::record;
 use crate::wire::{Concern, Place, Step, Version};
 
@@ -35,7 +35,7 @@ pub(super) async fn end(core: &Arc<Core>, name: &str, lock_id: &LockId) -> Resul
     let step = Step {
         id: name.to_owned(),
         when: still_ours(lock_id),
-        pipeline: pipelines::lock_release(false, core.floor.get()),
+        pipeline: pipelines::lock_release(Marked::Free),
         upsert: false,
     };
     let found = core.wire.step(Place::Locks, &step, Version::After, Concern::Majority).await?;

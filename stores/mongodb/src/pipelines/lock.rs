@@ -13,23 +13,25 @@ use mongodb::bson::{Bson, Document, doc};
 
 use super::{moment_of, next_token};
 
-/// The names of the fields, in their order.
-fn keys() -> Document {
-    doc! { "$map": { "input": { "$objectToArray": "$$ROOT" }, "in": "$$this.k" } }
+/// Something that looks at the names of the fields, in their order. They are worked out once: the server has this to do
+/// for every claim.
+pub(super) fn with_keys(body: impl Into<Bson>) -> Document {
+    let keys = doc! { "$map": { "input": { "$objectToArray": "$$ROOT" }, "in": "$$this.k" } };
+    doc! { "$let": { "vars": { "keys": keys }, "in": body.into() } }
 }
 
-/// There was no document: an upsert begins with the id alone.
+/// There was no document: an upsert begins with the id alone. Within [`with_keys`].
 pub(super) fn is_new() -> Document {
-    doc! { "$eq": [{ "$size": keys() }, 1] }
+    doc! { "$eq": [{ "$size": "$$keys" }, 1] }
 }
 
-/// The document is in the format. Anything else stays as it is.
+/// The document is in the format. Anything else stays as it is. Within [`with_keys`].
 pub(super) fn is_ours() -> Document {
     doc! { "$and": [
         { "$eq": [{ "$type": "$lockId" }, "string"] },
         { "$in": [{ "$type": "$fencingToken" }, ["long", "int", "double"]] },
         { "$in": [{ "$type": "$expiresAt" }, ["date", "missing", "null"]] },
-        { "$setIsSubset": [keys(), ["_id", "lockId", "acquiredAt", "expiresAt", "fencingToken"]] },
+        { "$setIsSubset": ["$$keys", ["_id", "lockId", "acquiredAt", "expiresAt", "fencingToken"]] },
     ] }
 }
 
@@ -38,24 +40,42 @@ pub(super) fn is_held() -> Document {
     doc! { "$gt": ["$expiresAt", "$$NOW"] }
 }
 
-/// Somebody may wait for it.
+/// Somebody may wait for it. Within [`with_keys`].
 pub(super) fn is_marked() -> Document {
-    doc! { "$eq": [{ "$arrayElemAt": [keys(), 1] }, "fencingToken"] }
+    doc! { "$eq": [{ "$arrayElemAt": ["$$keys", 1] }, "fencingToken"] }
 }
 
-/// Held by this lock id until then, with the mark or without.
+/// Whether a document of a new holder has the mark.
+#[derive(Clone, Debug)]
+pub(super) enum Mark {
+    Always,
+    /// If it had it before. Within [`with_keys`].
+    AsBefore,
+}
+
+/// Held by this lock id until then.
 pub(super) fn held_by(
     lock_id: impl Into<Bson>,
     until: impl Into<Bson>,
     token: impl Into<Bson>,
-    marked: bool,
+    mark: Mark,
 ) -> Document {
-    let (lock_id, until, token) = (lock_id.into(), until.into(), token.into());
-    if marked {
-        doc! { "_id": "$_id", "fencingToken": token, "lockId": lock_id, "acquiredAt": "$$NOW", "expiresAt": until }
-    } else {
-        doc! { "_id": "$_id", "lockId": lock_id, "acquiredAt": "$$NOW", "expiresAt": until, "fencingToken": token }
-    }
+    // What was there first keeps its place.
+    let in_front = doc! { "fencingToken": 0 };
+    let in_front: Bson = match mark {
+        Mark::Always => in_front.into(),
+        Mark::AsBefore => doc! { "$cond": [is_marked(), in_front, {}] }.into(),
+    };
+    doc! { "$mergeObjects": [
+        { "_id": "$_id" },
+        in_front,
+        {
+            "lockId": lock_id.into(),
+            "acquiredAt": "$$NOW",
+            "expiresAt": until.into(),
+            "fencingToken": token.into(),
+        },
+    ] }
 }
 
 /// The document as it is, with the mark.
@@ -69,7 +89,7 @@ pub(super) fn with_mark() -> Document {
     }
 }
 
-/// The token of a grant of this document.
+/// The token of a grant of this document, or of a new one: nothing plus one is nothing, and less than the clock.
 pub(super) fn granted_token(floor: i64) -> Document {
     next_token("$fencingToken", floor)
 }

@@ -1,9 +1,9 @@
 //! Taking a mutex: granted if the name is new, released or expired; recognised if it is ours already; left alone
 //! otherwise.
 
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Bson, Document, doc};
 
-use super::lock::{granted_token, held_by, is_held, is_marked, is_new, is_ours, with_mark};
+use super::lock::{Mark, granted_token, held_by, is_held, is_new, is_ours, with_keys, with_mark};
 use super::{in_ms, literal};
 
 /// What is asked for.
@@ -20,21 +20,17 @@ pub(crate) struct Taking<'a> {
 pub(crate) fn lock_acquire(taking: Taking<'_>) -> Vec<Document> {
     let lock_id = literal(taking.lock_id);
     let until = in_ms(taking.expiry_ms);
-    let grant = |marked| held_by(lock_id.clone(), until.clone(), granted_token(taking.floor), marked);
-    let first_token = doc! { "$max": [{ "$toLong": "$$NOW" }, taking.floor] };
-    let busy = if taking.mark { with_mark().into() } else { mongodb::bson::Bson::from("$$ROOT") };
-    vec![doc! { "$replaceWith": { "$switch": {
+    let busy: Bson = if taking.mark { with_mark().into() } else { "$$ROOT".into() };
+    vec![doc! { "$replaceWith": with_keys(doc! { "$switch": {
         "branches": [
-            { "case": is_new(), "then": held_by(lock_id.clone(), until.clone(), first_token, false) },
-            { "case": { "$not": [is_ours()] }, "then": "$$ROOT" },
+            { "case": { "$not": [{ "$or": [is_new(), is_ours()] }] }, "then": "$$ROOT" },
             {
                 "case": { "$and": [is_held(), { "$eq": ["$lockId", lock_id.clone()] }] },
                 "then": { "$mergeObjects": ["$$ROOT", { "expiresAt": until.clone() }] },
             },
             { "case": is_held(), "then": busy },
-            // Free, and somebody may wait all the same: whoever releases it next will look.
-            { "case": is_marked(), "then": grant(true) },
         ],
-        "default": grant(false),
-    } } }]
+        // If it is free and somebody may wait all the same: whoever releases it next will look.
+        "default": held_by(lock_id, until, granted_token(taking.floor), Mark::AsBefore),
+    } }) }]
 }

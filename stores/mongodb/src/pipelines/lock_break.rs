@@ -2,8 +2,9 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::lock::{is_held, is_ours, tombstone};
+use super::lock::{is_held, is_ours, tombstone, with_keys};
 
 pub(crate) fn lock_break() -> Vec<Document> {
-    vec![doc! { "$replaceWith": { "$cond": [{ "$and": [is_ours(), is_held()] }, tombstone(), "$$ROOT"] } }]
+    let broken = doc! { "$cond": [{ "$and": [is_ours(), is_held()] }, tombstone(), "$$ROOT"] };
+    vec![doc! { "$replaceWith": with_keys(broken) }]
 }

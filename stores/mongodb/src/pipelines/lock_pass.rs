@@ -3,7 +3,7 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::lock::{granted_token, held_by, is_held};
+use super::lock::{Mark, granted_token, held_by, is_held};
 use super::{behind, failing, in_ms, literal};
 
 /// The words with which it fails if the lock is not ours any more, and nothing is changed.
@@ -26,7 +26,7 @@ pub(crate) struct Passing<'a> {
 pub(crate) fn lock_pass(passing: Passing<'_>) -> Vec<Document> {
     let lock_id = literal(passing.lock_id);
     let window = doc! { "$min": ["$$heir.expiry", passing.window_ms] };
-    let handed = held_by("$$heir.lockId", in_ms(window), granted_token(passing.floor), true);
+    let handed = held_by("$$heir.lockId", in_ms(window), granted_token(passing.floor), Mark::Always);
     let step: Bson = doc! { "$replaceWith": { "$switch": {
         "branches": [
             {

@@ -2,30 +2,31 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::lock::{is_held, is_marked, tombstone};
+use super::lock::{is_held, is_marked, tombstone, with_keys};
+use super::{NOT_OURS, failing, literal};
 
-/// For a document whose `lockId` is ours. With `only_unmarked`, one that somebody may wait for stays held: it is to
-/// be handed on.
-///
-/// A batch of releases is sent with upsert, so that an item that is not ours fails with a duplicate key and says
-/// which it was. Where there is no document at all that makes one; it is then a tombstone too.
-pub(crate) fn lock_release(only_unmarked: bool, floor: i64) -> Vec<Document> {
-    let may_end = if only_unmarked {
-        doc! { "$and": [is_held(), { "$not": [is_marked()] }] }
-    } else {
-        is_held()
-    };
-    let made_up = doc! {
-        "_id": "$_id",
-        "lockId": "",
-        "acquiredAt": "$$NOW",
-        "fencingToken": { "$max": [{ "$toLong": "$$NOW" }, floor] },
-    };
-    vec![doc! { "$replaceWith": { "$switch": {
-        "branches": [
-            { "case": { "$eq": [{ "$type": "$fencingToken" }, "missing"] }, "then": made_up },
-            { "case": may_end, "then": tombstone() },
-        ],
-        "default": "$$ROOT",
-    } } }]
+/// Whether a lock that somebody may wait for is freed, or stays held: it is to be handed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marked {
+    Free,
+    Keep,
+}
+
+/// For a document whose `lockId` is ours and whose time is not over.
+pub(crate) fn lock_release(marked: Marked) -> Vec<Document> {
+    vec![doc! { "$replaceWith": released(marked) }]
+}
+
+/// For one item of many, which get no answer each: fails with [`NOT_OURS`] where the document is not ours, whatever is
+/// there and if nothing is, and leaves it as it is.
+pub(crate) fn lock_release_or_fail(lock_id: &str, marked: Marked) -> Vec<Document> {
+    let ours = doc! { "$and": [is_held(), { "$eq": ["$lockId", literal(lock_id)] }] };
+    vec![doc! { "$replaceWith": { "$cond": [ours, released(marked), { "failed": failing(NOT_OURS) }] } }]
+}
+
+fn released(marked: Marked) -> Document {
+    match marked {
+        Marked::Free => tombstone(),
+        Marked::Keep => with_keys(doc! { "$cond": [is_marked(), "$$ROOT", tombstone()] }),
+    }
 }

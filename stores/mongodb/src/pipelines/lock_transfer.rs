@@ -3,7 +3,7 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::lock::{granted_token, held_by, is_held};
+use super::lock::{Mark, granted_token, held_by, is_held};
 use super::{in_ms, literal};
 
 /// Who is next.
@@ -15,6 +15,6 @@ pub(crate) struct Heir<'a> {
 
 /// For a document whose `lockId` is ours. It is marked: others may wait behind the heir.
 pub(crate) fn lock_transfer(heir: Heir<'_>, floor: i64) -> Vec<Document> {
-    let held = held_by(literal(heir.lock_id), in_ms(heir.window_ms), granted_token(floor), true);
+    let held = held_by(literal(heir.lock_id), in_ms(heir.window_ms), granted_token(floor), Mark::Always);
     vec![doc! { "$replaceWith": { "$cond": [is_held(), held, "$$ROOT"] } }]
 }

@@ -51,12 +51,21 @@ pub async fn what_was_taken_before_a_busy_one_is_given_back<F: Fixture>(stage: S
             want => want.clone(),
         };
         let held = stage.take(&recorder, &other, &blocks).await;
-        for limit in [Duration::ZERO, Duration::from_millis(250)] {
-            let begun = Instant::now();
-            let error = one.acquire_all(wants.iter().map(Want::request)).timeout(limit).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-            assert_eq!(error.resource().map(|resource| resource.name()), Some(busy.name()), "{error}");
-            assert!(begun.elapsed() < stage.pace().patience / 2, "one limit for all: {:?}", begun.elapsed());
+        for mut limit in [Duration::ZERO, Duration::from_millis(60)] {
+            loop {
+                let begun = Instant::now();
+                let error =
+                    one.acquire_all(wants.iter().map(Want::request)).timeout(limit).await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+                let waited = begun.elapsed();
+                assert!(waited < stage.pace().patience / 2 + limit, "one limit for all: {waited:?}");
+                if error.resource().map(|resource| resource.name()) == Some(busy.name()) {
+                    break;
+                }
+                // On a busy machine what was given back the last time may not have been confirmed yet.
+                limit = 4 * limit.max(Duration::from_millis(50));
+                assert!(limit < stage.pace().patience, "{error}, and not {busy:?}");
+            }
             for want in wants.iter().filter(|want| *want != busy) {
                 stage.until_nothing_is_left(&other, want).await;
             }

@@ -108,7 +108,15 @@ async fn answer_late<F: Fixture>(stage: &Stage<F>, want: &Want, late: Duration) 
     let recorder = stage.recorder("both");
     for fault in [Fault::none().delay_after(late), Fault::none().delay_before(late)] {
         faults.next(Verb::Acquire, 1, fault);
-        let held = recorder.take_within(&locks, want, stage.pace().patience).await?;
+        let held = match recorder.take_within(&locks, want, stage.pace().patience).await {
+            Ok(held) => held,
+            Err(error) => {
+                // What is still under way must be undone before the next one tries.
+                locks.shutdown().await.ok();
+                stage.until_nothing_is_left(&other, want).await;
+                return Err(error);
+            }
+        };
         let begun = std::time::Instant::now();
         while begun.elapsed() < 2 * late {
             let taken = recorder.try_take(&other, want).await.unwrap();
