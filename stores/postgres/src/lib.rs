@@ -18,7 +18,8 @@
 //! forgets it after an hour without use. What a release frees goes to the first who waits, in the same step, and the
 //! message brings the grant.
 //!
-//! Behind a pooler statements are sent whole; otherwise they are prepared once they come again. The expiry is 30 s
+//! Behind a pooler statements are sent whole, those about semaphores and reader-writer locks for 32 of them at a time;
+//! otherwise they are prepared once they come again. The expiry is 30 s
 //! unless set otherwise, extended every third of it; programs that come from elsewhere may expect 5 s, or no
 //! extension:
 //!
