@@ -18,7 +18,7 @@ use crate::wire::{Concern, Found, Place, Step, Version};
 /// One answer for each claim.
 pub(crate) async fn try_acquire(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
     // What is wrong with a claim whatever the state of its pool is not sent.
-    let refused: Vec<Option<Error>> = claims.iter().map(|claim| refusal(claim)).collect();
+    let refused: Vec<Option<Error>> = claims.iter().map(|claim| claim.check_weight().err()).collect();
     let good: Vec<&Claim> = claims
         .iter()
         .zip(&refused)
@@ -42,18 +42,6 @@ pub(crate) async fn try_acquire(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Resu
             answer.map_err(|error| error.about(&claim.resource))
         })
         .collect()
-}
-
-fn refusal(claim: &Claim) -> Option<Error> {
-    let (weight, capacity) = (claim.weight, claim.capacity);
-    if weight > 0 && weight <= capacity {
-        return None;
-    }
-    let what = format!("a weight of {weight} is not between 1 and the capacity of {capacity}");
-    Some(
-        Error::new(ErrorKind::InvalidInput, what)
-            .advise("ask for at least one permit and for no more than there are"),
-    )
 }
 
 fn step(core: &Core, claim: &Claim) -> Step {
