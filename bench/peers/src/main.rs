@@ -15,7 +15,7 @@ fn main() {
         let at = arguments.iter().position(|word| word == name)?;
         arguments.get(at + 1).cloned()
     };
-    let seconds = value("--seconds").and_then(|text| text.parse().ok()).unwrap_or(4.0);
+    let seconds = value("--seconds").and_then(|text| text.parse().ok()).unwrap_or(2.0);
     let only = value("--only");
     let held = value("--held").and_then(|text| text.parse().ok()).unwrap_or(10_000);
     let json = value("--json").map(PathBuf::from);

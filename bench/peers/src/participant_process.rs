@@ -97,7 +97,17 @@ fn command(who: &str) -> Result<Command, String> {
         }
         _ => {
             let own = std::env::current_exe().map_err(|error| error.to_string())?;
-            let mut command = Command::new(own.with_file_name("participant"));
+            let program = match who {
+                // Built apart from the others, see Cargo.toml.
+                "distributed-lock-mongo" | "mongodb-lock" => {
+                    own.with_file_name("../apart/release/participant")
+                }
+                _ => own.with_file_name("participant"),
+            };
+            if !program.exists() {
+                return Err(format!("{who} was not built; bench/peers/run says why"));
+            }
+            let mut command = Command::new(program);
             command.arg(who);
             Ok(command)
         }

@@ -8,7 +8,6 @@ mod scenarios;
 
 use std::io::{BufRead, Write};
 
-use peers::{distributed, mongodb_lock_crate, ours, redsync_crate, rslock_crate};
 use protocol::{Answer, Order};
 use scenarios::Peer;
 
@@ -26,15 +25,24 @@ fn main() {
     };
     runtime.block_on(async {
         match who.as_str() {
-            "distlock" => obey::<ours::Ours>().await,
-            "raw" => obey::<ours::Raw>().await,
-            "rslock" => obey::<rslock_crate::Rslock>().await,
-            "redsync" => obey::<redsync_crate::RedsyncPeer>().await,
-            "mongodb-lock" => obey::<mongodb_lock_crate::MongodbLock>().await,
-            "distributed-lock-redis" => obey::<distributed::Redis>().await,
-            "distributed-lock-postgres" => obey::<distributed::Postgres>().await,
-            "distributed-lock-mongo" => obey::<distributed::Mongo>().await,
-            "distributed-lock-file" => obey::<distributed::Files>().await,
+            #[cfg(feature = "field")]
+            "distlock" => obey::<peers::ours::Ours>().await,
+            #[cfg(feature = "field")]
+            "raw" => obey::<peers::ours::Raw>().await,
+            #[cfg(feature = "field")]
+            "rslock" => obey::<peers::rslock_crate::Rslock>().await,
+            #[cfg(feature = "field")]
+            "redsync" => obey::<peers::redsync_crate::RedsyncPeer>().await,
+            #[cfg(feature = "apart")]
+            "mongodb-lock" => obey::<peers::mongodb_lock_crate::MongodbLock>().await,
+            #[cfg(feature = "field")]
+            "distributed-lock-redis" => obey::<peers::distributed::Redis>().await,
+            #[cfg(feature = "field")]
+            "distributed-lock-postgres" => obey::<peers::distributed::Postgres>().await,
+            #[cfg(feature = "apart")]
+            "distributed-lock-mongo" => obey::<peers::distributed_mongo::Mongo>().await,
+            #[cfg(feature = "field")]
+            "distributed-lock-file" => obey::<peers::distributed::Files>().await,
             other => tell(&Answer { error: format!("there is no {other} here"), ..Answer::default() }),
         }
     });

@@ -220,8 +220,8 @@ fn nanos(duration: Duration) -> u64 {
 
 /// The clock that all processes of the machine share.
 fn boot_nanos() -> u64 {
-    use distlock::Clock;
-    distlock::BootClock.now().as_nanos()
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(now.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 /// User and system time of this process, from the kernel's ticks.

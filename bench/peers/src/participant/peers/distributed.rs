@@ -1,13 +1,11 @@
-//! distributed-lock 0.2, on four backends.
+//! distributed-lock 0.2, on three backends; its MongoDB is a file of its own.
 
 use std::time::Duration;
 
 use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use distributed_lock_file::FileLockProvider;
-use distributed_lock_mongo::{MongoDistributedLock, MongoDistributedLockOptions};
 use distributed_lock_postgres::PostgresLockProvider;
 use distributed_lock_redis::RedisLockProvider;
-use mongodb::{Client, Database};
 
 use crate::scenarios::Peer;
 
@@ -57,36 +55,6 @@ impl Peer for Postgres {
 
     async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
         take(&self.0, name).await
-    }
-
-    async fn release(&self, held: Self::Held) -> Result<(), String> {
-        give(held).await
-    }
-}
-
-pub struct Mongo {
-    database: Database,
-    options: Option<MongoDistributedLockOptions>,
-}
-
-impl Peer for Mongo {
-    type Held = <MongoDistributedLock as DistributedLock>::Handle;
-    const EXTENDS: bool = true;
-
-    async fn connect(url: &str, expiry: Option<Duration>) -> Result<Self, String> {
-        let client = Client::with_uri_str(url).await.map_err(|error| error.to_string())?;
-        let options = expiry.map(|expiry| MongoDistributedLockOptions {
-            expiry,
-            extension_cadence: expiry / 3,
-            ..MongoDistributedLockOptions::default()
-        });
-        Ok(Mongo { database: client.database("distlock"), options })
-    }
-
-    async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
-        let lock =
-            MongoDistributedLock::new(name.to_owned(), self.database.clone(), None, self.options.clone());
-        lock.acquire(None).await.map_err(|error| error.to_string())
     }
 
     async fn release(&self, held: Self::Held) -> Result<(), String> {
