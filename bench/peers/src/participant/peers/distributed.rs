@@ -11,8 +11,9 @@ use crate::scenarios::Peer;
 
 type HandleOf<P> = <<P as LockProvider>::Lock as DistributedLock>::Handle;
 
+/// Without a time limit it does not wait at all on Redis.
 async fn take<P: LockProvider>(provider: &P, name: &str) -> Result<HandleOf<P>, String> {
-    provider.create_lock(name).acquire(None).await.map_err(|error| error.to_string())
+    provider.create_lock(name).acquire(Some(Duration::from_secs(60))).await.map_err(|error| error.to_string())
 }
 
 async fn give(handle: impl LockHandle) -> Result<(), String> {

@@ -30,7 +30,7 @@ impl Peer for Mongo {
     async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
         let lock =
             MongoDistributedLock::new(name.to_owned(), self.database.clone(), None, self.options.clone());
-        lock.acquire(None).await.map_err(|error| error.to_string())
+        lock.acquire(Some(Duration::from_secs(60))).await.map_err(|error| error.to_string())
     }
 
     async fn release(&self, held: Self::Held) -> Result<(), String> {
