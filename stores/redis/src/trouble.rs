@@ -13,6 +13,8 @@ struct Meaning {
     advice: &'static str,
 }
 
+const DEMOTED: &str = "WAIT cannot be used with replica";
+
 /// In a script, Redis 6 wraps the code into a longer text, so codes are looked for anywhere in it; the first entry
 /// that is found counts.
 const MEANINGS: &[Meaning] = &[
@@ -21,6 +23,13 @@ const MEANINGS: &[Meaning] = &[
         kind: ErrorKind::Unavailable,
         detail: "the server is a replica and takes no writes",
         advice: "connect to the master, or by redis+sentinel:// or redis+cluster:// so that it is found",
+    },
+    // A master that was demoted after it had carried out a script and before it confirmed it.
+    Meaning {
+        code: DEMOTED,
+        kind: ErrorKind::Unavailable,
+        detail: "the server has become a replica",
+        advice: "wait for the fail-over, or connect to the master",
     },
     Meaning {
         code: "LOADING",
@@ -152,7 +161,7 @@ pub(crate) fn text_of(error: &redis::ServerError) -> String {
 
 /// Whether another server, or another connection, would do better: we talk to one that cannot serve us.
 pub(crate) fn wants_another_server(text: &str) -> bool {
-    ["READONLY", "MASTERDOWN", "LOADING"].iter().any(|code| text.contains(code))
+    ["READONLY", "MASTERDOWN", "LOADING", DEMOTED].iter().any(|code| text.contains(code))
 }
 
 /// A connection could not be made; nothing was sent.
@@ -232,6 +241,7 @@ mod tests {
             ("NOPERM this user has no permissions to run the 'hset' command", ErrorKind::Denied, false),
             ("NOAUTH Authentication required.", ErrorKind::Denied, false),
             ("MOVED 866 127.0.0.1:7001", ErrorKind::Unsupported, false),
+            ("ERR WAIT cannot be used with replica instances. Please", ErrorKind::Unavailable, true),
             ("CLUSTERDOWN Hash slot not served", ErrorKind::Unavailable, true),
             ("ERR something else", ErrorKind::Internal, false),
         ];

@@ -94,9 +94,13 @@ async fn a_replica_is_an_outage_that_names_its_cause() {
     let replica = RedisServer::configure().args(["--replicaof", "127.0.0.1", &port]).start();
     until("the replica follows", async || replica.info("master_link_status") == "up").await;
     let locks = locks(&replica.url(), ms(5000)).await;
-    for error in
-        [locks.mutex("m").acquire().await.unwrap_err(), locks.semaphore("s", 1).acquire().await.unwrap_err()]
-    {
+    // With confirmation, a master that is demoted right after the script refuses the WAIT behind it.
+    let confirmed = common::locks(&format!("{}?distlock.min_replicas=1", replica.url()), ms(5000)).await;
+    for error in [
+        locks.mutex("m").acquire().await.unwrap_err(),
+        locks.semaphore("s", 1).acquire().await.unwrap_err(),
+        confirmed.mutex("m").acquire().await.unwrap_err(),
+    ] {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("replica"), "{error}");
     }

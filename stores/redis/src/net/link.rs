@@ -198,8 +198,13 @@ impl Link {
         let confirmed = match (request.replicas, values.last()) {
             (0, _) => None,
             (_, Some(Value::Int(count))) => Some(u64::try_from(*count).unwrap_or(0)),
+            (_, Some(Value::ServerError(_))) if refused(&values[..values.len() - 1]) => Some(0),
             (_, Some(Value::ServerError(error))) => {
-                return Err(trouble::refused(&trouble::text_of(error)).with_unknown_outcome());
+                let text = trouble::text_of(error);
+                if trouble::wants_another_server(&text) {
+                    live.give_up();
+                }
+                return Err(trouble::refused(&text).with_unknown_outcome());
             }
             (_, other) => return Err(trouble::nonsense(other)),
         };
@@ -212,6 +217,11 @@ impl Link {
         }
         Ok((values, confirmed))
     }
+}
+
+/// Whether something was not carried out: why not says more than why it was not confirmed.
+fn refused(values: &[Value]) -> bool {
+    values.iter().any(|value| matches!(value, Value::ServerError(_)))
 }
 
 fn read(live: &Live, value: Value) -> Reply {
