@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{RedisServer, Reply};
 use crate::servers::{Port, wait_for};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(60);
 const SENTINELS: usize = 3;
 
 /// A master with two replicas, watched by three sentinels that take it for dead after one second.
@@ -41,6 +41,13 @@ impl RedisSentinel {
             .collect();
         let all = Self { data, sentinels };
         all.data.iter().chain(&all.sentinels).for_each(|server| server.wait_ready());
+        for sentinel in &all.sentinels {
+            // By default it looks at the servers every ten seconds and stands back for thirty after a pause of its own.
+            let words =
+                ["SENTINEL", "DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "500", "TILT-PERIOD", "2000"];
+            let reply = sentinel.command(&words);
+            assert_eq!(reply.text(), "OK", "{words:?} on {}", sentinel.name());
+        }
         all.wait_healthy();
         all
     }
@@ -66,7 +73,7 @@ impl RedisSentinel {
     /// The master that all running sentinels agree on and that says so itself; waits until there is one.
     ///
     /// # Panics
-    /// If there is none after half a minute.
+    /// If there is none after a minute.
     #[must_use]
     pub fn master(&self) -> &RedisServer {
         wait_for("a master that the sentinels agree on", LIMIT, || {
@@ -84,10 +91,10 @@ impl RedisSentinel {
     /// Waits until the running replicas follow the master and the running sentinels could replace it.
     ///
     /// # Panics
-    /// If that is not so after half a minute.
+    /// If that is not so after a minute.
     pub fn wait_healthy(&self) {
-        let master = self.master().port();
         wait_for("the replicas follow the master", LIMIT, || {
+            let master = self.master().port();
             let follows = |server: &RedisServer| {
                 server.info("master_port") == master.to_string() && server.info("master_link_status") == "up"
             };
