@@ -8,6 +8,7 @@ use tokio::sync::OnceCell;
 
 use crate::floor::Floor;
 use crate::known::Known;
+use crate::seen::Seen;
 use crate::topology::Topology;
 use crate::wire::Wire;
 
@@ -18,6 +19,8 @@ pub(crate) struct Core {
     pub(crate) topology: Topology,
     pub(crate) floor: Floor,
     pub(crate) known: Known,
+    /// Mutexes that have a document.
+    pub(crate) seen: Seen,
     /// Whether the indexes were seen to.
     pub(crate) indexed: AtomicBool,
     /// Somebody writes down what became of the server's clock.
@@ -35,6 +38,7 @@ impl Core {
             topology,
             floor: Floor::default(),
             known: Known::default(),
+            seen: Seen::default(),
             indexed: AtomicBool::new(false),
             noting: AtomicBool::new(false),
             cannot_pass: AtomicBool::new(false),

@@ -38,6 +38,7 @@ mod pipelines;
 mod pool;
 mod raw;
 mod record;
+mod seen;
 mod store;
 mod topology;
 mod wakes;

@@ -74,8 +74,21 @@ impl Step {
 /// One atomic step on each of several documents.
 #[derive(Clone, Debug)]
 pub(crate) struct WideStep {
-    pub(crate) which: Document,
+    pub(crate) ids: Vec<String>,
+    /// What must be true of a document beside its id.
+    pub(crate) when: Document,
     pub(crate) pipeline: Vec<Document>,
+}
+
+/// The most documents that one such step is for. Its pipeline looks up in a list which of them it is at, and the
+/// server goes through that list; so a few hundred in one list cost more than a second list.
+pub(crate) const WIDEST: usize = 128;
+
+/// A document that is made if there is none of its id.
+#[derive(Clone, Debug)]
+pub(crate) struct Making {
+    pub(crate) id: String,
+    pub(crate) fields: Document,
 }
 
 /// Which version of the document a step gives back.
@@ -226,12 +239,30 @@ impl Wire {
         self.update(place, updates.collect()).await
     }
 
-    /// One step on each of many documents, which is much less work for the server than a step for each.
-    pub(crate) async fn step_on_each(&self, place: Place, steps: Vec<WideStep>) -> Result<Outcome> {
-        let updates = steps
-            .into_iter()
-            .map(|step| Bson::Document(doc! { "q": step.which, "u": step.pipeline, "multi": true }));
-        self.update(place, updates.collect()).await
+    /// A step on each of many documents, which is much less work for the server than a step for each; first the
+    /// documents that may not be there yet are made. The steps that failed are told by their place among the steps.
+    pub(crate) async fn wide_steps(
+        &self,
+        place: Place,
+        makings: Vec<Making>,
+        steps: Vec<WideStep>,
+    ) -> Result<Outcome> {
+        let made = makings.len();
+        let making = |making: Making| {
+            doc! { "q": { "_id": making.id }, "u": { "$setOnInsert": making.fields }, "upsert": true }
+        };
+        let step = |step: WideStep| {
+            let mut which = doc! { "_id": { "$in": step.ids } };
+            which.extend(step.when);
+            // Whatever else is indexed: these documents and no others are looked at.
+            doc! { "q": which, "u": step.pipeline, "multi": true, "hint": { "_id": 1 } }
+        };
+        let updates = makings.into_iter().map(making).chain(steps.into_iter().map(step));
+        let mut outcome = self.update(place, updates.map(Bson::Document).collect()).await?;
+        // One that could not be made is there already, or its step will find nothing.
+        outcome.failed =
+            outcome.failed.into_iter().filter_map(|(at, why)| Some((at.checked_sub(made)?, why))).collect();
+        Ok(outcome)
     }
 
     async fn update(&self, place: Place, updates: Vec<Bson>) -> Result<Outcome> {

@@ -56,10 +56,13 @@ async fn many_claims_are_one_update_and_one_read() {
         let claims: Vec<Claim> =
             (0..200).map(|n| bare.claim(kind, &format!("many-{n}"), 60 * SECOND)).collect();
         let mut held = Vec::new();
-        let taken = cost(&database, async {
-            held = leases(&claims, bare.store.try_acquire(&claims).await.unwrap());
-        });
-        assert_eq!(taken.await, [0, 1, 1], "to take 200 of {kind}");
+        for _ in ["new names", "known names"] {
+            bare.store.release(&held).await.unwrap();
+            let taken = cost(&database, async {
+                held = leases(&claims, bare.store.try_acquire(&claims).await.unwrap());
+            });
+            assert_eq!(taken.await, [0, 1, 1], "to take 200 of {kind}");
+        }
         let tokens: HashSet<FencingToken> = held.iter().map(|lease| lease.token).collect();
         assert!(tokens.iter().all(|token| token.get() > 0));
 
@@ -122,6 +125,78 @@ async fn what_expired_is_told_apart_in_a_batch() {
                 assert!(matches!(released, Released::Done { .. }), "{kind} {n}: {released:?}");
             }
         }
+    }
+}
+
+/// So was what an operator broke, what was given back before, and what somebody else has by now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_broken_or_given_back_before_is_told_apart_in_a_batch() {
+    let place = Place::on_standalone();
+    let bare = Bare::new(&place).await;
+    let claims: Vec<Claim> =
+        (0..300).map(|n| bare.claim(Kind::Mutex, &format!("some-{n}"), 60 * SECOND)).collect();
+    let held = leases(&claims, bare.store.try_acquire(&claims).await.unwrap());
+    let (broken, given_back, taken) = (1, 150, 299);
+    for gone in [broken, taken] {
+        assert_eq!(bare.store.break_lock(&held[gone].resource).await.unwrap().len(), 1);
+    }
+    bare.store.release(&held[given_back..=given_back]).await.unwrap().pop().unwrap().unwrap();
+    let other = bare.claim(Kind::Mutex, "some-299", 60 * SECOND);
+    assert!(matches!(bare.ask(&other).await, Attempt::Granted { .. }));
+    // Longer ago than the release below takes, even on a slow machine.
+    tokio::time::sleep(2 * SECOND).await;
+    for (n, answer) in bare.store.release(&held).await.unwrap().into_iter().enumerate() {
+        let expected = if [broken, given_back, taken].contains(&n) {
+            Released::NotYours
+        } else {
+            Released::Done { woke: false }
+        };
+        assert_eq!(answer.unwrap(), expected, "{n}");
+    }
+    assert!(matches!(bare.ask(&other).await, Attempt::Granted { .. }), "it was taken from another");
+}
+
+/// Whoever asks for many at once knows which names have a document. That can be wrong: documents are purged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn documents_that_went_meanwhile_are_made_again() {
+    let place = Place::on_standalone();
+    let (bare, database) = (Bare::new(&place).await, place.database().await);
+    let mut last = FencingToken::new(0);
+    for round in 0..3 {
+        let claims: Vec<Claim> =
+            (0..20).map(|n| bare.claim(Kind::Mutex, &format!("purged-{n}"), 60 * SECOND)).collect();
+        let held = leases(&claims, bare.store.try_acquire(&claims).await.unwrap());
+        let least = held.iter().map(|lease| lease.token).min().unwrap();
+        assert!(least > last, "round {round}: {least} after {last}");
+        last = held.iter().map(|lease| lease.token).max().unwrap();
+        for answer in bare.store.release(&held).await.unwrap() {
+            assert!(matches!(answer.unwrap(), Released::Done { .. }));
+        }
+        let locks = database.collection::<Document>("distributed.locks");
+        let half = doc! { "_id": { "$regex": "^purged-.$" } };
+        assert_eq!(locks.delete_many(half).await.unwrap().deleted_count, 10);
+        // Tokens of names without a document are the server's clock.
+        tokio::time::sleep(2 * MS).await;
+    }
+}
+
+/// Two claims of one name in one request: one has it, the other finds it taken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_twice_in_a_batch_has_one_holder() {
+    let place = Place::on_standalone();
+    let bare = Bare::new(&place).await;
+    for round in ["new", "known"] {
+        let names = ["twice", "once", "twice"];
+        let claims = names.map(|name| bare.claim(Kind::Mutex, name, 60 * SECOND));
+        let answers: Vec<Attempt> =
+            bare.store.try_acquire(&claims).await.unwrap().into_iter().map(Result::unwrap).collect();
+        let granted = [0, 1, 2].map(|n| matches!(answers[n], Attempt::Granted { .. }));
+        assert_eq!(granted, [true, true, false], "{round}");
+        let held = claims.map(|claim| Lease::of(&claim, FencingToken::new(1)));
+        let released: Vec<_> =
+            bare.store.release(&held).await.unwrap().into_iter().map(Result::unwrap).collect();
+        let done = [0, 1, 2].map(|n| matches!(released[n], Released::Done { .. }));
+        assert_eq!(done, [true, true, false], "{round}");
     }
 }
 

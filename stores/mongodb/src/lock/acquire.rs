@@ -2,6 +2,7 @@
 //! Who waits joins the line first, where others are known to be there, and asks for the lock itself only if nobody
 //! stands before it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::failure;
 use crate::known::Stand;
 use crate::pipelines::{self, Taking};
 use crate::record::{LineRecord, LockRecord, ask_again, token};
-use crate::wire::{Concern, Found, Place, Step, Version};
+use crate::wire::{Concern, Found, Making, Place, Step, Version, WIDEST, WideStep};
 
 /// Whoever stands behind others looks at the lock itself after this long for each of them: by then it was its turn,
 /// or one of them holds for longer, and only the lock says until when.
@@ -33,6 +34,19 @@ const FOREIGN: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 enum Look {
     Granted { token: i64 },
     Busy { record: LockRecord, now: Option<i64> },
+}
+
+impl Look {
+    /// Nobody holds it any more.
+    fn is_free(&self) -> bool {
+        match self {
+            Look::Granted { .. } => false,
+            Look::Busy { record, now } => match now {
+                Some(now) => record.left(*now).is_none(),
+                None => record.expires_at.is_none(),
+            },
+        }
+    }
 }
 
 /// One answer for each claim.
@@ -107,11 +121,18 @@ async fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Look> {
     }
 }
 
+/// A step for all of them, on documents that are there or are made first; and a read that tells who won. One name may
+/// be among them twice: the first claim is meant by the step, and the other finds it taken.
 async fn look_at_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Look>> {
-    let steps: Vec<Step> = claims.iter().map(|claim| step(core, claim, false)).collect();
     let names: Vec<&str> = claims.iter().map(|claim| claim.resource.name()).collect();
+    let makings = names
+        .iter()
+        .filter(|name| !core.seen.has(name))
+        .map(|name| Making { id: (*name).to_owned(), fields: pipelines::lock_beginning() });
+    let portions = batch::portions(claims, WIDEST, |claim| claim.expiry);
+    let steps = portions.iter().map(|places| wide_step(core, &batch::pick(claims, places)));
     let found = async {
-        let outcome = core.wire.steps(Place::Locks, &steps).await?;
+        let outcome = core.wire.wide_steps(Place::Locks, makings.collect(), steps.collect()).await?;
         let found = core.wire.read(Place::Locks, &names, outcome.time).await;
         // The writes are done: that we do not know who won does not undo them.
         Ok((outcome, found.map_err(|error| error.with_unknown_outcome())?))
@@ -120,20 +141,35 @@ async fn look_at_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Look>> 
         Ok(found) => found,
         Err(error) => return batch::all_failed(&error, claims.len()),
     };
+    core.seen.saw(found.keys().map(String::as_str));
+    let failed: HashSet<usize> = outcome.failed.keys().flat_map(|at| &portions[*at]).copied().collect();
     join_all(claims.iter().enumerate().map(|(at, claim)| {
-        let (failed, found) = (outcome.failed.get(&at), found.get(claim.resource.name()));
+        let found = found.get(claim.resource.name()).filter(|_| !failed.contains(&at));
         async move {
-            match (failed, found) {
-                (Some((code, words)), _) if *code != failure::DUPLICATE_KEY => {
-                    Err(failure::from_code(*code, "write error", words))
-                }
-                // Two upserts met, or the document was deleted meanwhile: once more, alone.
-                (Some(_), _) | (None, None) => look(core, claim, false).await,
-                (None, Some(found)) => judge(core, claim, found).await,
+            let seen = match found {
+                Some(found) => Some(judge(core, claim, found).await?),
+                None => None,
+            };
+            match seen {
+                Some(seen) if !seen.is_free() => Ok(seen),
+                // Something was wrong with one of its portion, the document was deleted, or it is free by now: once
+                // more, alone.
+                _ => look(core, claim, false).await,
             }
         }
     }))
     .await
+}
+
+fn wide_step(core: &Core, claims: &[&Claim]) -> WideStep {
+    let names: Vec<&str> = claims.iter().map(|claim| claim.resource.name()).collect();
+    let lock_ids: Vec<&str> = claims.iter().map(|claim| claim.lock_id.as_str()).collect();
+    let expiry = claims.first().map(|claim| expiry_ms(claim.expiry)).unwrap_or_default();
+    WideStep {
+        ids: names.iter().map(|name| (*name).to_owned()).collect(),
+        when: Document::new(),
+        pipeline: pipelines::lock_acquire_each(&names, &lock_ids, expiry, core.floor.get()),
+    }
 }
 
 /// Waits in the line: joins it, or stays in it; and looks at the lock itself unless somebody stands before us.

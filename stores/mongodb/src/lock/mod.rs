@@ -27,6 +27,11 @@ fn still_ours(lock_id: &LockId) -> Document {
     doc! { "lockId": lock_id.as_str(), "$expr": { "$gt": ["$expiresAt", "$$NOW"] } }
 }
 
+/// What must be true of a document that one of these lock ids still holds.
+fn one_is_ours(lock_ids: &[&str]) -> Document {
+    doc! { "lockId": { "$in": lock_ids }, "$expr": { "$gt": ["$expiresAt", "$$NOW"] } }
+}
+
 /// A document of the shared collection.
 fn read(core: &Core, found: &Found) -> Result<LockRecord> {
     LockRecord::read(&found.document, core.wire.collection(Place::Locks))

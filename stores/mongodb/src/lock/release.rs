@@ -1,20 +1,22 @@
 //! Giving mutexes back. One that nobody waits for is a single step; a batch of them is a single command.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use distlock_core::Result;
 use distlock_core::store::{Lease, Released};
+use distlock_core::{Error, ErrorKind, Result};
 use futures_util::future::{join, join_all};
-use mongodb::bson::Document;
 
 use super::hand_on::{end, hand_on, pass_on, transfer};
-use super::{line, read, still_ours};
+use super::{line, one_is_ours, read, still_ours};
 use crate::batch;
 use crate::core::Core;
 use crate::failure;
 use crate::known::Stand;
-use crate::pipelines::{self, Marked, NOT_OURS};
-use crate::wire::{Concern, Found, Place, Step, Version};
+use crate::pipelines::{self, Marked};
+use crate::record::{LockRecord, in_ms};
+use crate::wire::{Concern, Found, Place, Step, Version, WIDEST, WideStep};
 
 /// One answer for each lease.
 pub(crate) async fn release(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Released>> {
@@ -74,11 +76,19 @@ async fn withdraw(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
 }
 
 async fn release_plainly(core: &Arc<Core>, leases: Vec<&Lease>) -> Vec<Result<Released>> {
-    match leases.as_slice() {
-        [] => Vec::new(),
-        [lease] => vec![release_one(core, lease).await],
-        _ => release_many(core, &leases).await,
+    if let [lease] = leases.as_slice() {
+        return vec![release_one(core, lease).await];
     }
+    // Which of two leases of one name was ours could not be told afterwards.
+    let mut count: HashMap<&str, usize> = HashMap::with_capacity(leases.len());
+    for lease in &leases {
+        *count.entry(lease.resource.name()).or_default() += 1;
+    }
+    let (alone, together) = batch::partition(&leases, |lease| count[lease.resource.name()] > 1);
+    let one_by_one = join_all(batch::pick(&leases, &alone).into_iter().map(|lease| release_one(core, lease)));
+    let many = batch::pick(&leases, &together);
+    let (one_by_one, at_once) = join(one_by_one, release_many(core, &many)).await;
+    batch::merge((alone, one_by_one), (together, at_once))
 }
 
 /// A marked lock is kept from being freed only where there are lines to look into.
@@ -109,46 +119,125 @@ async fn conclude(core: &Arc<Core>, lease: &Lease, found: &Found) -> Result<Rele
     }
 }
 
-/// An item that is not ours fails, and so says which it was. Asking by name alone, with an upsert, spares the server a plan
-/// for each of them.
+/// One step for all of them. The server says how many were ours, not which: if it was not all, or if some are as they
+/// were because somebody may wait for them, the documents tell.
 async fn release_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Released>> {
-    let steps: Vec<Step> = leases
-        .iter()
-        .map(|lease| Step {
-            id: lease.resource.name().to_owned(),
-            when: Document::new(),
-            pipeline: pipelines::lock_release_or_fail(lease.lock_id.as_str(), marked(core)),
-            upsert: true,
-        })
-        .collect();
-    let outcome = match core.wire.steps(Place::Locks, &steps).await {
+    if leases.is_empty() {
+        return Vec::new();
+    }
+    let portions = batch::portions(leases, WIDEST, |_| ());
+    let steps = portions.iter().map(|places| wide_step(core, &batch::pick(leases, places))).collect();
+    let sent = Instant::now();
+    let outcome = match core.wire.wide_steps(Place::Locks, Vec::new(), steps).await {
         Ok(outcome) => outcome,
         Err(error) => return batch::all_failed(&error, leases.len()),
     };
-    let unchanged = if outcome.matched > outcome.modified {
-        // Some are as they were: somebody may wait for them.
-        let names: Vec<&str> = leases.iter().map(|lease| lease.resource.name()).collect();
-        core.wire.read(Place::Locks, &names, outcome.time).await
-    } else {
-        Ok(std::collections::HashMap::new())
+    if usize::try_from(outcome.modified) == Ok(leases.len()) {
+        return leases.iter().map(|_| Ok(Released::Done { woke: false })).collect();
+    }
+    let names: Vec<&str> = leases.iter().map(|lease| lease.resource.name()).collect();
+    let found = match core.wire.read(Place::Locks, &names, outcome.time).await {
+        Ok(found) => found,
+        Err(error) => return batch::all_failed(&error.with_unknown_outcome(), leases.len()),
     };
+    let lasted = sent.elapsed();
+    let portion_of = |at: usize| portions.iter().position(|places| places.contains(&at));
     join_all(leases.iter().enumerate().map(|(at, lease)| {
-        let failed = outcome.failed.get(&at);
-        let unchanged = unchanged.as_ref().map(|found| found.get(lease.resource.name()));
+        let failed = portion_of(at).and_then(|portion| outcome.failed.get(&portion));
+        let found = found.get(lease.resource.name());
         async move {
-            match failed {
-                Some((_, words)) if words.contains(NOT_OURS) => return Ok(Released::NotYours),
-                Some((code, words)) => return Err(failure::from_code(*code, "write error", words)),
-                None => {}
+            if let Some((code, words)) = failed {
+                // Those before the one that failed were released.
+                return Err(failure::from_code(*code, "write error", words).with_unknown_outcome());
             }
-            let found = unchanged.map_err(|error| error.clone().with_unknown_outcome())?;
-            match found {
-                Some(found) if read(core, found)?.lock_id == lease.lock_id => {
-                    hand_on(core, lease.resource.name(), &lease.lock_id, None).await
+            let Some(found) = found else { return Ok(Released::NotYours) };
+            match What::of(&read(core, found)?, lease, found.now, lasted) {
+                What::Waited => hand_on(core, lease.resource.name(), &lease.lock_id, None).await,
+                What::Released => Ok(Released::Done { woke: false }),
+                What::Lost => Ok(Released::NotYours),
+                What::Unclear => {
+                    let what = "another took it while it was being given back; whether it was ours until then cannot be told";
+                    Err(Error::new(ErrorKind::Lost, what).with_unknown_outcome())
                 }
-                _ => Ok(Released::Done { woke: false }),
             }
         }
     }))
     .await
+}
+
+fn wide_step(core: &Core, leases: &[&Lease]) -> WideStep {
+    let lock_ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
+    WideStep {
+        ids: leases.iter().map(|lease| lease.resource.name().to_owned()).collect(),
+        when: one_is_ours(&lock_ids),
+        pipeline: pipelines::lock_release(marked(core)),
+    }
+}
+
+/// What a document says of the release of a lease, after a step that released some of many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// It is still held: somebody may wait for it.
+    Waited,
+    Released,
+    /// It was not ours any more.
+    Lost,
+    /// It was given up and taken again during the step: whether it was ours until then cannot be seen.
+    Unclear,
+}
+
+impl What {
+    /// `lasted`: how long ago the step was sent, at most.
+    fn of(record: &LockRecord, lease: &Lease, now: Option<i64>, lasted: Duration) -> What {
+        let during_the_step = record.acquired_at.zip(now).map(|(since, now)| now - since <= in_ms(lasted));
+        if record.lock_id == lease.lock_id {
+            // A server that does not tell its time: whoever hands it on asks whether it is still ours.
+            let held = now.is_none_or(|now| record.left(now).is_some());
+            return if held { What::Waited } else { What::Lost };
+        }
+        let given_up = record.lock_id.as_str().is_empty();
+        match during_the_step {
+            Some(false) => What::Lost,
+            // What is left of a released name says when that was.
+            Some(true) if given_up => What::Released,
+            _ => What::Unclear,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use distlock_core::{FencingToken, Kind, LockId, Resource};
+
+    const NOW: i64 = 1_000_000;
+
+    fn seen(lock_id: &str, acquired_at: i64, expires_at: Option<i64>, now: Option<i64>) -> What {
+        let record = LockRecord {
+            lock_id: LockId::from_stored(lock_id),
+            acquired_at: Some(acquired_at),
+            expires_at,
+            token: 7,
+        };
+        let lease = Lease {
+            resource: Resource::new(Kind::Mutex, "name").expect("a good name"),
+            lock_id: LockId::from_stored("ours"),
+            token: FencingToken::new(7),
+            weight: 1,
+            capacity: 1,
+            expiry: Duration::from_secs(9),
+        };
+        What::of(&record, &lease, now, Duration::from_millis(20))
+    }
+
+    #[test]
+    fn a_document_tells_what_came_of_a_release_among_others() {
+        assert_eq!(seen("ours", NOW - 5000, Some(NOW + 1), Some(NOW)), What::Waited);
+        assert_eq!(seen("ours", NOW - 5000, Some(NOW), Some(NOW)), What::Lost, "it had expired");
+        assert_eq!(seen("", NOW - 20, None, Some(NOW)), What::Released);
+        assert_eq!(seen("", NOW - 21, None, Some(NOW)), What::Lost, "it was broken before");
+        assert_eq!(seen("theirs", NOW - 21, Some(NOW + 1), Some(NOW)), What::Lost);
+        assert_eq!(seen("theirs", NOW - 3, Some(NOW + 1), Some(NOW)), What::Unclear);
+        assert_eq!(seen("", NOW - 3, None, None), What::Unclear, "a server that does not tell its time");
+    }
 }

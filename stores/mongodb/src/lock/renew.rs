@@ -1,19 +1,17 @@
 //! Extending mutexes: one command, however many.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use distlock_core::Result;
 use distlock_core::store::{Lease, Renewal};
 use futures_util::future::join_all;
-use mongodb::bson::doc;
 
-use super::{expiry_ms, read, still_ours};
+use super::{expiry_ms, one_is_ours, read, still_ours};
 use crate::batch;
 use crate::core::Core;
 use crate::failure;
 use crate::pipelines;
-use crate::wire::{Concern, Place, Step, Version, WideStep};
+use crate::wire::{Concern, Place, Step, Version, WIDEST, WideStep};
 
 fn step(lease: &Lease) -> Step {
     Step {
@@ -45,31 +43,22 @@ async fn renew_one(core: &Arc<Core>, lease: &Lease) -> Result<Renewal> {
     Ok(if found.is_some() { Renewal::Extended } else { Renewal::NotYours })
 }
 
-/// One step for all leases of one expiry. Lock ids are unique, so that a document with one of these names and one of
-/// these lock ids is one of these leases.
-fn wide_steps(leases: &[&Lease]) -> Vec<WideStep> {
-    let mut by_expiry: HashMap<i64, Vec<&Lease>> = HashMap::new();
-    for lease in leases {
-        by_expiry.entry(expiry_ms(lease.expiry)).or_default().push(lease);
+/// Lock ids are unique: a document with one of these names and one of these lock ids is one of these leases.
+fn wide_step(leases: &[&Lease]) -> WideStep {
+    let lock_ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
+    let tokens: Vec<i64> = leases.iter().map(|lease| number(lease)).collect();
+    let expiry = leases.first().map(|lease| expiry_ms(lease.expiry)).unwrap_or_default();
+    WideStep {
+        ids: leases.iter().map(|lease| lease.resource.name().to_owned()).collect(),
+        when: one_is_ours(&lock_ids),
+        pipeline: pipelines::lock_renew_each(expiry, &lock_ids, &tokens),
     }
-    let step = |(expiry, leases): (i64, Vec<&Lease>)| {
-        let names: Vec<&str> = leases.iter().map(|lease| lease.resource.name()).collect();
-        let lock_ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
-        let tokens: Vec<i64> = leases.iter().map(|lease| number(lease)).collect();
-        WideStep {
-            which: doc! {
-                "_id": { "$in": names },
-                "lockId": { "$in": &lock_ids },
-                "$expr": { "$gt": ["$expiresAt", "$$NOW"] },
-            },
-            pipeline: pipelines::lock_renew_each(expiry, &lock_ids, &tokens),
-        }
-    };
-    by_expiry.into_iter().map(step).collect()
 }
 
 async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
-    let outcome = match core.wire.step_on_each(Place::Locks, wide_steps(leases)).await {
+    let portions = batch::portions(leases, WIDEST, |lease| lease.expiry);
+    let steps = portions.iter().map(|places| wide_step(&batch::pick(leases, places))).collect();
+    let outcome = match core.wire.wide_steps(Place::Locks, Vec::new(), steps).await {
         Ok(outcome) => outcome,
         Err(error) => return batch::all_failed(&error, leases.len()),
     };

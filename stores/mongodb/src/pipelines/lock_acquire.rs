@@ -18,10 +18,32 @@ pub(crate) struct Taking<'a> {
 }
 
 pub(crate) fn lock_acquire(taking: Taking<'_>) -> Vec<Document> {
-    let lock_id = literal(taking.lock_id);
-    let until = in_ms(taking.expiry_ms);
     let busy: Bson = if taking.mark { with_mark().into() } else { "$$ROOT".into() };
-    vec![doc! { "$replaceWith": with_keys(doc! { "$switch": {
+    vec![doc! { "$replaceWith": taken(literal(taking.lock_id).into(), taking.expiry_ms, taking.floor, busy) }]
+}
+
+/// For documents of these ids, each for the lock id in the same place.
+pub(crate) fn lock_acquire_each(
+    names: &[&str],
+    lock_ids: &[&str],
+    expiry_ms: i64,
+    floor: i64,
+) -> Vec<Document> {
+    let place = doc! { "$indexOfArray": [literal(names.to_vec()), "$_id"] };
+    let lock_id = doc! { "$arrayElemAt": [literal(lock_ids.to_vec()), place] };
+    let taken = taken("$$lockId".into(), expiry_ms, floor, "$$ROOT".into());
+    vec![doc! { "$replaceWith": { "$let": { "vars": { "lockId": lock_id }, "in": taken } } }]
+}
+
+/// What such documents begin as: a name that nobody holds, whose token is below every other. Old enough to be purged at
+/// once, should the step not follow.
+pub(crate) fn lock_beginning() -> Document {
+    doc! { "lockId": "", "acquiredAt": mongodb::bson::DateTime::from_millis(0), "fencingToken": 0_i64 }
+}
+
+fn taken(lock_id: Bson, expiry_ms: i64, floor: i64, busy: Bson) -> Document {
+    let until = in_ms(expiry_ms);
+    with_keys(doc! { "$switch": {
         "branches": [
             { "case": { "$not": [{ "$or": [is_new(), is_ours()] }] }, "then": "$$ROOT" },
             {
@@ -31,6 +53,6 @@ pub(crate) fn lock_acquire(taking: Taking<'_>) -> Vec<Document> {
             { "case": is_held(), "then": busy },
         ],
         // If it is free and somebody may wait all the same: whoever releases it next will look.
-        "default": held_by(lock_id, until, granted_token(taking.floor), Mark::AsBefore),
-    } }) }]
+        "default": held_by(lock_id, until, granted_token(floor), Mark::AsBefore),
+    } })
 }
