@@ -248,6 +248,81 @@ fn claim(kind: Kind, name: impl Into<Arc<str>>, lock_id: LockId) -> Claim {
     }
 }
 
+/// The log is on the disk when somebody waits for it, and hardly before.
+fn lazy_server() -> PostgresServer {
+    PostgresServer::configure().setting("wal_writer_delay", "10s").start()
+}
+
+/// A release does not wait for the disk. The lock that a crash brings back is nobody's, and ends with its expiry.
+#[tokio::test]
+async fn a_release_that_a_crash_undoes_ends_with_its_expiry_and_no_token_falls() {
+    let own = lazy_server();
+    let store = lease_table(&own.url()).await;
+    let ids = LockIds::new("crash");
+    let taken = Claim { expiry: Duration::from_secs(4), ..claim(Kind::Mutex, "m", ids.next()) };
+    let Attempt::Granted { token } =
+        store.try_acquire(std::slice::from_ref(&taken)).await.unwrap().pop().unwrap().unwrap()
+    else {
+        panic!("a new name is free");
+    };
+    store.release(&[Lease::of(&taken, token)]).await.unwrap().pop().unwrap().unwrap();
+    own.kill();
+    own.start_again();
+    let mut undone = false;
+    let later = within("a grant", LIMIT, async {
+        loop {
+            let next = claim(Kind::Mutex, "m", ids.next());
+            match store.try_acquire(&[next]).await.and_then(|mut answers| answers.pop().unwrap()) {
+                Ok(Attempt::Granted { token }) => return token,
+                Ok(Attempt::Busy { .. }) => undone = true,
+                Err(error) => assert!(error.can_retry(), "{error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    assert!(undone, "the release was on the disk: this test shows nothing");
+    assert!(later > token, "{later} after {token}");
+}
+
+/// Whoever was told that the lock is his has it, whatever happens to the server in the same moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_release_granted_survives_a_crash() {
+    let own = lazy_server();
+    let (holder, waiter, other) = (locks(&own.url()).await, locks(&own.url()).await, locks(&own.url()).await);
+    for round in 0..3 {
+        let held = holder.mutex("m").acquire().await.unwrap();
+        let waiting = tokio::spawn({
+            let waiter = waiter.clone();
+            async move { waiter.mutex("m").acquire().await.unwrap() }
+        });
+        eventually("somebody waits", async || {
+            let found = other.inspect(&Query::named("m")).await.unwrap();
+            found.iter().any(|record| record.waiters.len() == 1)
+        })
+        .await;
+        held.release().await.unwrap();
+        let granted = waiting.await.unwrap();
+        own.kill();
+        own.start_again();
+        let found = within("an answer", LIMIT, async {
+            loop {
+                match other.inspect(&Query::named("m")).await {
+                    Ok(found) => return found,
+                    Err(error) => assert!(error.can_retry(), "{error}"),
+                }
+            }
+        })
+        .await;
+        let tokens: Vec<_> =
+            found.iter().flat_map(|record| &record.holders).map(|holder| holder.token).collect();
+        assert_eq!(tokens, [Some(granted.token())], "in round {round}");
+        assert!(other.mutex("m").try_acquire().await.unwrap().is_none());
+        assert!(!granted.is_lost());
+        granted.release().await.unwrap();
+    }
+}
+
 /// Two stores lock the same rows, each batch in another order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_in_opposite_orders_never_deadlock() {

@@ -1,6 +1,10 @@
 -- Ends each lease: as holder, and as waiter too. An id that is NULL stands for whoever holds the lock. What is free
 -- then goes to the first who waits and can be told, in the same step; nothing is notified where nobody waits.
 --
+-- Where nobody was granted anything, the commit does not wait for the disk or for replicas: a release that a crash undoes
+-- keeps others waiting until the lease expires, and harms nobody. Whoever takes the lock next does wait, and what is
+-- written before that is then on the disk as well. A grant that a crash undid would be a second holder: it waits.
+--
 -- One row for each lease comes back. The rows are read again by FOR NO KEY UPDATE after waiting for their locks;
 -- what follows reads that copy and not the table, which this statement sees as it was before the wait.
 WITH lease AS MATERIALIZED (
@@ -69,5 +73,6 @@ SELECT lease.n, d.let_go AND (lease.id = d.value OR lease.id IS NULL) AS was_hol
            WHERE w.entry ->> 'id' = lease.id AND (w.entry ->> 'until')::bigint > d.micros) AS was_waiter,
        d.next IS NOT NULL AND d.next ->> 'inbox' IS DISTINCT FROM d.inbox AS woke,
        d.value, d.token, d.acquired_at,
-       floor(extract(epoch FROM d.expire_time - d.now) * 1000000)::bigint AS remaining
+       floor(extract(epoch FROM d.expire_time - d.now) * 1000000)::bigint AS remaining,
+       CASE WHEN told.messages = 0 THEN set_config('synchronous_commit', 'off', true) END AS commit
 FROM lease JOIN decided d ON d.key = lease.key CROSS JOIN told
