@@ -8,6 +8,9 @@ use mongodb::error::{CommandError, ErrorKind as DriverKind};
 /// Two upserts of the same name at once: one of them finds the document of the other.
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
 
+/// What a merge says, among other things, if the document that it is for does not exist.
+pub(crate) const NO_SUCH_DOCUMENT: &str = "code 13113)";
+
 const START: &str = "check that the server runs and can be reached from here";
 const RIGHTS: &str =
     "give the user the role readWrite on the database (find, insert, update, remove, changeStream)";

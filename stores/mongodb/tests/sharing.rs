@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use common::bare::Bare;
 use common::other_program::OtherProgram;
 use common::{MS, Place, SECOND, eventually, expiring, records, until_waiting, within};
-use mongodb::bson::Document;
+use distlock_core::Kind;
+use distlock_core::store::{Attempt, Claim, Lease, Released};
+use mongodb::bson::{Document, doc};
 
 const FIELDS: [&str; 5] = ["_id", "acquiredAt", "expiresAt", "fencingToken", "lockId"];
 
@@ -178,5 +181,26 @@ async fn our_tokens_rise_though_the_other_program_deletes_the_document() {
         assert_eq!(fresh.token, 1, "theirs begins anew");
         assert!(other.release(fresh).await);
         tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Somebody deletes the document of a lock that is held, as an operator might. Whoever gives it back learns of it, also
+/// while somebody waits: there is nothing to hand on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_whose_document_was_deleted_is_not_handed_on() {
+    let place = Place::on_one_node();
+    let bare = Bare::new(&place).await;
+    for name in ["alone", "with a waiter"] {
+        // In turn, so that it stands in the line while it holds.
+        let first = Claim { in_turn: true, ..bare.waiting(Kind::Mutex, name, bare.ids.next(), 60 * SECOND) };
+        let Attempt::Granted { token } = bare.ask(&first).await else { panic!("a new name is free") };
+        if name == "with a waiter" {
+            let second = Claim { lock_id: bare.ids.next(), ..first.clone() };
+            assert!(matches!(bare.ask(&second).await, Attempt::Busy { .. }));
+        }
+        let locks = place.database().await.collection::<Document>("distributed.locks");
+        assert_eq!(locks.delete_one(doc! { "_id": name }).await.unwrap().deleted_count, 1);
+        let released = bare.store.release(&[Lease::of(&first, token)]).await.unwrap().pop().unwrap();
+        assert_eq!(released.unwrap(), Released::NotYours, "{name}");
     }
 }

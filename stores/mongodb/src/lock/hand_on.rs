@@ -9,6 +9,7 @@ use mongodb::bson::doc;
 
 use super::{line, still_ours};
 use crate::core::Core;
+use crate::failure;
 use crate::message::{Address, Next};
 use crate::pipelines::{self, Heir, Marked, NO_HEIR, NOT_OURS, Passing};
 use crate::record;
@@ -58,12 +59,11 @@ async fn pass(core: &Arc<Core>, name: &str, lock_id: &LockId) -> Result<Passed> 
         lock_id: lock_id.as_str(),
         line: &line::id(name),
         locks: &names.locks,
-        queues: &names.queues,
         window_ms: record::in_ms(GRANT_WINDOW),
         floor: core.floor.get(),
     };
     let passed = core.wire.run(doc! {
-        "aggregate": &names.locks,
+        "aggregate": &names.queues,
         "pipeline": pipelines::lock_pass(passing),
         "cursor": {},
         "writeConcern": Concern::Majority.document(),
@@ -71,6 +71,7 @@ async fn pass(core: &Arc<Core>, name: &str, lock_id: &LockId) -> Result<Passed> 
     match passed.await {
         Ok(_) => Ok(Passed::On),
         Err(error) if error.to_string().contains(NOT_OURS) => Ok(Passed::NotOurs),
+        Err(error) if error.to_string().contains(failure::NO_SUCH_DOCUMENT) => Ok(Passed::NotOurs),
         Err(error) if error.to_string().contains(NO_HEIR) => Ok(Passed::No),
         Err(error) if error.can_retry() => Err(error),
         Err(error) => {

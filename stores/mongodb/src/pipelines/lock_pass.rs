@@ -1,5 +1,5 @@
-//! Looking who is next and handing the mutex on to it, in one request: an aggregation that reads the line and merges what
-//! it found into the lock. The lock itself is changed by one atomic step, which decides on the lock as it is then.
+//! Looking who is next and handing the mutex on to it, in one request: an aggregation over the line that merges what it
+//! found into the lock. The lock itself is changed by one atomic step, which decides on the lock as it is then.
 
 use mongodb::bson::{Bson, Document, doc};
 
@@ -18,7 +18,6 @@ pub(crate) struct Passing<'a> {
     pub(crate) lock_id: &'a str,
     pub(crate) line: &'a str,
     pub(crate) locks: &'a str,
-    pub(crate) queues: &'a str,
     pub(crate) window_ms: i64,
     pub(crate) floor: i64,
 }
@@ -39,13 +38,13 @@ pub(crate) fn lock_pass(passing: Passing<'_>) -> Vec<Document> {
     } } }
     .into();
     vec![
-        doc! { "$match": { "_id": passing.name } },
-        doc! { "$lookup": {
-            "from": passing.queues,
-            "pipeline": [{ "$match": { "_id": passing.line } }],
-            "as": "line",
+        doc! { "$match": { "_id": passing.line } },
+        // One document, also if there is no line: then nobody is next.
+        doc! { "$facet": { "line": [{ "$limit": 1 }] } },
+        doc! { "$project": {
+            "_id": literal(passing.name),
+            "queue": { "$ifNull": [{ "$arrayElemAt": ["$line.queue", 0] }, []] },
         } },
-        doc! { "$project": { "queue": { "$ifNull": [{ "$arrayElemAt": ["$line.queue", 0] }, []] } } },
         doc! { "$project": { "heir": { "$arrayElemAt": [behind("$queue", &lock_id), 0] } } },
         doc! { "$merge": {
             "into": passing.locks,
@@ -53,7 +52,7 @@ pub(crate) fn lock_pass(passing: Passing<'_>) -> Vec<Document> {
             // What is missing would be an undefined variable.
             "let": { "heir": { "$ifNull": ["$heir", Bson::Null] } },
             "whenMatched": [step],
-            "whenNotMatched": "discard",
+            "whenNotMatched": "fail",
         } },
     ]
 }
