@@ -8,7 +8,7 @@
 //! | waiters | are told by `NOTIFY`, or poll behind a pooler | stand in the server's own line |
 //! | behind PgBouncer in transaction mode | works | is refused; [`TransactionLocks`] work |
 //! | connections | one, and a second while somebody waits | one, and one for each who waits |
-//! | an acquire and a release cost | two commits | none that waits for the disk |
+//! | an acquire and a release cost | two commits, of which the first waits for the disk | none that waits for the disk |
 //!
 //! # The lease table
 //! One statement, one round trip and one commit for a whole batch of mutexes, and one for a batch of semaphores and
@@ -17,6 +17,10 @@
 //! default. A released row stays as a tombstone that remembers the last token, until a sweep in the background
 //! forgets it after an hour without use. What a release frees goes to the first who waits, in the same step, and the
 //! message brings the grant.
+//!
+//! A grant and an extension are on the disk, and with the replicas that the server waits for, before anybody is told. A
+//! release that grants nobody anything does not wait: if the server crashes in the fraction of a second before it is
+//! written, the lock seems held until its expiry. What is granted later is written after it, so nothing else can differ.
 //!
 //! Behind a pooler statements are sent whole, those about semaphores and reader-writer locks for 32 of them at a time;
 //! otherwise they are prepared once they come again. The expiry is 30 s
