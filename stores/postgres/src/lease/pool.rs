@@ -60,7 +60,18 @@ async fn try_acquire_at_once(store: &Inner, claims: &[&Claim]) -> Batch<Attempt>
                 claim.waiting.as_ref().filter(|_| store.listens).map(|waiting| channel(&waiting.inbox));
             questions.acquire(Key::of(&claim.resource, store.server.utf8), claim, inbox);
         }
-        for row in ask(store, &questions).await? {
+        let rows = match ask(store, &questions).await {
+            Ok(rows) => rows,
+            // What the others got in an earlier round is theirs, and they must hear of it.
+            Err(error) if open.len() < claims.len() => {
+                for at in open {
+                    answers[at] = Some(Err(error.clone()));
+                }
+                break;
+            }
+            Err(error) => return Err(error),
+        };
+        for row in rows {
             if let Some(at) = item(&row, open.len())?.and_then(|at| open.get(at)) {
                 answers[*at] = questions::attempt(&row, claims[*at]).transpose();
             }

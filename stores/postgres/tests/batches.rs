@@ -1,0 +1,219 @@
+//! A batch of which a part fails: locks and pools are two statements, and each item has the answer that is true of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Corner, eventually, lease_table, server, within};
+use distlock_core::store::{Attempt, Backend, Claim, Lease, LeaseStore, Query, Released, Renewal, Store};
+use distlock_core::{ErrorKind, Kind, LockIds, Locks, Resource};
+use distlock_postgres::LeaseTable;
+
+const LIMIT: Duration = Duration::from_secs(20);
+const EXPIRY: Duration = Duration::from_secs(60);
+
+fn claim(ids: &LockIds, kind: Kind, name: &str) -> Claim {
+    Claim {
+        resource: Resource::new(kind, name).unwrap(),
+        lock_id: ids.next(),
+        weight: 1,
+        capacity: 1,
+        expiry: EXPIRY,
+        waiting: None,
+        in_turn: false,
+    }
+}
+
+/// Two locks and two pools, mixed.
+fn mixed(ids: &LockIds) -> Vec<Claim> {
+    let kinds = [Kind::Mutex, Kind::Semaphore, Kind::RwLock, Kind::Mutex];
+    kinds.into_iter().enumerate().map(|(n, kind)| claim(ids, kind, &format!("mixed/{n}"))).collect()
+}
+
+fn is_lock(resource: &Resource) -> bool {
+    resource.kind() == Kind::Mutex
+}
+
+/// The names of what the server says is held.
+async fn held(store: &LeaseTable) -> Vec<String> {
+    let records = store.inspect(&Query::default()).await.unwrap();
+    let mut names: Vec<String> = records
+        .into_iter()
+        .filter(|record| !record.holders.is_empty())
+        .map(|record| record.name.unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// A role that may do everything, and what takes its right to write one of the two tables from it.
+struct Rights {
+    corner: Corner,
+}
+
+impl Rights {
+    async fn new() -> (Self, LeaseTable) {
+        let corner = Corner::new();
+        let url = corner.url("postgres", &server().url());
+        // The owner makes the tables.
+        drop(lease_table(&url).await);
+        let schema = &corner.schema;
+        server().sql(&format!(
+            "CREATE ROLE {schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {schema};
+             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {schema}"
+        ));
+        let store = lease_table(&url.replace("//postgres@", &format!("//{schema}@"))).await;
+        (Rights { corner }, store)
+    }
+
+    fn table(&self, locks: bool) -> String {
+        format!("{}.distribute_lock{}", self.corner.schema, if locks { "" } else { "_pool" })
+    }
+
+    fn take(&self, locks: bool) {
+        let (table, role) = (self.table(locks), &self.corner.schema);
+        server().sql(&format!("REVOKE INSERT, UPDATE ON {table} FROM {role}"));
+    }
+
+    fn give(&self, locks: bool) {
+        let (table, role) = (self.table(locks), &self.corner.schema);
+        server().sql(&format!("GRANT INSERT, UPDATE ON {table} TO {role}"));
+    }
+}
+
+/// The items of one table fail, each with its reason; those of the other have their true answers.
+fn split<A: std::fmt::Debug>(
+    of: &[Resource],
+    answers: Vec<distlock_core::Result<A>>,
+    locks_fail: bool,
+) -> Vec<A> {
+    assert_eq!(of.len(), answers.len());
+    let mut done = Vec::new();
+    for (resource, answer) in of.iter().zip(answers) {
+        match answer {
+            Err(error) if is_lock(resource) == locks_fail => {
+                assert_eq!(error.kind(), ErrorKind::Denied, "{resource}: {error}");
+            }
+            Ok(answer) if is_lock(resource) != locks_fail => done.push(answer),
+            answer => panic!("{resource}: {answer:?}"),
+        }
+    }
+    done
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_table_that_refuses_does_not_hide_what_the_other_did() {
+    for locks_fail in [true, false] {
+        let (rights, store) = Rights::new().await;
+        let ids = LockIds::new("batches");
+        let claims = mixed(&ids);
+        let resources: Vec<Resource> = claims.iter().map(|claim| claim.resource.clone()).collect();
+        let of = |wanted: bool| -> Vec<String> {
+            resources.iter().filter(|r| is_lock(r) == wanted).map(|r| r.name().to_owned()).collect()
+        };
+
+        rights.take(locks_fail);
+        let granted = split(&resources, store.try_acquire(&claims).await.unwrap(), locks_fail);
+        assert!(granted.iter().all(|answer| matches!(answer, Attempt::Granted { .. })), "{granted:?}");
+        assert_eq!(held(&store).await, of(!locks_fail), "what was answered is what is held");
+
+        // Asked again, those that have it are recognised and the others get it.
+        rights.give(locks_fail);
+        let answers = store.try_acquire(&claims).await.unwrap();
+        let mut leases = Vec::new();
+        for (claim, answer) in claims.iter().zip(answers) {
+            let Ok(Attempt::Granted { token }) = answer else { panic!("{claim:?}: {answer:?}") };
+            leases.push(Lease::of(claim, token));
+        }
+
+        rights.take(locks_fail);
+        let extended = split(&resources, store.renew(&leases).await.unwrap(), locks_fail);
+        assert_eq!(extended, [Renewal::Extended; 2]);
+        let released = split(&resources, store.release(&leases).await.unwrap(), locks_fail);
+        assert_eq!(released, [Released::Done { woke: false }; 2]);
+        assert_eq!(held(&store).await, of(locks_fail), "what could not be released is still there");
+
+        rights.give(locks_fail);
+        let answers = store.release(&leases).await.unwrap();
+        for (lease, answer) in leases.iter().zip(answers) {
+            let expected = match is_lock(&lease.resource) == locks_fail {
+                true => Released::Done { woke: false },
+                false => Released::NotYours,
+            };
+            assert_eq!(answer.unwrap(), expected, "{}", lease.resource);
+        }
+        assert_eq!(held(&store).await, Vec::<String>::new());
+    }
+}
+
+/// The same through the engine, where locks and pools of many tasks meet in one batch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_whose_locks_were_granted_do_not_hear_of_the_others_failure() {
+    let (rights, store) = Rights::new().await;
+    rights.take(false);
+    let locks = Locks::new(Backend::lease(store.clone())).unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..40 {
+        let locks = locks.clone();
+        tasks.spawn(async move {
+            match n % 2 {
+                0 => Ok(locks.mutex(format!("m/{n}")).acquire().await.unwrap()),
+                _ => Err(locks.semaphore(format!("s/{n}"), 2).acquire().await.unwrap_err()),
+            }
+        });
+    }
+    let mut guards = Vec::new();
+    for ended in within("all of them", LIMIT, tasks.join_all()).await {
+        match ended {
+            Ok(guard) => guards.push(guard),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Denied, "{error}"),
+        }
+    }
+    assert_eq!(held(&store).await.len(), 20);
+    assert!(guards.iter().all(|guard| !guard.is_lost()));
+    for guard in guards {
+        guard.release().await.unwrap();
+    }
+    assert_eq!(held(&store).await, Vec::<String>::new());
+}
+
+/// A pool that somebody else makes at the same moment is asked for once more. If that fails, what the others of the
+/// batch were granted before is theirs all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_question_that_fails_does_not_take_back_the_answers_to_the_first() {
+    let corner = Corner::new();
+    let store = lease_table(&corner.url("postgres", &server().url())).await;
+    let schema = &corner.schema;
+    server().sql(&format!(
+        "CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql
+             AS $$ BEGIN RAISE insufficient_privilege USING MESSAGE = 'not this one'; END $$;
+         CREATE TRIGGER refuse BEFORE UPDATE ON {schema}.distribute_lock_pool
+             FOR EACH ROW WHEN (new.key = 'semaphore:raced') EXECUTE FUNCTION {schema}.refuse()"
+    ));
+    let mut other = server().connect().unwrap();
+    other
+        .query(&format!(
+            "BEGIN;
+             INSERT INTO {schema}.distribute_lock_pool (key, capacity, token, holders, queue, used_until)
+             VALUES ('semaphore:raced', 1, 1, '[]', '[]', now())"
+        ))
+        .unwrap();
+    let ids = LockIds::new("raced");
+    let claims = [claim(&ids, Kind::Semaphore, "quiet"), claim(&ids, Kind::Semaphore, "raced")];
+    let asked = tokio::spawn({
+        let (store, claims) = (store.clone(), claims.clone());
+        async move { store.try_acquire(&claims).await }
+    });
+    let waits = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
+    );
+    eventually("it waits for the other's row", async || server().value(&waits) == "1").await;
+    other.query("COMMIT").unwrap();
+    let answers = within("the answers", LIMIT, asked).await.unwrap().unwrap();
+    assert!(matches!(answers[0], Ok(Attempt::Granted { .. })), "{answers:?}");
+    let error = answers[1].as_ref().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(!error.is_outcome_unknown(), "{error}");
+    assert_eq!(held(&store).await, ["quiet"]);
+}
