@@ -5,12 +5,13 @@ mod common;
 
 use std::str::FromStr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use common::{Corner, backend, locks, server};
 use distlock_core::store::{Backend, Level};
 use distlock_core::{ErrorKind, Kind};
 use distlock_postgres::{AdvisoryKey, TransactionLocks};
-use distlock_testkit::conformance::{Fixture, Others, cases, run};
+use distlock_testkit::conformance::{Fixture, Others, Pace, cases, run};
 use distlock_testkit::servers::PgBouncer;
 use tokio_postgres::NoTls;
 
@@ -38,6 +39,11 @@ impl Fixture for Bounced {
     async fn join(address: String) -> Backend {
         backend(&address).await.unwrap()
     }
+
+    /// Nothing stays prepared behind a pooler, and planning takes the server longer than all the rest.
+    fn pace(&self) -> Pace {
+        Pace { patience: Duration::from_secs(60), ..Pace::default() }
+    }
 }
 
 const ENTRY: &str = "actor_entry";
@@ -58,6 +64,7 @@ macro_rules! cases {
 
 cases! {
     exclusion::processes_never_hold_a_mutex_together
+    exclusion::tasks_of_one_engine_never_hold_together
     exclusion::permits_in_use_never_exceed_the_capacity
     tokens::tokens_rise_from_engine_to_engine
     waiting::a_release_wakes_the_waiter
@@ -110,9 +117,7 @@ async fn those_who_poll_and_those_who_are_woken_hand_over_to_each_other() {
     let mut tasks = tokio::task::JoinSet::new();
     for server in [bouncer().url(), server().url(), bouncer().url(), server().url()] {
         let options = distlock_core::Options::new();
-        let options = options
-            .busy_wait_sleep(std::time::Duration::from_millis(5), std::time::Duration::from_millis(20))
-            .unwrap();
+        let options = options.busy_wait_sleep(Duration::from_millis(5), Duration::from_millis(20)).unwrap();
         let locks = locks(&corner.url("postgres", &server)).await.with_options(options);
         tasks.spawn(async move {
             for _ in 0..15 {
@@ -121,7 +126,27 @@ async fn those_who_poll_and_those_who_are_woken_hand_over_to_each_other() {
             }
         });
     }
-    common::within("all of them", std::time::Duration::from_secs(60), tasks.join_all()).await;
+    common::within("all of them", Duration::from_secs(60), tasks.join_all()).await;
+}
+
+/// Nobody is woken through a pooler, but those of one process hear of each other: they do not sleep until the next poll.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_of_one_process_hand_a_pool_over_without_polling() {
+    let seldom = Duration::from_secs(30);
+    let options = distlock_core::Options::new().busy_wait_sleep(seldom, seldom).unwrap();
+    let locks = locks(&Corner::new().url("postgres", &bouncer().url())).await.with_options(options);
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        let locks = locks.clone();
+        tasks.spawn(async move {
+            for _ in 0..5 {
+                locks.semaphore("s", 1).acquire().await.unwrap().release().await.unwrap();
+                locks.rw_lock("r").write().await.unwrap().release().await.unwrap();
+                locks.mutex("m").fair().acquire().await.unwrap().release().await.unwrap();
+            }
+        });
+    }
+    common::within("all of them", seldom * 2 / 3, tasks.join_all()).await;
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use super::desk::Mail;
 use super::held::{Grant, Held, local_deadline};
 use super::lane::{AcquireVerb, silent};
 use super::lines::{Entry, Place};
+use super::neighbours::Neighbour;
 use super::schedule::first_renewal_due;
 use super::wakeups::Enlisted;
 use super::{Ask, LeaseSide, Shared, Wait, telemetry};
@@ -72,6 +73,7 @@ struct Acquisition<'a> {
     claim: Claim,
     place: Option<Place>,
     enlisted: Option<Enlisted>,
+    neighbour: Option<Neighbour>,
     /// When the last attempt of this lock id that was answered had been sent.
     answered: Option<Moment>,
     /// The store has answered us, under whatever lock id: we stand in line.
@@ -116,6 +118,7 @@ impl<'a> Acquisition<'a> {
             claim,
             place,
             enlisted: None,
+            neighbour: None,
             answered: None,
             in_line: false,
             outage: None,
@@ -152,11 +155,15 @@ impl<'a> Acquisition<'a> {
             return;
         }
         let pool = self.claim.resource.kind().record() == RecordKind::Pool;
-        if pool || !self.shared.capabilities.push || self.side.wakeups.is_live() {
+        let push = self.shared.capabilities.push;
+        if pool && !push && self.neighbour.is_none() {
+            self.neighbour = Some(self.side.neighbours.enter(&self.claim.resource));
+        }
+        if pool || !push || self.side.wakeups.is_live() {
             let (_, longest_sleep) = self.ask.options.get_busy_wait_sleep();
             let inbox = self.side.wakeups.inbox().clone();
             self.claim.waiting = Some(Waiting { inbox, ttl: WAITER_TTL.max(longest_sleep * 3) });
-            if self.shared.capabilities.push && self.enlisted.is_none() {
+            if push && self.enlisted.is_none() {
                 self.enlisted = Some(self.side.wakeups.enlist(&self.claim.lock_id));
             }
         }
@@ -261,9 +268,10 @@ impl<'a> Acquisition<'a> {
         let shared = self.shared;
         let until = shared.clock.now().after(pause).min(self.wait.limit());
         let rung = async {
-            match &self.enlisted {
-                Some(enlisted) => enlisted.bell().rung().await,
-                None => std::future::pending().await,
+            match (&self.enlisted, &self.neighbour) {
+                (Some(enlisted), _) => enlisted.bell().rung().await,
+                (None, Some(neighbour)) => neighbour.rung().await,
+                (None, None) => std::future::pending().await,
             }
         };
         tokio::select! {

@@ -7,6 +7,7 @@ mod keeper;
 mod lane;
 mod lease;
 mod lines;
+mod neighbours;
 mod release;
 mod renewal;
 mod schedule;
@@ -26,6 +27,7 @@ use self::desk::{Desk, Mail};
 pub(crate) use self::held::Held;
 use self::lane::{AcquireVerb, Lane, ReleaseVerb};
 use self::lines::Lines;
+use self::neighbours::Neighbours;
 pub(crate) use self::release::ReleaseFailure;
 use self::schedule::Schedule;
 use self::wakeups::Wakeups;
@@ -90,6 +92,7 @@ struct LeaseSide {
     acquire: Arc<Lane<AcquireVerb>>,
     release: Arc<Lane<ReleaseVerb>>,
     wakeups: Arc<Wakeups>,
+    neighbours: Arc<Neighbours>,
 }
 
 impl Shared {
@@ -149,6 +152,7 @@ impl Engine {
                 acquire: Lane::new(Arc::clone(store), Arc::clone(&desk), capabilities.max_batch, patience),
                 release: Lane::new(Arc::clone(store), Arc::clone(&desk), capabilities.max_batch, patience),
                 wakeups: Wakeups::new(Inbox::new(ids.prefix())),
+                neighbours: Arc::default(),
             }),
         };
         let store_name = backend.store().describe().into();

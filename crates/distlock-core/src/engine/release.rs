@@ -47,6 +47,9 @@ fn conclude(shared: &Arc<Shared>, held: &Arc<Held>, answer: Result<Released>) ->
     if held.finish_release(woke) {
         telemetry::released(&held.lease, now.since(held.granted_at));
     }
+    if let Some(side) = shared.lease.as_ref().filter(|_| !shared.capabilities.push) {
+        side.neighbours.ring(&held.lease.resource);
+    }
     match answer {
         Ok(Released::Done { .. }) => Ok(()),
         Ok(Released::NotYours) => Err(ReleaseFailure::Lost(LossReason::NotYours)),
