@@ -197,6 +197,64 @@ async fn a_waiter_has_the_lock_when_the_holder_expires() {
     assert!(late[0] < 200 * MS, "the quickest of five came {:?} late", late[0]);
 }
 
+/// How many cursors a server has open, whoever they are for. Those at work and those that nobody asks right now count.
+async fn cursors(database: &mongodb::Database) -> i64 {
+    let status = database.client().database("admin").run_command(doc! { "serverStatus": 1 }).await.unwrap();
+    let cursors = status.get_document("metrics").unwrap().get_document("cursor").unwrap();
+    cursors.get_document("open").unwrap().get_i64("total").unwrap()
+}
+
+/// The server keeps a stream only for those who wait: one for a process, however many wait there, and none that was
+/// left behind by somebody who is not there any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_is_open_only_while_somebody_waits() {
+    // Counting needs a server that nobody else asks anything.
+    let set = MongoReplicaSet::start(1);
+    let place = Place::on(&set.url());
+    let database = place.database().await;
+    let open = async |count| {
+        eventually(&format!("{count} streams are open"), || async { cursors(&database).await == count })
+            .await;
+    };
+    let (holder, waiter) = (place.locks().await, place.locks().await);
+    holder.mutex("one").acquire().await.unwrap().release().await.unwrap();
+    let (one, other) =
+        (holder.mutex("one").acquire().await.unwrap(), holder.rw_lock("other").write().await.unwrap());
+    assert!(waiter.mutex("one").try_acquire().await.unwrap().is_none());
+    assert_eq!(cursors(&database).await, 0, "nobody waits");
+
+    let waits = |locks: &distlock_core::Locks| {
+        let locks = locks.clone();
+        tokio::spawn(async move { locks.mutex("one").acquire().await.unwrap() })
+    };
+    let first = waits(&waiter);
+    open(1).await;
+    let reader = {
+        let waiter = waiter.clone();
+        tokio::spawn(async move { waiter.rw_lock("other").read().await.unwrap() })
+    };
+    until_waiting(&holder, "one", 1).await;
+    until_waiting(&holder, "other", 1).await;
+    assert_eq!(cursors(&database).await, 1, "one for the whole process");
+
+    one.release().await.unwrap();
+    let one = within("the waiter's turn", first).await.unwrap();
+    other.release().await.unwrap();
+    drop(within("the reader's turn", reader).await.unwrap());
+    open(0).await;
+    one.release().await.unwrap();
+
+    // Those who give up, and those whose engine goes, leave none behind either.
+    let one = holder.mutex("one").acquire().await.unwrap();
+    let gone = place.locks().await;
+    let given_up = [waits(&waiter), waits(&gone)];
+    open(2).await;
+    drop(gone);
+    given_up.iter().for_each(tokio::task::JoinHandle::abort);
+    open(0).await;
+    one.release().await.unwrap();
+}
+
 /// Without change streams waiters poll, and the store says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_standalone_server_waiters_poll() {
