@@ -39,9 +39,10 @@
 //! ([`AdvisoryKey::of`]), or a number of your own with `distlock.keys=raw`. Tokens come from a sequence, drawn after
 //! the lock is granted. Semaphores and the turns of fair mutexes are rows whose holders last as long as their session.
 //!
-//! A session ends when its client was not heard of for 15 s (PostgreSQL 14 and later; `distlock.session_timeout`); the
-//! client sends a word every 5 s, one for each connection, and its guards are lost by the clock before the server gives
-//! their locks away. Advisory locks are not replicated: after a fail-over all guards are lost.
+//! A session ends when its client was not heard of for 15 s (`distlock.session_timeout`); the client sends a word every
+//! 5 s, one for each connection, and its guards are lost by the clock before the server gives their locks away. Before
+//! PostgreSQL 14 the guards are lost then too, but the server keeps the locks of a client that stands still, and those of
+//! a machine that is gone for 15 s more. Advisory locks are not replicated: after a fail-over all guards are lost.
 //!
 //! # What the resource does
 //! [`Fence`] refuses writes of holders that were overtaken, in the transaction that writes.

@@ -357,8 +357,8 @@ async fn batches_in_opposite_orders_never_deadlock() {
         });
     }
     within("all of them", Duration::from_secs(60), tasks.join_all()).await;
-    own.sql("SELECT pg_stat_force_next_flush()");
-    assert_eq!(own.value("SELECT deadlocks FROM pg_stat_database WHERE datname = 'postgres'"), "0");
+    // The server writes down each one that it resolves.
+    assert!(!own.log().contains("deadlock detected"), "{}", own.log_tail());
 }
 
 /// A release that serves several who wait tells each of them: rows that nobody reads are not made, and what they would

@@ -62,12 +62,12 @@ async fn a_lock_outlives_a_short_death_of_a_server_that_persists() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_still_loads_its_data_is_an_outage_that_ends_by_itself() {
-    // Two milliseconds a key, and the server answers in between.
-    let slow = ["--key-load-delay", "2000", "--loading-process-events-interval-bytes", "1024"];
-    let server = Arc::new(RedisServer::configure().args(["--rdbcompression", "no"]).args(slow).start());
+    // Fifty milliseconds a key. The server answers in between, every two megabytes.
+    let slow = ["--key-load-delay", "50000", "--rdbcompression", "no"];
+    let server = Arc::new(RedisServer::configure().args(slow).start());
     let locks = locks(&server.url(), ms(20_000)).await;
     let guard = locks.mutex("m").acquire().await.unwrap();
-    let fill = "for key = 1, 1000 do redis.call('SET', 'fill' .. key, string.rep('x', 1000)) end";
+    let fill = "for key = 1, 40 do redis.call('SET', 'fill' .. key, string.rep('x', 1000000)) end";
     server.command(&["EVAL", fill, "0"]);
     server.command(&["SAVE"]);
     server.kill();

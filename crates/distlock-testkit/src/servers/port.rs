@@ -27,28 +27,44 @@ impl Port {
     /// If no port is free.
     #[must_use]
     pub fn reserve() -> Self {
+        Self::find(Self::take)
+    }
+
+    /// Reserves two ports of which the second is the first and `distance`, for servers that insist on it.
+    ///
+    /// # Panics
+    /// If there are no two.
+    #[must_use]
+    pub fn reserve_pair(distance: u16) -> (Self, Self) {
+        Self::find(|number| {
+            let second = number.checked_add(distance).filter(|second| RANGE.contains(second))?;
+            Some((Self::take(number)?, Self::take(second)?))
+        })
+    }
+
+    fn find<T>(take: impl Fn(u16) -> Option<T>) -> T {
+        let count = u32::from(RANGE.end() - RANGE.start()) + 1;
+        let first = RandomState::new().hash_one(std::process::id()) as u32;
+        (0..count)
+            .find_map(|step| take(RANGE.start() + (first.wrapping_add(step) % count) as u16))
+            .unwrap_or_else(|| {
+                panic!("no free port between {} and {} on 127.0.0.1", RANGE.start(), RANGE.end())
+            })
+    }
+
+    fn take(number: u16) -> Option<Self> {
+        if kernel_range().contains(&number) {
+            return None;
+        }
         let folder = std::env::temp_dir().join("distlock-ports");
         if fs::create_dir(&folder).is_ok() {
             // Shared by all users of the machine, like the temporary folder itself.
             let _ = fs::set_permissions(&folder, fs::Permissions::from_mode(0o1777));
         }
-        let ephemeral = kernel_range();
-        let count = u32::from(RANGE.end() - RANGE.start()) + 1;
-        let first = RandomState::new().hash_one(std::process::id()) as u32;
-        for step in 0..count {
-            let number = RANGE.start() + (first.wrapping_add(step) % count) as u16;
-            if ephemeral.contains(&number) {
-                continue;
-            }
-            let path = folder.join(number.to_string());
-            let Ok(file) = OpenOptions::new().create(true).append(true).mode(0o666).open(path) else {
-                continue;
-            };
-            if file.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok() {
-                return Self { number, _reservation: file };
-            }
-        }
-        panic!("no free port between {} and {} on 127.0.0.1", RANGE.start(), RANGE.end());
+        let path = folder.join(number.to_string());
+        let file = OpenOptions::new().create(true).append(true).mode(0o666).open(path).ok()?;
+        let free = file.try_lock().is_ok() && TcpListener::bind((Ipv4Addr::LOCALHOST, number)).is_ok();
+        free.then_some(Self { number, _reservation: file })
     }
 
     /// The port's number.

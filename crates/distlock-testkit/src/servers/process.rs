@@ -295,21 +295,27 @@ impl ServerProcess {
     /// The last lines of what the server wrote.
     #[must_use]
     pub fn log_tail(&self) -> String {
-        let text = fs::read(self.log()).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let text = self.log();
         let lines: Vec<&str> = text.lines().collect();
         let tail = &lines[lines.len().saturating_sub(40)..];
         format!("--- end of the log of {} ---\n{}\n---", self.launch.name, tail.join("\n"))
     }
 
-    fn log(&self) -> PathBuf {
+    /// What the server wrote so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
+    }
+
+    fn log_file(&self) -> PathBuf {
         self.folder().join("server.log")
     }
 
     fn spawn(&self) {
         let mut state = self.state();
         assert!(state.child.is_none(), "{} runs already", self.launch.name);
-        let log = OpenOptions::new().create(true).append(true).open(self.log()).expect("cannot open the log");
+        let log =
+            OpenOptions::new().create(true).append(true).open(self.log_file()).expect("cannot open the log");
         let log_too = log.try_clone().expect("cannot open the log twice");
         let mut command = spawn::command(&self.launch.program, &self.launch.environment);
         // A group of its own: Ctrl-C is for the tests, and the servers go with them.

@@ -199,7 +199,7 @@ pub(super) async fn doctor(store: &Inner) -> Result<Vec<Finding>> {
     let client = home.seat.wire.client();
     let mut found = crate::doctor::examine(client, &names).await?;
     found.push(Finding::good("the connection leads to the server itself, so that sessions are ours"));
-    if home.seat.life.deadline() == distlock_core::Moment::NEVER {
+    if !home.seat.ends_when_silent {
         found.push(Finding::warning(
             "this server does not end sessions of clients that fell silent: a machine that is cut off keeps its locks for \
              as long as TCP takes to notice",

@@ -18,8 +18,6 @@ use crate::names::hex;
 
 /// How long setting up may take.
 const SET_UP: Duration = Duration::from_secs(10);
-/// How long to wait for an answer where the server does not end silent sessions by itself.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A session of ours. Dropping the last one of it ends the session, and with it all its locks.
 #[derive(Debug)]
@@ -33,8 +31,10 @@ pub(super) struct Seat {
     pub(super) life: Session,
     /// Holds that can also end alone.
     guests: Mutex<HashMap<LockId, Session>>,
-    /// After this long without a word from us the server ends the session; `None` if it does not.
-    timeout: Option<Duration>,
+    /// After this long without a word from us the session is over.
+    timeout: Duration,
+    /// The server ends it then. Otherwise it keeps the session until TCP finds nobody there any more, which is later.
+    pub(super) ends_when_silent: bool,
     /// A statement waits for a lock: the session is not idle, and cannot answer.
     waiting: AtomicBool,
 }
@@ -55,7 +55,8 @@ impl Seat {
                 )
                 .advise("connect to the server itself, or use the lease table: postgres://"));
             }
-            let timeout = settle(&wire, config.session_timeout).await?;
+            let timeout = config.session_timeout;
+            let ends_when_silent = settle(&wire, timeout).await?;
             let alive = fastrand::i64(..);
             let channel = format!("dl_{}", hex(&alive.to_be_bytes()));
             let mut batch = format!("SELECT pg_advisory_lock({alive})");
@@ -64,7 +65,7 @@ impl Seat {
             }
             let sent = BootClock.now();
             wire.client().batch_execute(&batch).await.map_err(|error| failure::of_statement(&error))?;
-            let life = timeout.map_or_else(Session::new, |timeout| Session::until(deadline(sent, timeout)));
+            let life = Session::until(deadline(sent, timeout));
             let seat = Arc::new(Seat {
                 wire,
                 alive,
@@ -72,6 +73,7 @@ impl Seat {
                 life,
                 guests: Mutex::default(),
                 timeout,
+                ends_when_silent,
                 waiting: AtomicBool::new(false),
             });
             tokio::spawn(keep(Arc::downgrade(&seat), seat.wire.ended.clone(), EndOnDrop(seat.life.clone())));
@@ -131,12 +133,10 @@ impl Seat {
     /// for long, because we stood still.
     pub(super) async fn verify(&self) -> Result<()> {
         let sent = BootClock.now();
-        let limit = self.timeout.unwrap_or(PATIENCE);
+        let limit = self.timeout;
         match tokio::time::timeout(limit, self.wire.client().check_connection()).await {
             Ok(Ok(())) => {
-                if let Some(timeout) = self.timeout {
-                    self.keep_until(deadline(sent, timeout));
-                }
+                self.keep_until(deadline(sent, limit));
                 Ok(())
             }
             Ok(Err(error)) => Err(failure::of_statement(&error)),
@@ -165,8 +165,9 @@ fn deadline(sent: Moment, timeout: Duration) -> Moment {
     sent.after(timeout.saturating_sub(timeout / 50 + Duration::from_millis(2)))
 }
 
-/// Settings of a session that holds locks. Tells after how long the server ends it, if it does.
-async fn settle(wire: &Wire, timeout: Duration) -> Result<Option<Duration>> {
+/// Settings of a session that holds locks. Tells whether the server ends it when its client falls silent for so long,
+/// as it can from version 14 on.
+async fn settle(wire: &Wire, timeout: Duration) -> Result<bool> {
     let milliseconds = timeout.as_millis().to_string();
     let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&milliseconds, Type::TEXT)];
     let rows = wire
@@ -179,9 +180,7 @@ async fn settle(wire: &Wire, timeout: Duration) -> Result<Option<Duration>> {
     if let Err(error) = checks {
         tracing::debug!(%error, "waits of clients that died end late on this server");
     }
-    let ends =
-        rows.iter().any(|row| row.try_get::<_, &str>(0).is_ok_and(|name| name == "idle_session_timeout"));
-    Ok(ends.then_some(timeout))
+    Ok(rows.iter().any(|row| row.try_get::<_, &str>(0).is_ok_and(|name| name == "idle_session_timeout")))
 }
 
 /// If the task below goes with its runtime, the guards must hear of it all the same.
@@ -195,7 +194,7 @@ impl Drop for EndOnDrop {
 
 /// Sends a word now and then, and tells everybody when the session ends.
 async fn keep(seat: Weak<Seat>, ended: tokio_util::sync::CancellationToken, life: EndOnDrop) {
-    while let Some(pause) = seat.upgrade().map(|seat| seat.timeout.unwrap_or(PATIENCE) / 3) {
+    while let Some(pause) = seat.upgrade().map(|seat| seat.timeout / 3) {
         tokio::select! {
             () = ended.cancelled() => break,
             () = tokio::time::sleep(pause) => {}

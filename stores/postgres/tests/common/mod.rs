@@ -37,12 +37,22 @@ impl Corner {
         format!("{scheme}{rest}?application_name={schema}&distlock.schema={schema}")
     }
 
-    /// Ends all sessions of this corner.
+    /// Ends all sessions of this corner that there are now.
     pub(crate) fn cut(&self, server: &PostgresServer) {
-        server.sql(&format!(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = '{}'",
+        let ended = server.sql(&format!(
+            "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{}'",
             self.schema
         ));
+        // The server can wait for them itself only from version 14 on.
+        let ended: Vec<String> =
+            ended.into_iter().filter_map(|row| row.into_iter().next().flatten()).collect();
+        let left =
+            format!("SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ('{{{}}}')", ended.join(","));
+        let begun = Instant::now();
+        while server.value(&left) != "0" {
+            assert!(begun.elapsed() < Duration::from_secs(5), "the sessions do not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// How many sessions of this corner there are.

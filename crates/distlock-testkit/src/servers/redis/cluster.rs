@@ -80,15 +80,17 @@ impl RedisCluster {
     fn join(&self) {
         let (masters, replicas) = self.nodes.split_at(MASTERS);
         for (i, master) in masters.iter().enumerate() {
-            let (first, last) = (i * SLOTS / MASTERS, (i + 1) * SLOTS / MASTERS - 1);
-            ok(master, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+            let slots: Vec<String> =
+                (i * SLOTS / MASTERS..(i + 1) * SLOTS / MASTERS).map(|slot| slot.to_string()).collect();
+            let slots = slots.iter().map(String::as_str);
+            ok(master, &["CLUSTER", "ADDSLOTS"].into_iter().chain(slots).collect::<Vec<_>>());
         }
         let first = &masters[0];
-        let (port, bus) = (first.port().to_string(), first.bus_port.unwrap_or_default().to_string());
+        let port = first.port().to_string();
         for (i, node) in self.nodes.iter().enumerate() {
             ok(node, &["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()]);
             if i > 0 {
-                ok(node, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+                ok(node, &["CLUSTER", "MEET", "127.0.0.1", &port]);
             }
         }
         wait_for("every node of the cluster knows all others", LIMIT, || {

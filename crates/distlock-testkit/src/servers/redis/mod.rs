@@ -17,12 +17,13 @@ use super::process::{Launch, ServerProcess};
 use super::program::{REDIS_SERVER, VALKEY_SERVER};
 use resp::{Connection, Reply};
 
+/// How far the port that cluster nodes talk to each other on is from the clients'. Before Redis 7 there was no choice.
+const BUS: u16 = 10_000;
+
 /// A Redis or Valkey server. Keeps nothing on disk unless asked to.
 #[derive(Debug)]
 pub struct RedisServer {
     process: ServerProcess,
-    /// The port that cluster nodes talk to each other on.
-    bus_port: Option<u16>,
 }
 
 impl RedisServer {
@@ -140,10 +141,18 @@ impl RedisBuilder {
     }
 
     fn spawn(self) -> RedisServer {
+        if self.cluster {
+            let (port, bus) = Port::reserve_pair(BUS);
+            return self.spawn_with(port, Some(bus));
+        }
         self.spawn_on(Port::reserve())
     }
 
     fn spawn_on(self, port: Port) -> RedisServer {
+        self.spawn_with(port, None)
+    }
+
+    fn spawn_with(self, port: Port, bus: Option<Port>) -> RedisServer {
         assert!(
             self.valkey || !self.movable_clock,
             "a movable clock needs valkey(): Redis 7 hangs under libfaketime"
@@ -166,14 +175,10 @@ impl RedisBuilder {
         }
         let mut launch =
             Launch::new(program, folder, port, ready).args(args).movable_clock(self.movable_clock);
-        let mut bus_port = None;
-        if self.cluster {
-            let bus = Port::reserve();
-            bus_port = Some(bus.number());
-            let number = bus.number().to_string();
-            launch = launch.args(["--cluster-enabled", "yes", "--cluster-port", &number]).also_port(bus);
+        if let Some(bus) = bus {
+            launch = launch.args(["--cluster-enabled", "yes"]).also_port(bus);
         }
-        RedisServer { process: launch.args(self.args).spawn(), bus_port }
+        RedisServer { process: launch.args(self.args).spawn() }
     }
 }
 

@@ -43,10 +43,12 @@ impl RedisSentinel {
         all.data.iter().chain(&all.sentinels).for_each(|server| server.wait_ready());
         for sentinel in &all.sentinels {
             // By default it looks at the servers every ten seconds and stands back for thirty after a pause of its own.
+            // Before Redis 7 that cannot be changed.
             let words =
                 ["SENTINEL", "DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "500", "TILT-PERIOD", "2000"];
             let reply = sentinel.command(&words);
-            assert_eq!(reply.text(), "OK", "{words:?} on {}", sentinel.name());
+            let old = matches!(&reply, Reply::Error(said) if said.contains("Unknown subcommand"));
+            assert!(old || reply.text() == "OK", "{words:?} on {}: {reply:?}", sentinel.name());
         }
         all.wait_healthy();
         all
