@@ -4,16 +4,10 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use distlock_core::store::{Backend, StoreUrl};
+use distlock_core::store::Driver;
 use distlock_mongodb::DRIVER;
-use distlock_testkit::conformance::{Fixture, Others};
+use distlock_testkit::conformance::Fixture;
 use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
-
-/// As the facade does it.
-async fn connect(url: &str) -> Backend {
-    let url = StoreUrl::parse(url).expect("a good URL");
-    (DRIVER.connect)(url).await.expect("servers that run")
-}
 
 /// A server's URL with a database of its own in it: what keeps the cases apart that share servers.
 fn with_own_database(url: &str) -> String {
@@ -33,16 +27,12 @@ macro_rules! shared {
                 $fixture(with_own_database(&SERVER.get_or_init($start).url()))
             }
 
-            async fn connect(&self) -> Backend {
-                connect(&self.0).await
+            fn driver() -> &'static Driver {
+                &DRIVER
             }
 
-            fn others(&self) -> Others {
-                Others::Processes(self.0.clone())
-            }
-
-            async fn join(url: String) -> Backend {
-                connect(&url).await
+            fn url(&self) -> String {
+                self.0.clone()
             }
         }
     };

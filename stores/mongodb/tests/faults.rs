@@ -3,16 +3,12 @@
 
 use std::time::Duration;
 
-use distlock_core::store::{Backend, StoreUrl};
+use distlock_core::store::Driver;
 use distlock_mongodb::DRIVER;
-use distlock_testkit::conformance::{Fixture, Others, cases, run};
+use distlock_testkit::conformance::{Fixture, cases, run};
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::mongodb::bson::{Document, Value};
 use distlock_testkit::servers::{MongoReplicaSet, MongoServer, wait_for};
-
-async fn connect(url: &str) -> Backend {
-    (DRIVER.connect)(StoreUrl::parse(url).expect("a good URL")).await.expect("servers that run")
-}
 
 fn now_ms(server: &MongoServer) -> i64 {
     let hello = server.command("admin", &Document::new("hello", 1)).unwrap();
@@ -23,29 +19,19 @@ fn now_ms(server: &MongoServer) -> i64 {
 /// A standalone server for each case, with a clock that can be set.
 struct Alone(MongoServer);
 
-impl Alone {
-    /// The driver's monitor asks the server to wait for news for a while, by the server's clock. If that is set back
-    /// meanwhile, the monitor gives up and ends every connection, once; that is not what these cases are about.
-    fn url(&self) -> String {
-        format!("{}&serverMonitoringMode=poll", self.0.url())
-    }
-}
-
 impl Fixture for Alone {
     async fn open() -> Self {
         Alone(MongoServer::configure().movable_clock().start())
     }
 
-    async fn connect(&self) -> Backend {
-        connect(&self.url()).await
+    fn driver() -> &'static Driver {
+        &DRIVER
     }
 
-    fn others(&self) -> Others {
-        Others::Processes(self.url())
-    }
-
-    async fn join(url: String) -> Backend {
-        connect(&url).await
+    /// The driver's monitor asks the server to wait for news for a while, by the server's clock. If that is set back
+    /// meanwhile, the monitor gives up and ends every connection, once; that is not what these cases are about.
+    fn url(&self) -> String {
+        format!("{}&serverMonitoringMode=poll", self.0.url())
     }
 
     async fn restart(&self) {
@@ -69,12 +55,6 @@ struct OneNode {
     proxy: Proxy,
 }
 
-impl OneNode {
-    fn url(&self) -> String {
-        self.proxy.through(&self.set.members()[0].url())
-    }
-}
-
 impl Fixture for OneNode {
     async fn open() -> Self {
         let set = MongoReplicaSet::start(1);
@@ -82,16 +62,12 @@ impl Fixture for OneNode {
         OneNode { set, proxy }
     }
 
-    async fn connect(&self) -> Backend {
-        connect(&self.url()).await
+    fn driver() -> &'static Driver {
+        &DRIVER
     }
 
-    fn others(&self) -> Others {
-        Others::Processes(self.url())
-    }
-
-    async fn join(url: String) -> Backend {
-        connect(&url).await
+    fn url(&self) -> String {
+        self.proxy.through(&self.set.members()[0].url())
     }
 
     async fn cut_connections(&self) {

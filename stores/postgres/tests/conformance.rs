@@ -4,8 +4,8 @@
 mod common;
 
 use common::{Corner, server};
-use distlock_core::store::{Backend, StoreUrl};
-use distlock_testkit::conformance::{Fixture, Others};
+use distlock_core::store::Driver;
+use distlock_testkit::conformance::Fixture;
 
 mod lease_table {
     use super::*;
@@ -17,16 +17,12 @@ mod lease_table {
             LeaseTable(Corner::new())
         }
 
-        async fn connect(&self) -> Backend {
-            Self::join(self.0.url("postgres", &server().url())).await
+        fn driver() -> &'static Driver {
+            &distlock_postgres::LEASE_DRIVER
         }
 
-        fn others(&self) -> Others {
-            Others::Processes(self.0.url("postgres", &server().url()))
-        }
-
-        async fn join(address: String) -> Backend {
-            (distlock_postgres::LEASE_DRIVER.connect)(StoreUrl::parse(&address).unwrap()).await.unwrap()
+        fn url(&self) -> String {
+            self.0.url("postgres", &server().url())
         }
 
         async fn cut_connections(&self) {
@@ -42,28 +38,18 @@ mod advisory_locks {
 
     struct AdvisoryLocks(Corner);
 
-    impl AdvisoryLocks {
-        /// Sessions that end soon when their client stands still.
-        fn url(&self) -> String {
-            format!("{}&distlock.session_timeout=2", self.0.url("postgres+advisory", &server().url()))
-        }
-    }
-
     impl Fixture for AdvisoryLocks {
         async fn open() -> Self {
             AdvisoryLocks(Corner::new())
         }
 
-        async fn connect(&self) -> Backend {
-            Self::join(self.url()).await
+        fn driver() -> &'static Driver {
+            &distlock_postgres::ADVISORY_DRIVER
         }
 
-        fn others(&self) -> Others {
-            Others::Processes(self.url())
-        }
-
-        async fn join(address: String) -> Backend {
-            (distlock_postgres::ADVISORY_DRIVER.connect)(StoreUrl::parse(&address).unwrap()).await.unwrap()
+        /// Sessions that end soon when their client stands still.
+        fn url(&self) -> String {
+            format!("{}&distlock.session_timeout=2", self.0.url("postgres+advisory", &server().url()))
         }
 
         async fn cut_connections(&self) {

@@ -6,16 +6,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use distlock_core::store::Backend;
+use distlock_core::store::Driver;
 use distlock_redis::DRIVER;
-use distlock_testkit::conformance::{Fixture, Others};
+use distlock_testkit::conformance::Fixture;
 use distlock_testkit::servers::{RedisCluster, RedisServer, wait_for};
-
-/// As the facade does it.
-async fn connect(url: &str) -> Backend {
-    let url = distlock_core::store::StoreUrl::parse(url).expect("a good URL");
-    (DRIVER.connect)(url).await.expect("servers that run")
-}
 
 /// What keeps the cases apart that share servers.
 fn own_prefix() -> String {
@@ -35,16 +29,12 @@ impl Fixture for Redis {
         Redis(RedisServer::configure().args(["--appendonly", "yes", "--appendfsync", "always"]).start())
     }
 
-    async fn connect(&self) -> Backend {
-        connect(&self.0.url()).await
+    fn driver() -> &'static Driver {
+        &DRIVER
     }
 
-    fn others(&self) -> Others {
-        Others::Processes(self.0.url())
-    }
-
-    async fn join(url: String) -> Backend {
-        connect(&url).await
+    fn url(&self) -> String {
+        self.0.url()
     }
 
     async fn cut_connections(&self) {
@@ -65,16 +55,12 @@ impl Fixture for Valkey {
         Valkey(RedisServer::configure().valkey().movable_clock().start())
     }
 
-    async fn connect(&self) -> Backend {
-        connect(&self.0.url()).await
+    fn driver() -> &'static Driver {
+        &DRIVER
     }
 
-    fn others(&self) -> Others {
-        Others::Processes(self.0.url())
-    }
-
-    async fn join(url: String) -> Backend {
-        connect(&url).await
+    fn url(&self) -> String {
+        self.0.url()
     }
 
     async fn move_clock(&self, seconds: i64) {
@@ -93,29 +79,19 @@ struct Cluster {
     prefix: String,
 }
 
-impl Cluster {
-    fn url(&self) -> String {
-        static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
-        let cluster = CLUSTER.get_or_init(RedisCluster::start);
-        format!("redis+cluster://{}?distlock.prefix={}", hosts(cluster.nodes()), self.prefix)
-    }
-}
-
 impl Fixture for Cluster {
     async fn open() -> Self {
         Cluster { prefix: own_prefix() }
     }
 
-    async fn connect(&self) -> Backend {
-        connect(&self.url()).await
+    fn driver() -> &'static Driver {
+        &DRIVER
     }
 
-    fn others(&self) -> Others {
-        Others::Processes(self.url())
-    }
-
-    async fn join(url: String) -> Backend {
-        connect(&url).await
+    fn url(&self) -> String {
+        static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
+        let cluster = CLUSTER.get_or_init(RedisCluster::start);
+        format!("redis+cluster://{}?distlock.prefix={}", hosts(cluster.nodes()), self.prefix)
     }
 }
 
@@ -124,31 +100,21 @@ struct Redlock {
     prefix: String,
 }
 
-impl Redlock {
+impl Fixture for Redlock {
+    async fn open() -> Self {
+        Redlock { prefix: own_prefix() }
+    }
+
+    fn driver() -> &'static Driver {
+        &DRIVER
+    }
+
     fn url(&self) -> String {
         static SERVERS: OnceLock<Vec<RedisServer>> = OnceLock::new();
         let servers = SERVERS.get_or_init(|| RedisServer::start_many(5));
         // The machine that runs the tests is busy: an answer may take longer than it should.
         let patience = "distlock.node_timeout=500ms";
         format!("redlock://{}?distlock.prefix={}&{patience}", hosts(servers), self.prefix)
-    }
-}
-
-impl Fixture for Redlock {
-    async fn open() -> Self {
-        Redlock { prefix: own_prefix() }
-    }
-
-    async fn connect(&self) -> Backend {
-        connect(&self.url()).await
-    }
-
-    fn others(&self) -> Others {
-        Others::Processes(self.url())
-    }
-
-    async fn join(url: String) -> Backend {
-        connect(&url).await
     }
 
     fn readers_may_share_a_token(&self) -> bool {

@@ -3,13 +3,16 @@
 use std::future::Future;
 use std::time::Duration;
 
-use distlock_core::store::Backend;
+use distlock_core::store::{Backend, Driver, StoreUrl};
 
 /// A store under test. Every case opens one of its own.
 ///
+/// A store that is found by a URL gives its [`driver`](Self::driver) and the [`url`](Self::url); any other one says how
+/// to [`connect`](Self::connect) and who the [`others`](Self::others) are.
+///
 /// ```
 /// use distlock_core::memory::MemoryStore;
-/// use distlock_core::store::Backend;
+/// use distlock_core::store::{Backend, Driver, StoreUrl};
 /// use distlock_testkit::conformance::{Fixture, Others};
 ///
 /// struct Memory(MemoryStore);
@@ -33,16 +36,34 @@ pub trait Fixture: Send + Sync + Sized + 'static {
     /// schema, a folder) of a server that all cases share. It ends when the fixture is dropped.
     fn open() -> impl Future<Output = Self> + Send;
 
+    /// Makes a store of the URL, as the facade does.
+    fn driver() -> &'static Driver {
+        panic!("implement Fixture::driver, or connect and join")
+    }
+
+    /// Where the store is found, also by other processes.
+    fn url(&self) -> String {
+        panic!("implement Fixture::url, or connect and others")
+    }
+
     /// Connects anew. Each connection gets an engine of its own, and is to the store what another process is:
     /// nothing may be shared between two of them that two processes would not share.
-    fn connect(&self) -> impl Future<Output = Backend> + Send;
+    fn connect(&self) -> impl Future<Output = Backend> + Send {
+        Self::join(self.url())
+    }
 
     /// Who plays the other processes.
-    fn others(&self) -> Others;
+    fn others(&self) -> Others {
+        Others::Processes(self.url())
+    }
 
     /// Connects in another process, to the address that [`Others::Processes`] gave.
     fn join(address: String) -> impl Future<Output = Backend> + Send {
-        async move { panic!("no other process can reach this store, but one was sent to {address}") }
+        async move {
+            let url = StoreUrl::parse(&address).unwrap_or_else(|error| panic!("{address}: {error}"));
+            let connected = (Self::driver().connect)(url).await;
+            connected.unwrap_or_else(|error| panic!("{address}: {error}"))
+        }
     }
 
     /// How fast the store is, where the defaults do not fit.
