@@ -202,6 +202,7 @@ impl Faults {
 #[derive(Clone, Debug)]
 pub struct FaultyStore {
     faults: Faults,
+    max_under_way: Option<usize>,
 }
 
 impl FaultyStore {
@@ -215,7 +216,13 @@ impl FaultyStore {
             always: HashMap::new(),
             streams: CancellationToken::new(),
         })));
-        (FaultyStore { faults: faults.clone() }, faults)
+        (FaultyStore { faults: faults.clone(), max_under_way: None }, faults)
+    }
+
+    /// Says that so many requests of a verb may be under way at once, whatever the wrapped store says.
+    #[must_use]
+    pub fn max_under_way(self, most: usize) -> Self {
+        FaultyStore { max_under_way: Some(most), ..self }
     }
 
     fn failed(&self, what: &'static str) -> Error {
@@ -252,7 +259,9 @@ impl Store for FaultyStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.faults.inner().capabilities()
+        let mut capabilities = self.faults.inner().capabilities();
+        capabilities.max_under_way = self.max_under_way.unwrap_or(capabilities.max_under_way);
+        capabilities
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {

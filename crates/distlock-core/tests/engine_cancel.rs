@@ -109,6 +109,37 @@ async fn a_stuck_request_does_not_hold_up_the_next_ones() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn stuck_requests_in_every_place_do_not_hold_up_the_next_ones() {
+    let world = World::wide(2);
+    let (locks, _clock, faults) = world.process();
+    faults.next(Verb::Acquire, 2, Fault::hang_before());
+    let stuck = ["a", "b"].map(|name| tokio::spawn(locks.mutex(name).acquire().into_future()));
+    tokio::task::yield_now().await;
+    let guard = locks.mutex("c").acquire().await;
+    assert!(guard.is_ok() || locks.mutex("c").acquire().await.is_ok());
+    for one in stuck {
+        assert!(one.await.unwrap().is_ok(), "the second try with the same lock id gets it");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_dropped_leaves_its_place_to_those_who_wait() {
+    let world = World::wide(2);
+    let (locks, _clock, faults) = world.process();
+    // The first two never answer; whoever comes third has a place as soon as one of them is given up.
+    faults.next(Verb::Acquire, 2, Fault::hang_before());
+    let [first, second] = ["a", "b"].map(|name| tokio::spawn(locks.mutex(name).acquire().into_future()));
+    tokio::task::yield_now().await;
+    let third = tokio::spawn(locks.mutex("c").acquire().into_future());
+    tokio::task::yield_now().await;
+    let begun = tokio::time::Instant::now();
+    first.abort();
+    assert!(!third.await.unwrap().unwrap().is_lost());
+    assert!(begun.elapsed() < 100 * MS, "{:?}: it waited for both to be given up", begun.elapsed());
+    assert!(!second.await.unwrap().unwrap().is_lost());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guard_dropped_off_the_runtime_is_released() {
     let world = World::new();
     let locks = world.locks();

@@ -68,7 +68,8 @@ async fn use_it(locks: &Locks, rng: &mut Rng) {
 async fn when_everybody_has_given_up_nothing_is_left_to_do() {
     for seed in 0..SEEDS {
         fastrand::seed(seed);
-        let world = World::new();
+        // One request at a time, as many at once as anybody would want, and something in between.
+        let world = World::wide([1, 2, 10][fastrand::usize(..3)]);
         let engines: Vec<_> = (0..2).map(|_| world.process()).collect();
         let mut users = tokio::task::JoinSet::new();
         let mut harm = tokio::task::JoinSet::new();

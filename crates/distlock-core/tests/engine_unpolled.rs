@@ -30,6 +30,31 @@ async fn an_acquire_that_is_not_polled_holds_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn acquires_that_have_every_place_and_are_not_polled_hold_up_no_other() {
+    let world = World::wide(3);
+    let (locks, _clock, faults) = world.process();
+    faults.always(Verb::Acquire, Fault::none().delay_before(MS).delay_after(MS));
+    let mut first: Vec<_> =
+        ["a", "b", "c"].into_iter().map(|name| locks.mutex(name).acquire().into_future()).collect();
+    for one in &mut first {
+        assert!(!begin(one).await);
+    }
+    let later = locks.mutex("d").acquire().timeout(SECOND).await.expect("held up by futures nobody polls");
+    // Every one of them went on, not only the one whose place was wanted.
+    tokio::time::sleep(10 * MS).await;
+    for name in ["a", "b", "c"] {
+        assert!(
+            world.records(name).await.iter().any(|record| !record.holders.is_empty()),
+            "{name} stands still"
+        );
+    }
+    for one in first {
+        assert!(!one.await.unwrap().is_lost());
+    }
+    assert!(!later.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_release_that_is_not_polled_holds_up_no_other_and_is_done() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();

@@ -21,6 +21,11 @@ use crate::{doctor, inspect};
 /// millisecond, and ten times as many would be no cheaper for each.
 const MAX_BATCH: usize = 256;
 
+/// How many calls of a verb are under way at once as long as nobody has to wait for one: a few tasks are served
+/// soonest side by side. More tasks than this are served faster by batches, which take the server less than half the
+/// time for each lock.
+const MAX_UNDER_WAY: usize = 4;
+
 /// No request is given up sooner than this, however short the expiry: a server under load is no dead server.
 const LEAST_PATIENCE: Duration = Duration::from_millis(100);
 
@@ -131,6 +136,7 @@ impl Store for RedisStore {
         let mut capabilities = Capabilities::all();
         capabilities.durable = false;
         capabilities.max_batch = MAX_BATCH;
+        capabilities.max_under_way = MAX_UNDER_WAY;
         capabilities
     }
 

@@ -1,5 +1,6 @@
-//! Coalescing. While a request of one verb is on its way, what arrives meanwhile goes out together as the next
-//! one; a lone request is sent at once, by the task that makes it, without a hop over the engine's task.
+//! Coalescing. While as many requests of one verb are on their way as the store wants, what arrives meanwhile goes out
+//! together as the next one; a lone request is sent at once, by the task that makes it, without a hop over the engine's
+//! task.
 //!
 //! A store's future is never dropped half-way, whatever the user drops: it is handed to the engine's task, which
 //! drives it to its end and undoes what nobody waits for any more.
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 use super::desk::{Desk, Mail};
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::FencingToken;
-use crate::store::{Attempt, Batch, Claim, Lease, LeaseStore, Released};
+use crate::store::{Attempt, Batch, Capabilities, Claim, Lease, LeaseStore, Released};
 
 /// A verb of the lease store that is sent in batches.
 pub(crate) trait Verb: Sized + Send + Sync + 'static {
@@ -94,82 +95,121 @@ pub(crate) struct Lane<V: Verb> {
 }
 
 struct State<V: Verb> {
-    busy: bool,
-    /// The lone request that is out, if its own task still drives it.
-    alone: Option<Arc<Alone<V>>>,
+    /// One for each request that may be under way.
+    places: Box<[Place<V>]>,
+    /// Somebody had to wait, so there are more tasks than places. Then one request at a time: it gathers large batches,
+    /// which cost the store less than many small requests do.
+    crowded: bool,
+    /// What waits for a request to end. Not empty only while one is under way, and the engine drives all that are.
     pending: Vec<(V::Item, Reply<V>)>,
+}
+
+enum Place<V: Verb> {
+    Free,
+    /// A lone request, driven by its own task.
+    Alone(Arc<Alone<V>>),
+    /// A request that the engine's task drives.
+    Driven,
+}
+
+impl<V: Verb> Place<V> {
+    fn is_free(&self) -> bool {
+        matches!(self, Place::Free)
+    }
+
+    /// The request that its own task drives, from here on for the engine's task to drive.
+    fn hand_over(&mut self) -> Option<Arc<Alone<V>>> {
+        let Place::Alone(alone) = self else { return None };
+        let alone = Arc::clone(alone);
+        *self = Place::Driven;
+        Some(alone)
+    }
+}
+
+impl<V: Verb> State<V> {
+    /// A place for one more request, if it may go out now.
+    fn free_place(&self) -> Option<usize> {
+        let free = self.places.iter().position(Place::is_free)?;
+        (!self.crowded || self.places.iter().all(Place::is_free)).then_some(free)
+    }
 }
 
 impl<V: Verb> Lane<V> {
     pub(crate) fn new(
         store: Arc<dyn LeaseStore>,
         desk: Arc<Desk>,
-        max_batch: usize,
+        capabilities: &Capabilities,
         patience: Duration,
     ) -> Arc<Self> {
-        let state = Mutex::new(State { busy: false, alone: None, pending: Vec::new() });
-        Arc::new(Lane { store, desk, max_batch: max_batch.max(1), patience, state })
+        let places = (0..capabilities.max_under_way.max(1)).map(|_| Place::Free).collect();
+        let state = Mutex::new(State { places, crowded: false, pending: Vec::new() });
+        Arc::new(Lane { store, desk, max_batch: capabilities.max_batch.max(1), patience, state })
     }
 
     fn lock(&self) -> MutexGuard<'_, State<V>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends an item now, or with the next batch if a request is under way.
+    /// Sends an item now, or with the next batch if as many requests are under way as may be.
     pub(crate) fn submit(self: &Arc<Self>, item: V::Item) -> Submission<V> {
         let mut state = self.lock();
-        if state.busy {
+        let Some(free) = state.free_place().filter(|_| state.pending.is_empty()) else {
             let (reply, answer) = oneshot::channel();
             state.pending.push((item, reply));
-            let alone = state.alone.take();
+            // Now that somebody waits for a place, no request may depend on its own task being polled: that task may well
+            // be the one that waits here.
+            let alone: Vec<_> = state.places.iter_mut().filter_map(Place::hand_over).collect();
             drop(state);
-            if let Some(alone) = alone {
-                // Now that somebody waits for it, the request may not depend on its own task being polled: that
-                // task may well be the one that waits here.
+            for alone in alone {
                 self.desk.post(Mail::Work(Box::pin(drive(alone))));
             }
             return Submission(Way::Queued(answer));
-        }
+        };
         let call = V::call_one(Arc::clone(&self.store), item.clone());
-        let turn = Turn(Arc::clone(self));
+        let turn = Turn { lane: Arc::clone(self), place: free };
         let alone = Arc::new(Alone {
             progress: Mutex::new(Progress::Out { call, item, turn, driven: false }),
             waker: AtomicWaker::new(),
             driver: AtomicWaker::new(),
         });
-        state.busy = true;
-        state.alone = Some(Arc::clone(&alone));
-        drop(state);
+        state.places[free] = Place::Alone(Arc::clone(&alone));
         Submission(Way::Alone(alone))
     }
 
-    /// The request before is over: sends what came meanwhile.
-    fn advance(self: &Arc<Self>) {
+    /// The request that had this place is over: sends what came meanwhile.
+    fn advance(self: &Arc<Self>, place: usize) {
         let mut state = self.lock();
-        state.alone = None;
+        let was = std::mem::replace(&mut state.places[place], Place::Free);
         if state.pending.is_empty() {
-            state.busy = false;
+            // Nobody came while it was under way.
+            state.crowded &= !matches!(was, Place::Alone(_));
             return;
         }
+        let Some(place) = state.free_place() else { return };
         let size = state.pending.len().min(self.max_batch);
         let batch: Vec<_> = state.pending.drain(..size).collect();
+        state.places[place] = Place::Driven;
+        state.crowded = true;
         drop(state);
-        let turn = Turn(Arc::clone(self));
+        let turn = Turn { lane: Arc::clone(self), place };
         self.desk.post(Mail::Work(Box::pin(run_batch(turn, batch))));
     }
 }
 
 /// The right to have a request under way. Dropping it starts the next batch.
-struct Turn<V: Verb>(Arc<Lane<V>>);
+struct Turn<V: Verb> {
+    lane: Arc<Lane<V>>,
+    place: usize,
+}
 
 impl<V: Verb> Drop for Turn<V> {
     fn drop(&mut self) {
-        self.0.advance();
+        self.lane.advance(self.place);
     }
 }
 
 async fn run_batch<V: Verb>(turn: Turn<V>, batch: Vec<(V::Item, Reply<V>)>) {
-    let lane = Arc::clone(&turn.0);
+    let lane = Arc::clone(&turn.lane);
     let (items, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
     let mut call = V::call(Arc::clone(&lane.store), items.clone());
     let answers = tokio::time::timeout(lane.patience, &mut call).await;
@@ -282,7 +322,7 @@ impl<V: Verb> Alone<V> {
         let Progress::Out { item, turn, .. } = std::mem::replace(&mut *progress, Progress::Over) else {
             return Poll::Ready(());
         };
-        *progress = Progress::Answered { answer, item, desk: Arc::clone(&turn.0.desk) };
+        *progress = Progress::Answered { answer, item, desk: Arc::clone(&turn.lane.desk) };
         drop(progress);
         // After the lock: the next batch is begun by this.
         drop(turn);
@@ -362,7 +402,7 @@ impl<V: Verb> Drop for Submission<V> {
             Progress::Out { call, item, turn, .. } => {
                 // The call, which would have woken it, goes another way.
                 alone.driver.wake();
-                let lane = Arc::clone(&turn.0);
+                let lane = Arc::clone(&turn.lane);
                 drop(turn);
                 adopt::<V>(&lane.desk, lane.patience, call, vec![item]);
             }

@@ -149,8 +149,8 @@ impl Engine {
             Backend::Session(_) => None,
             Backend::Lease(store) => Some(LeaseSide {
                 store: Arc::clone(store),
-                acquire: Lane::new(Arc::clone(store), Arc::clone(&desk), capabilities.max_batch, patience),
-                release: Lane::new(Arc::clone(store), Arc::clone(&desk), capabilities.max_batch, patience),
+                acquire: Lane::new(Arc::clone(store), Arc::clone(&desk), &capabilities, patience),
+                release: Lane::new(Arc::clone(store), Arc::clone(&desk), &capabilities, patience),
                 wakeups: Wakeups::new(Inbox::new(ids.prefix())),
                 neighbours: Arc::default(),
             }),

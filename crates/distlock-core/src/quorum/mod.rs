@@ -152,6 +152,8 @@ fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
         frees_on_crash: each.iter().all(|node| node.frees_on_crash),
         durable: each.iter().all(|node| node.durable),
         max_batch: each.iter().map(|node| node.max_batch).min().unwrap_or(1),
+        // Each has votes to count and perhaps to take back from every node.
+        max_under_way: 1,
         reasons: &[
             (
                 "semaphores",

@@ -45,12 +45,16 @@ pub struct Capabilities {
     pub durable: bool,
     /// How many items one request may carry.
     pub max_batch: usize,
+    /// How many acquisitions, and how many releases, of a process may be under way at once. As soon as there are more
+    /// tasks than that, what comes while a request is under way goes out together as the next one. One where a request
+    /// costs about as much as a whole batch; more where the way there and back is most of it.
+    pub max_under_way: usize,
     /// Why something above is missing, for the error: `("semaphores", "two majorities may …")`.
     pub reasons: &'static [(&'static str, &'static str)],
 }
 
 impl Capabilities {
-    /// Everything, in batches of a thousand; change what differs.
+    /// Everything, in batches of a thousand, one at a time; change what differs.
     #[must_use]
     pub const fn all() -> Self {
         Capabilities {
@@ -64,6 +68,7 @@ impl Capabilities {
             frees_on_crash: false,
             durable: true,
             max_batch: 1000,
+            max_under_way: 1,
             reasons: &[],
         }
     }

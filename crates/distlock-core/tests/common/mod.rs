@@ -17,19 +17,26 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub struct World {
     pub store: MemoryStore,
     pub server_clock: VirtualClock,
+    max_under_way: usize,
 }
 
 impl World {
     pub fn new() -> Self {
+        World::wide(1)
+    }
+
+    /// Its engines may have so many requests of a verb under way at once.
+    pub fn wide(max_under_way: usize) -> Self {
         let server_clock = VirtualClock::new();
-        World { store: MemoryStore::with_clock(Arc::new(server_clock.clone())), server_clock }
+        let store = MemoryStore::with_clock(Arc::new(server_clock.clone()));
+        World { store, server_clock, max_under_way }
     }
 
     /// An engine, the clock that it measures with, and the faults of its connection.
     pub fn process(&self) -> (Locks, VirtualClock, Faults) {
         let clock = VirtualClock::new();
         let (store, faults) = FaultyStore::new(Arc::new(self.store.clone()));
-        let locks = Locks::builder(Backend::lease(store))
+        let locks = Locks::builder(Backend::lease(store.max_under_way(self.max_under_way)))
             .clock(Arc::new(clock.clone()))
             .options(options())
             .build()

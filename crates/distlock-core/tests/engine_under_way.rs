@@ -1,0 +1,105 @@
+//! How many requests of a verb are under way at once: as many as the store says, and what comes while there are so many
+//! goes out together.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::future::IntoFuture;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use common::{MS, options};
+use distlock_core::memory::MemoryStore;
+use distlock_core::store::{
+    Attempt, Backend, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
+    Released, Renewal, Store, WakeStream,
+};
+use distlock_core::{Locks, Resource, Result};
+
+/// A store whose every answer takes a millisecond, and which keeps count.
+#[derive(Debug, Default)]
+struct Counting {
+    inner: MemoryStore,
+    max_under_way: usize,
+    now: AtomicUsize,
+    most: Arc<AtomicUsize>,
+    sizes: Arc<Mutex<Vec<usize>>>,
+}
+
+#[async_trait]
+impl Store for Counting {
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = self.inner.capabilities();
+        capabilities.max_under_way = self.max_under_way;
+        capabilities.max_batch = 10;
+        capabilities
+    }
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        self.inner.inspect(query).await
+    }
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
+        self.inner.break_lock(resource).await
+    }
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        self.inner.doctor().await
+    }
+}
+
+#[async_trait]
+impl LeaseStore for Counting {
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
+        let now = 1 + self.now.fetch_add(1, Ordering::SeqCst);
+        self.most.fetch_max(now, Ordering::SeqCst);
+        self.sizes.lock().unwrap().push(claims.len());
+        tokio::time::sleep(MS).await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        self.inner.try_acquire(claims).await
+    }
+    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        self.inner.renew(leases).await
+    }
+    async fn release(&self, leases: &[Lease]) -> Batch<Released> {
+        self.inner.release(leases).await
+    }
+    async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
+        self.inner.subscribe(inbox).await
+    }
+}
+
+/// Lets so many tasks take a lock each, all at once. The most requests that were under way, and the size of each.
+async fn rush(max_under_way: usize, tasks: usize) -> (usize, Vec<usize>) {
+    let store = Counting { max_under_way, ..Counting::default() };
+    let (most, sizes) = (Arc::clone(&store.most), Arc::clone(&store.sizes));
+    let locks = Locks::builder(Backend::lease(store)).options(options()).build().unwrap();
+    let asked: Vec<_> =
+        (0..tasks).map(|n| tokio::spawn(locks.mutex(format!("{n}")).acquire().into_future())).collect();
+    for one in asked {
+        assert!(!one.await.unwrap().unwrap().is_lost());
+    }
+    let sizes = sizes.lock().unwrap().clone();
+    (most.load(Ordering::SeqCst), sizes)
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_requests_are_under_way_than_the_store_takes() {
+    for (width, tasks) in [(1, 5), (3, 20), (8, 100)] {
+        let (most, sizes) = rush(width, tasks).await;
+        assert_eq!(most, width, "{sizes:?}");
+        assert_eq!(sizes.iter().sum::<usize>(), tasks);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_comes_while_every_place_is_taken_goes_out_together() {
+    let (_, sizes) = rush(3, 20).await;
+    assert_eq!(sizes, [1, 1, 1, 10, 7], "three at once, and the rest in as few requests as it takes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_takes_none_at_a_time_takes_one() {
+    assert_eq!(rush(0, 5).await, (1, vec![1, 4]));
+}
