@@ -224,6 +224,13 @@ fn refused(values: &[Value]) -> bool {
     values.iter().any(|value| matches!(value, Value::ServerError(_)))
 }
 
+/// The clock in ms, and the token behind it unless it is the same.
+fn clock_and_token(text: &[u8]) -> Option<(u64, i64)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (clock, token) = text.split_once(' ').unwrap_or((text, text));
+    Some((clock.parse().ok()?, token.parse().ok()?))
+}
+
 fn read(live: &Live, value: Value) -> Reply {
     match value {
         Value::Array(mut values) => {
@@ -248,6 +255,18 @@ fn read(live: &Live, value: Value) -> Reply {
             }
             Reply::Done(values)
         }
+        // One lock that nobody else wanted is answered without a list: acquired, the clock and the token; or the code of
+        // its release.
+        Value::BulkString(text) => match clock_and_token(&text) {
+            Some((now, token)) => {
+                live.heard(now);
+                Reply::Done(vec![Value::Int(1), Value::Int(token)])
+            }
+            None => {
+                Reply::Refused(format!("an answer that is no clock: {:?}", String::from_utf8_lossy(&text)))
+            }
+        },
+        Value::Int(code) => Reply::Done(vec![Value::Int(code)]),
         Value::ServerError(error) => {
             let text = trouble::text_of(&error);
             if trouble::wants_another_server(&text) {
