@@ -1,5 +1,5 @@
 //! How many requests of a verb are under way at once: as many as the store says, and what comes while there are so many
-//! goes out together.
+//! goes out together. Extensions go out a few at a time, unless the store is slow.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -7,17 +7,18 @@ mod common;
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use common::{MS, options};
+use common::{MS, SECOND, options};
 use distlock_core::memory::MemoryStore;
 use distlock_core::store::{
     Attempt, Backend, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
     Released, Renewal, Store, WakeStream,
 };
-use distlock_core::{Locks, Resource, Result};
+use distlock_core::{Locks, Resource, Result, VirtualClock};
 
-/// A store whose every answer takes a millisecond, and which keeps count.
+/// A store whose answers take a while, and which keeps count.
 #[derive(Debug, Default)]
 struct Counting {
     inner: MemoryStore,
@@ -25,6 +26,9 @@ struct Counting {
     now: AtomicUsize,
     most: Arc<AtomicUsize>,
     sizes: Arc<Mutex<Vec<usize>>>,
+    renewal_takes: Duration,
+    renewing: AtomicUsize,
+    most_renewing: Arc<AtomicUsize>,
 }
 
 #[async_trait]
@@ -60,6 +64,10 @@ impl LeaseStore for Counting {
         self.inner.try_acquire(claims).await
     }
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        let now = 1 + self.renewing.fetch_add(1, Ordering::SeqCst);
+        self.most_renewing.fetch_max(now, Ordering::SeqCst);
+        tokio::time::sleep(self.renewal_takes).await;
+        self.renewing.fetch_sub(1, Ordering::SeqCst);
         self.inner.renew(leases).await
     }
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
@@ -102,4 +110,34 @@ async fn what_comes_while_every_place_is_taken_goes_out_together() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_takes_none_at_a_time_takes_one() {
     assert_eq!(rush(0, 5).await, (1, vec![1, 4]));
+}
+
+/// Holds a thousand locks, a hundred batches, for several times their expiry. The most extensions under way at once.
+async fn hold_many(renewal_takes: Duration) -> usize {
+    let store = Counting { max_under_way: 1, renewal_takes, ..Counting::default() };
+    let most = Arc::clone(&store.most_renewing);
+    let clock = Arc::new(VirtualClock::new());
+    let locks = Locks::builder(Backend::lease(store)).clock(clock).options(options()).build().unwrap();
+    let asked: Vec<_> =
+        (0..1000).map(|n| tokio::spawn(locks.mutex(format!("{n}")).acquire().into_future())).collect();
+    let mut held = Vec::new();
+    for one in asked {
+        held.push(one.await.unwrap().unwrap());
+    }
+    tokio::time::sleep(10 * SECOND).await;
+    assert_eq!(held.iter().filter(|guard| guard.is_lost()).count(), 0, "lost while waiting for a turn");
+    most.load(Ordering::SeqCst)
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_for_all_that_is_held_do_not_fill_the_memory_at_once() {
+    let most = hold_many(MS).await;
+    assert!((2..=4).contains(&most), "{most}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_lost_because_a_slow_store_extends_by_turns() {
+    // By fours it would take eleven seconds, and a lock lasts three.
+    let most = hold_many(450 * MS).await;
+    assert!(most > 4, "{most}");
 }

@@ -19,7 +19,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
@@ -92,6 +92,8 @@ struct LeaseSide {
     acquire: Arc<Lane<AcquireVerb>>,
     release: Arc<Lane<ReleaseVerb>>,
     wakeups: Arc<Wakeups>,
+    /// Turns to extend a batch.
+    renewing: Semaphore,
     neighbours: Arc<Neighbours>,
 }
 
@@ -152,6 +154,7 @@ impl Engine {
                 acquire: Lane::new(Arc::clone(store), Arc::clone(&desk), &capabilities, patience),
                 release: Lane::new(Arc::clone(store), Arc::clone(&desk), &capabilities, patience),
                 wakeups: Wakeups::new(Inbox::new(ids.prefix())),
+                renewing: Semaphore::new(renewal::AT_ONCE),
                 neighbours: Arc::default(),
             }),
         };

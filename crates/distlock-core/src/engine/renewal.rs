@@ -14,6 +14,9 @@ use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind};
 use crate::store::{Batch, Lease, LossReason, Renewal};
 
+/// How many batches are extended at once.
+pub(super) const AT_ONCE: usize = 4;
+
 /// Takes what is due from the schedule: what is past its deadline is lost, the rest is renewed.
 pub(super) fn begin_due(
     shared: &Arc<Shared>,
@@ -33,14 +36,11 @@ pub(super) fn begin_due(
             }
         }
     }
-    let Some(side) = &shared.lease else { return };
     while !renew.is_empty() {
         let rest = renew.split_off(renew.len().min(shared.capabilities.max_batch.max(1)));
         let chunk = std::mem::replace(&mut renew, rest);
         let span = telemetry::extend_span(chunk.len(), &shared.store_name);
-        work.push(Box::pin(
-            renew_chunk(Arc::clone(shared), begin_call(side, &chunk), chunk).instrument(span),
-        ));
+        work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
     }
 }
 
@@ -55,21 +55,27 @@ fn retry_after(held: &Held) -> Duration {
     (held.lease.expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1))
 }
 
-async fn renew_chunk(
-    shared: Arc<Shared>,
-    mut call: BoxFuture<'static, Batch<Renewal>>,
-    chunk: Vec<Arc<Held>>,
-) {
-    let sent = shared.clock.now();
+async fn renew_chunk(shared: Arc<Shared>, chunk: Vec<Arc<Held>>) {
+    let Some(side) = &shared.lease else { return };
     // While the request is out these holds are not on the schedule, so it may not take longer than the first
     // of their deadlines.
     let deadline = chunk.iter().map(|held| held.deadline()).fold(Moment::NEVER, Moment::min);
+    // Requests for everything that is held, all at once, would take more memory than the holds themselves. A store that
+    // is slow to answer is asked all the same: what waits for it together is lost later than what waits by turns.
+    let wait = chunk.iter().map(|held| retry_after(held)).fold(Duration::MAX, Duration::min);
+    let wait = wait.min(deadline.since(shared.clock.now()) / 4);
+    let turn = tokio::time::timeout(wait, side.renewing.acquire()).await;
+    let mut call = begin_call(side, &chunk);
+    let sent = shared.clock.now();
     let patience =
         chunk.iter().map(|held| held.options.get_request_timeout()).fold(Duration::MAX, Duration::min);
     let limit = sent.after(patience).min(deadline);
     tokio::select! {
         biased;
-        answers = &mut call => apply(&shared, sent, chunk, answers),
+        answers = &mut call => {
+            drop(turn);
+            apply(&shared, sent, chunk, answers);
+        }
         () = sleep_until(&*shared.clock, limit) => {
             let error = Error::new(ErrorKind::Unavailable, format!("no answer within {:?}", limit.since(sent)))
                 .doing("extend")
