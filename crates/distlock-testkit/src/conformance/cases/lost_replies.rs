@@ -201,7 +201,7 @@ async fn cut_off<F: Fixture>(stage: Stage<F>, want: Want) {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     let next = stage.within(format!("the next holder of {want:?}"), next).await.unwrap();
-    let error = recorder.take_within(&locks, &want, Duration::from_millis(50)).await.unwrap_err();
+    let error = recorder.take_within(&locks, &want, Duration::from_millis(500)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "an outage must not look like contention: {error}");
     faults.heal();
     next.release().await.unwrap();
