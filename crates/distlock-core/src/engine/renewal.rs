@@ -65,8 +65,8 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: Vec<Arc<Held>>) {
     let wait = chunk.iter().map(|held| retry_after(held)).fold(Duration::MAX, Duration::min);
     let wait = wait.min(deadline.since(shared.clock.now()) / 4);
     let turn = tokio::time::timeout(wait, side.renewing.acquire()).await;
-    let mut call = begin_call(side, &chunk);
     let sent = shared.clock.now();
+    let mut call = begin_call(side, &chunk);
     let patience =
         chunk.iter().map(|held| held.options.get_request_timeout()).fold(Duration::MAX, Duration::min);
     let limit = sent.after(patience).min(deadline);
