@@ -1,5 +1,6 @@
 //! All scenarios on every store.
 
+use std::process::Command;
 use std::time::Duration;
 
 use distlock_load::{Bench, Outcome, Plan, Scenario, Silent, render};
@@ -11,35 +12,58 @@ use crate::{Choice, machine, target};
 /// Held locks are watched for two thirds of a run: three extensions of each, at an expiry of nine seconds.
 const HELD_AT_LEAST: Duration = Duration::from_millis(13_500);
 
+/// Each store has a process of its own: memory that one store used and gave back would be another one's for nothing.
 pub(crate) async fn run(choice: &Choice) -> Result<(), String> {
-    for contestant in choice.contestants() {
-        let started = contestant.start();
-        let busy = machine::load();
-        println!("\n{} ({}), {}", contestant.name, started.version, contestant.setup);
-        let (outcomes, failure) = measure(&started.url, &plans(choice, contestant)).await?;
-        print!("{}", render::table(&outcomes, str::to_owned));
-        for note in outcomes.iter().flat_map(|outcome| &outcome.notes) {
-            println!("  {note}");
-        }
-        if let Some(failure) = &failure {
-            println!("  FAILED: {failure}");
-        }
-        let report = json!({
-            "store": contestant.name,
-            "server": started.version,
-            "setup": contestant.setup,
-            "date": machine::date(),
-            "machine": machine::describe(),
-            "load_average_before": busy,
-            "seconds_each": choice.seconds,
-            "failure": failure,
-            "outcomes": outcomes.iter().map(Outcome::detail).collect::<Vec<_>>(),
-        });
-        let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
-        choice.write(&format!("{}.json", contestant.name), &(text + "\n"))?;
-        choice.write(&format!("{}.svg", contestant.name), &render::distributions(&outcomes))?;
+    let contestants: Vec<&Contestant> = choice.contestants().collect();
+    match contestants.as_slice() {
+        [contestant] => run_one(choice, contestant).await,
+        several => several.iter().try_for_each(|contestant| run_apart(choice, contestant)),
     }
-    Ok(())
+}
+
+fn run_apart(choice: &Choice, contestant: &Contestant) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.args(["stores", "--only", contestant.name]);
+    command.arg(format!("--seconds={}", choice.seconds)).arg(format!("--held={}", choice.held));
+    command.args(choice.scenario.iter().map(|scenario| format!("--scenario={scenario}")));
+    if let Some(out) = &choice.out {
+        command.arg("--out").arg(out);
+    }
+    let status = command.status().map_err(|error| error.to_string())?;
+    if status.success() { Ok(()) } else { Err(format!("{}: {status}", contestant.name)) }
+}
+
+async fn run_one(choice: &Choice, contestant: &Contestant) -> Result<(), String> {
+    let started = contestant.start();
+    let busy = machine::load();
+    println!("\n{} ({}), {}", contestant.name, started.version, contestant.setup);
+    let (mut outcomes, failure) = measure(&started.url, &plans(choice, contestant)).await?;
+    for outcome in &mut outcomes {
+        // Where a server was that is gone by now is of no use to a reader.
+        outcome.store = contestant.name.to_owned();
+    }
+    print!("{}", render::table(&outcomes, str::to_owned));
+    for note in outcomes.iter().flat_map(|outcome| &outcome.notes) {
+        println!("  {note}");
+    }
+    if let Some(failure) = &failure {
+        println!("  FAILED: {failure}");
+    }
+    let report = json!({
+        "store": contestant.name,
+        "server": started.version,
+        "setup": contestant.setup,
+        "date": machine::date(),
+        "machine": machine::describe(),
+        "load_average_before": busy,
+        "seconds_each": choice.seconds,
+        "failure": failure,
+        "outcomes": outcomes.iter().map(Outcome::detail).collect::<Vec<_>>(),
+    });
+    let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
+    choice.write(&format!("{}.json", contestant.name), &(text + "\n"))?;
+    choice.write(&format!("{}.svg", contestant.name), &render::distributions(&outcomes))
 }
 
 /// One plan for each scenario; `contended` also with few, every contender in a process of its own.
