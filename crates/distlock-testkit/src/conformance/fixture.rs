@@ -12,7 +12,7 @@ use distlock_core::store::{Backend, Driver, StoreUrl};
 ///
 /// ```
 /// use distlock_core::memory::MemoryStore;
-/// use distlock_core::store::{Backend, Driver, StoreUrl};
+/// use distlock_core::store::Backend;
 /// use distlock_testkit::conformance::{Fixture, Others};
 ///
 /// struct Memory(MemoryStore);
