@@ -126,7 +126,10 @@ pub(crate) fn attempt(claim: &Claim, answer: &Answer) -> Result<Attempt> {
             Ok(token) => Ok(Attempt::Granted { token: FencingToken::new(token) }),
             Err(_) => Err(trouble::nonsense(token)),
         },
-        (0, left) => Ok(Attempt::Busy { retry_after: u64::try_from(left).ok().map(Duration::from_millis) }),
+        // A key lives through the whole of its last millisecond.
+        (0, left) => Ok(Attempt::Busy {
+            retry_after: u64::try_from(left).ok().map(|left| Duration::from_millis(left.saturating_add(1))),
+        }),
         (2, theirs) => {
             let ours = claim.capacity;
             Err(Error::new(

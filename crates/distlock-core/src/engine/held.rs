@@ -1,13 +1,13 @@
 //! What is held: the state that a guard, the schedule and the store's answers share.
 
-use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::lines::Place;
+use super::lines::{Lines, Place};
+use super::schedule::Slot;
 use super::telemetry;
 use crate::clock::{Clock, Moment};
 use crate::options::Options;
@@ -29,6 +29,7 @@ pub(crate) fn local_deadline(sent: Moment, expiry: Duration) -> Moment {
     sent.after(expiry.saturating_sub(margin(expiry)))
 }
 
+/// A hundred thousand locks may be held at once, so every word counts here.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) lease: Lease,
@@ -36,19 +37,22 @@ pub(crate) struct Held {
     pub(crate) options: Arc<Options>,
     session: Option<Box<SessionSide>>,
     state: AtomicU8,
+    /// It has the first place in its line of this process.
+    in_line: AtomicBool,
+    lines: Option<Arc<Lines>>,
     deadline: AtomicU64,
-    reason: OnceLock<Box<LossReason>>,
-    signal: OnceLock<CancellationToken>,
-    /// The first place in this process's line.
-    place: Mutex<Option<Place>>,
     /// Where the schedule has it.
-    pub(crate) slot: Mutex<Option<Slot>>,
-    last_error: Mutex<Option<Box<str>>>,
+    pub(super) slot: Slot,
+    rare: OnceLock<Box<Rare>>,
 }
 
-/// When a hold wants attention, and a number that makes it unique: never zero, so that an absent slot is no
-/// larger than a present one. A hundred thousand locks are held at once; every word counts.
-pub(crate) type Slot = (Moment, NonZeroU64);
+/// What most holds never need.
+#[derive(Debug, Default)]
+struct Rare {
+    reason: OnceLock<LossReason>,
+    signal: OnceLock<CancellationToken>,
+    last_error: Mutex<Option<String>>,
+}
 
 /// What only a hold of a session store has.
 #[derive(Debug)]
@@ -70,19 +74,24 @@ pub(crate) struct Grant {
 
 impl Held {
     pub(crate) fn new(grant: Grant) -> Self {
+        // The line is that of the lease's resource, which it need not remember twice.
+        let lines = grant.place.and_then(Place::keep);
         Held {
             lease: grant.lease,
             granted_at: grant.granted_at,
             options: grant.options,
             session: grant.session.map(|(session, _watch)| Box::new(SessionSide { session, _watch })),
             state: AtomicU8::new(HELD),
+            in_line: AtomicBool::new(lines.is_some()),
+            lines,
             deadline: AtomicU64::new(grant.deadline.as_nanos()),
-            reason: OnceLock::new(),
-            signal: OnceLock::new(),
-            place: Mutex::new(grant.place),
-            slot: Mutex::new(None),
-            last_error: Mutex::new(None),
+            slot: Slot::default(),
+            rare: OnceLock::new(),
         }
+    }
+
+    fn rare(&self) -> &Rare {
+        self.rare.get_or_init(Box::default)
     }
 
     /// Until when it is surely ours.
@@ -96,33 +105,34 @@ impl Held {
     /// Why it is lost, if it is. Compares the clock, so it is right in the first moment after a pause, and what
     /// it said once it says for ever.
     pub(crate) fn loss(&self, clock: &dyn Clock) -> Option<&LossReason> {
-        if self.state.load(Ordering::SeqCst) == HELD {
+        self.loss_at(clock.now())
+    }
+
+    /// The same for many holds with one look at the clock. A `now` that is old by the time it is used calls nothing lost
+    /// too early; what is past its deadline since then is noticed by the next look.
+    pub(crate) fn loss_at(&self, now: Moment) -> Option<&LossReason> {
+        if self.is_held() {
             if let Some(reason) = self.session.as_ref().and_then(|side| side.session.ended()) {
                 self.lose(reason.clone());
-            } else if clock.now() >= self.deadline() {
-                let last_error =
-                    self.last_error.lock().unwrap_or_else(PoisonError::into_inner).take().map(String::from);
+            } else if now >= self.deadline() {
                 self.lose(match &self.session {
                     Some(_) => LossReason::SessionEnded("its heartbeat was not answered in time".into()),
-                    None => LossReason::Expired { last_error },
+                    None => LossReason::Expired { last_error: self.take_error() },
                 });
             }
         }
-        (self.state.load(Ordering::SeqCst) == LOST)
-            .then(|| self.reason.get())
-            .flatten()
-            .map(|reason| &**reason)
+        (self.state.load(Ordering::SeqCst) == LOST).then(|| self.rare().reason.get()).flatten()
     }
 
     /// Turns it lost, unless it was lost or given back before. The next one of this process may go on.
     pub(crate) fn lose(&self, reason: LossReason) {
         // The reason is there before the state says so: whoever sees the state finds the reason.
-        let reason = self.reason.get_or_init(|| Box::new(reason));
+        let reason = self.rare().reason.get_or_init(|| reason);
         if self.state.compare_exchange(HELD, LOST, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return;
         }
         telemetry::lost(&self.lease, reason);
-        if let Some(signal) = self.signal.get() {
+        if let Some(signal) = self.rare().signal.get() {
             signal.cancel();
         }
         drop(self.take_place());
@@ -130,23 +140,27 @@ impl Held {
 
     /// Cancelled when the guard is lost.
     pub(crate) fn signal(&self) -> &CancellationToken {
-        let signal = self.signal.get_or_init(CancellationToken::new);
+        let signal = self.rare().signal.get_or_init(CancellationToken::new);
         if self.state.load(Ordering::SeqCst) == LOST {
             signal.cancel();
         }
         signal
     }
 
-    /// The store extended it by an answer to a request sent at `sent`. Too late is too late: what may have been
-    /// called lost already is never called held again.
-    pub(crate) fn extended(&self, sent: Moment, expiry: Duration, clock: &dyn Clock) {
-        if self.loss(clock).is_none() {
-            self.deadline.fetch_max(local_deadline(sent, expiry).as_nanos(), Ordering::SeqCst);
+    /// The store extended it by an answer to a request sent at `sent`, as we see at `now`. Too late is too late: what may
+    /// have been called lost already is never called held again.
+    pub(crate) fn extended(&self, sent: Moment, now: Moment) {
+        if self.loss_at(now).is_none() {
+            self.deadline.fetch_max(local_deadline(sent, self.lease.expiry).as_nanos(), Ordering::SeqCst);
         }
     }
 
     pub(crate) fn note_error(&self, error: &crate::Error) {
-        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string().into());
+        *self.rare().last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+    }
+
+    fn take_error(&self) -> Option<String> {
+        self.rare.get()?.last_error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// How often it is extended, if it is.
@@ -177,7 +191,16 @@ impl Held {
         first
     }
 
+    /// The first place in the line, for the one who asks first.
     fn take_place(&self) -> Option<Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let had = self.in_line.swap(false, Ordering::SeqCst);
+        self.lines.as_ref().filter(|_| had).map(|lines| Place::again(lines, &self.lease.resource))
+    }
+}
+
+/// Nobody can give it back any more: the next one of this process may go on all the same.
+impl Drop for Held {
+    fn drop(&mut self) {
+        drop(self.take_place());
     }
 }

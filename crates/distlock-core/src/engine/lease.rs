@@ -20,7 +20,7 @@ use crate::store::{Attempt, Claim, Lease, PushedGrant, Waiting};
 const REFRESH: Duration = Duration::from_secs(1);
 /// After this long without word a waiter counts as gone.
 const WAITER_TTL: Duration = Duration::from_secs(3);
-/// A blocker's end is told in whole milliseconds.
+/// The shortest pause between two attempts.
 const TICK: Duration = Duration::from_millis(1);
 /// The pause between two attempts while the store cannot be reached.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
@@ -258,7 +258,7 @@ impl<'a> Acquisition<'a> {
             }
         }
         match retry_after {
-            Some(left) => pause.min(left.saturating_add(TICK)),
+            Some(left) => pause.min(left.max(TICK)),
             None => pause,
         }
     }

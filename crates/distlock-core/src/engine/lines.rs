@@ -70,6 +70,16 @@ impl Lines {
 }
 
 impl Place {
+    /// Stays in the line, of whose place somebody else takes care from now on.
+    pub(crate) fn keep(mut self) -> Option<Arc<Lines>> {
+        self.lines.take()
+    }
+
+    /// The place that was kept.
+    pub(crate) fn again(lines: &Arc<Lines>, resource: &Resource) -> Place {
+        lines.place(resource, false)
+    }
+
     /// Lets the next one in, and tells it whether another process was woken.
     pub(crate) fn hand_on(mut self, woke: bool) {
         if let Some(lines) = self.lines.take() {

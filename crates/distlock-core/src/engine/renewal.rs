@@ -25,7 +25,7 @@ pub(super) fn begin_due(
 ) {
     let mut renew = Vec::new();
     for held in shared.schedule.take_due(now) {
-        if !held.is_held() || held.loss(&*shared.clock).is_some() {
+        if !held.is_held() || held.loss_at(now).is_some() {
             continue;
         }
         match (&shared.lease, held.cadence()) {
@@ -86,9 +86,10 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: Vec<Arc<Held>>) {
             let late = Arc::clone(&shared);
             shared.desk.post(super::Mail::Background(Box::pin(async move {
                 if let Ok(answers) = call.await {
+                    let now = late.clock.now();
                     for (held, answer) in chunk.iter().zip(answers) {
                         if matches!(answer, Ok(Renewal::Extended)) {
-                            held.extended(sent, held.lease.expiry, &*late.clock);
+                            held.extended(sent, now);
                         }
                     }
                 }
@@ -124,7 +125,7 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
         }
         let due = match answer {
             Ok(Renewal::Extended) => {
-                held.extended(sent, held.lease.expiry, &*shared.clock);
+                held.extended(sent, now);
                 held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(now, cadence))
             }
             Ok(Renewal::NotYours) => {
@@ -136,7 +137,7 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
                 now.after(retry_after(&held))
             }
         };
-        if held.loss(&*shared.clock).is_none() && held.is_held() {
+        if held.loss_at(now).is_none() && held.is_held() {
             shared.watch(due.min(held.deadline()), &held);
         }
     }

@@ -1,11 +1,12 @@
 //! The one renewal schedule: which hold wants attention when.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU64;
+use std::collections::btree_map::Entry;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::held::{Held, Slot};
+use super::held::Held;
 use crate::clock::Moment;
 
 /// Renewals are moved forward to a grid of this many points for each cadence, so that many locks taken at many
@@ -17,8 +18,8 @@ pub(crate) struct Schedule(Mutex<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    holds: BTreeMap<Slot, Arc<Held>>,
-    number: u64,
+    /// Few moments, thanks to the grid, and many holds at each.
+    dues: BTreeMap<Moment, Crowd>,
     /// Until when the engine's task sleeps. It may be sooner than what is due first, since what is taken out does not
     /// move it: the task then wakes once for nothing, where it would otherwise be woken for every lock.
     alarm: Moment,
@@ -26,7 +27,35 @@ struct Inner {
 
 impl Default for Inner {
     fn default() -> Self {
-        Inner { holds: BTreeMap::new(), number: 0, alarm: Moment::NEVER }
+        Inner { dues: BTreeMap::new(), alarm: Moment::NEVER }
+    }
+}
+
+/// Who is due at one moment. One alone, such as a lease that is not extended, needs no vector.
+#[derive(Debug)]
+enum Crowd {
+    One(Arc<Held>),
+    Many(Vec<Arc<Held>>),
+}
+
+/// Where a hold was put last: the moment, and its number in the crowd. Changed only under the schedule's lock. Whether it
+/// is still there only the schedule can tell.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    due: AtomicU64,
+    number: AtomicU32,
+}
+
+impl Slot {
+    fn set(&self, due: Moment, number: usize) {
+        self.due.store(due.as_nanos(), Ordering::Relaxed);
+        // Nobody holds four thousand million locks; if so, the last ones are found to be over when they are due.
+        self.number.store(u32::try_from(number).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    fn get(&self) -> (Moment, usize) {
+        let number = self.number.load(Ordering::Relaxed);
+        (Moment::from_nanos(self.due.load(Ordering::Relaxed)), usize::try_from(number).unwrap_or(usize::MAX))
     }
 }
 
@@ -59,43 +88,66 @@ impl Schedule {
     /// Puts a hold where it wants attention. True if the engine's task would sleep beyond that.
     pub(crate) fn insert(&self, due: Moment, held: &Arc<Held>) -> bool {
         let mut inner = self.lock();
-        inner.number += 1;
-        let key = (due, NonZeroU64::new(inner.number).unwrap_or(NonZeroU64::MIN));
         let sooner = due < inner.alarm;
         if sooner {
             inner.alarm = due;
         }
-        *held.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
-        inner.holds.insert(key, Arc::clone(held));
+        let number = match inner.dues.entry(due) {
+            Entry::Vacant(none) => {
+                none.insert(Crowd::One(Arc::clone(held)));
+                0
+            }
+            Entry::Occupied(mut crowd) => crowd.get_mut().join(Arc::clone(held)),
+        };
+        held.slot.set(due, number);
         sooner
     }
 
     /// Takes a hold out, if it is there.
-    pub(crate) fn remove(&self, held: &Held) {
+    pub(crate) fn remove(&self, held: &Arc<Held>) {
         let mut inner = self.lock();
-        if let Some(key) = held.slot.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            inner.holds.remove(&key);
+        let (due, number) = held.slot.get();
+        let Entry::Occupied(mut crowd) = inner.dues.entry(due) else { return };
+        let empty = match crowd.get_mut() {
+            Crowd::One(one) => Arc::ptr_eq(one, held),
+            Crowd::Many(many) => {
+                if many.get(number).is_none_or(|there| !Arc::ptr_eq(there, held)) {
+                    return;
+                }
+                many.swap_remove(number);
+                if let Some(moved) = many.get(number) {
+                    moved.slot.set(due, number);
+                }
+                many.is_empty()
+            }
+        };
+        if empty {
+            crowd.remove();
         }
     }
 
     /// Takes out whatever is due.
     pub(crate) fn take_due(&self, now: Moment) -> Vec<Arc<Held>> {
         let mut inner = self.lock();
-        let later = inner.holds.split_off(&(now, NonZeroU64::MAX));
-        let due = std::mem::replace(&mut inner.holds, later);
-        due.into_values().inspect(forget_slot).collect()
+        let mut taken = Vec::new();
+        while let Some(first) = inner.dues.first_entry()
+            && *first.key() <= now
+        {
+            first.remove().leave(&mut taken);
+        }
+        taken
     }
 
     /// Takes out everything.
     pub(crate) fn take_all(&self) -> Vec<Arc<Held>> {
-        std::mem::take(&mut self.lock().holds).into_values().inspect(forget_slot).collect()
+        self.take_due(Moment::NEVER)
     }
 
     /// Until when the engine's task sleeps now. An alarm that lies ahead stays where it is although what it was set
     /// for is gone: were it moved back, the next lock would wake the task again, and so would every lock after it.
     pub(crate) fn set_alarm(&self, now: Moment) -> Moment {
         let mut inner = self.lock();
-        let first = inner.holds.first_key_value().map_or(Moment::NEVER, |((due, _), _)| *due);
+        let first = inner.dues.first_key_value().map_or(Moment::NEVER, |(due, _)| *due);
         if inner.alarm <= now || first < inner.alarm {
             inner.alarm = first;
         }
@@ -103,9 +155,28 @@ impl Schedule {
     }
 }
 
-#[allow(clippy::ptr_arg, reason = "the signature that `inspect` wants")]
-fn forget_slot(held: &Arc<Held>) {
-    *held.slot.lock().unwrap_or_else(PoisonError::into_inner) = None;
+impl Crowd {
+    /// The number of the one who came.
+    fn join(&mut self, held: Arc<Held>) -> usize {
+        match self {
+            Crowd::One(one) => {
+                *self = Crowd::Many(vec![Arc::clone(one), held]);
+                1
+            }
+            Crowd::Many(many) => {
+                many.push(held);
+                many.len() - 1
+            }
+        }
+    }
+
+    fn leave(self, taken: &mut Vec<Arc<Held>>) {
+        match self {
+            Crowd::One(one) => taken.push(one),
+            Crowd::Many(many) if taken.is_empty() => *taken = many,
+            Crowd::Many(many) => taken.extend(many),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -152,6 +223,37 @@ mod tests {
         // And what is due before the alarm moves it.
         assert!(schedule.insert(second(50), &hold()) && schedule.insert(second(40), &hold()));
         assert_eq!(schedule.set_alarm(second(11)), second(40));
+    }
+
+    #[test]
+    fn what_is_taken_out_leaves_the_others_where_they_are() {
+        let (schedule, due) = (Schedule::default(), Moment::from_nanos(7));
+        let holds: Vec<_> = (0..5).map(|_| hold()).collect();
+        for held in &holds {
+            schedule.insert(due, held);
+        }
+        // The first, whose number the last one then has; the last one; one that is not there any more.
+        for at in [0, 4, 0] {
+            schedule.remove(&holds[at]);
+        }
+        // One that was put elsewhere meanwhile.
+        schedule.remove(&holds[2]);
+        schedule.insert(Moment::from_nanos(9), &holds[2]);
+        let numbers = |taken: Vec<Arc<Held>>| -> Vec<usize> {
+            let mut found: Vec<_> = taken
+                .iter()
+                .map(|held| holds.iter().position(|own| Arc::ptr_eq(own, held)).unwrap())
+                .collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(numbers(schedule.take_due(due)), [1, 3]);
+        // Taken out by the task: whoever gives it back now finds it gone, and nobody else in its stead.
+        schedule.insert(due, &holds[0]);
+        schedule.remove(&holds[1]);
+        schedule.remove(&holds[3]);
+        assert_eq!(numbers(schedule.take_all()), [0, 2]);
+        assert_eq!(schedule.set_alarm(Moment::from_nanos(20)), Moment::NEVER);
     }
 
     #[test]

@@ -102,7 +102,8 @@ pub enum Attempt {
     },
     /// Somebody else has it, or is before us.
     Busy {
-        /// When it is worth asking again if no wake-up comes: the time left on whatever blocks us.
+        /// When it is worth asking again if no wake-up comes: the time left on whatever blocks us, rounded up where the
+        /// store counts in coarse steps. The waiter asks again at that moment, so less is a request in vain.
         retry_after: Option<Duration>,
     },
 }
