@@ -23,7 +23,8 @@ use crate::store::LossReason;
 pub struct Guard {
     engine: Arc<Engine>,
     held: Option<Arc<Held>>,
-    turn: Option<TurnHold>,
+    /// Boxed, since few guards have one and every guard would be twice as large.
+    turn: Option<Box<TurnHold>>,
 }
 
 /// The place at the head of a fair mutex's queue, kept while the mutex is wanted or held. Losing it costs order,
@@ -70,10 +71,11 @@ impl Drop for TurnHold {
 }
 
 impl Guard {
-    pub(crate) fn new(engine: Arc<Engine>, held: Arc<Held>, mut turn: Option<TurnHold>) -> Self {
-        if let Some(turn) = &mut turn {
+    pub(crate) fn new(engine: Arc<Engine>, held: Arc<Held>, turn: Option<TurnHold>) -> Self {
+        let turn = turn.map(|mut turn| {
             turn.ends_with(&held);
-        }
+            Box::new(turn)
+        });
         Guard { engine, held: Some(held), turn }
     }
 

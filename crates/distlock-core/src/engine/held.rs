@@ -4,14 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 
 use super::lines::{Lines, Place};
 use super::schedule::Slot;
 use super::telemetry;
 use crate::clock::{Clock, Moment};
 use crate::options::Options;
-use crate::store::{Lease, LossReason, Session};
+use crate::store::{Dependent, Lease, LossReason, Session};
 
 const HELD: u8 = 0;
 const LOST: u8 = 1;
@@ -35,7 +35,8 @@ pub(crate) struct Held {
     pub(crate) lease: Lease,
     pub(crate) granted_at: Moment,
     pub(crate) options: Arc<Options>,
-    session: Option<Box<SessionSide>>,
+    /// What a hold of a session store lives with.
+    session: Option<Session>,
     state: AtomicU8,
     /// It has the first place in its line of this process.
     in_line: AtomicBool,
@@ -54,21 +55,13 @@ struct Rare {
     last_error: Mutex<Option<String>>,
 }
 
-/// What only a hold of a session store has.
-#[derive(Debug)]
-struct SessionSide {
-    session: Session,
-    /// Ends whatever watches the session for this hold.
-    _watch: DropGuard,
-}
-
 /// Everything that a hold begins with.
 pub(crate) struct Grant {
     pub(crate) lease: Lease,
     pub(crate) deadline: Moment,
     pub(crate) granted_at: Moment,
     pub(crate) options: Arc<Options>,
-    pub(crate) session: Option<(Session, DropGuard)>,
+    pub(crate) session: Option<Session>,
     pub(crate) place: Option<Place>,
 }
 
@@ -80,7 +73,7 @@ impl Held {
             lease: grant.lease,
             granted_at: grant.granted_at,
             options: grant.options,
-            session: grant.session.map(|(session, _watch)| Box::new(SessionSide { session, _watch })),
+            session: grant.session,
             state: AtomicU8::new(HELD),
             in_line: AtomicBool::new(lines.is_some()),
             lines,
@@ -97,7 +90,7 @@ impl Held {
     /// Until when it is surely ours.
     pub(crate) fn deadline(&self) -> Moment {
         match &self.session {
-            Some(side) => side.session.deadline(),
+            Some(session) => session.deadline(),
             None => Moment::from_nanos(self.deadline.load(Ordering::SeqCst)),
         }
     }
@@ -112,7 +105,7 @@ impl Held {
     /// too early; what is past its deadline since then is noticed by the next look.
     pub(crate) fn loss_at(&self, now: Moment) -> Option<&LossReason> {
         if self.is_held() {
-            if let Some(reason) = self.session.as_ref().and_then(|side| side.session.ended()) {
+            if let Some(reason) = self.session.as_ref().and_then(Session::ended) {
                 self.lose(reason.clone());
             } else if now >= self.deadline() {
                 self.lose(match &self.session {
@@ -195,6 +188,12 @@ impl Held {
     fn take_place(&self) -> Option<Place> {
         let had = self.in_line.swap(false, Ordering::SeqCst);
         self.lines.as_ref().filter(|_| had).map(|lines| Place::again(lines, &self.lease.resource))
+    }
+}
+
+impl Dependent for Held {
+    fn session_ended(&self, reason: &LossReason) {
+        self.lose(reason.clone());
     }
 }
 

@@ -1,6 +1,6 @@
 //! Acquiring on a session store: the server does the waiting.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -13,7 +13,7 @@ use super::{Ask, Shared, Wait, lease};
 use crate::clock::sleep_until;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, RecordKind};
-use crate::store::{Backend, Claim, Lease, Session, SessionHold};
+use crate::store::{Backend, Claim, Lease, SessionHold};
 
 type Answer = Result<Option<SessionHold>>;
 
@@ -58,32 +58,18 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
     let received = Received { shared, claim, answer: Some(answer) };
     let hold = received.wait(wait, &withdraw, ask.options.get_request_timeout()).await?;
     let Some((claim, hold)) = hold else { return Ok(None) };
-    let watched = CancellationToken::new();
     let held = Arc::new(Held::new(Grant {
         lease: Lease::of(&claim, hold.token),
         deadline: hold.session.deadline(),
         granted_at: shared.clock.now(),
         options: Arc::clone(&ask.options),
-        session: Some((hold.session.clone(), watched.clone().drop_guard())),
+        session: Some(hold.session.clone()),
         place,
     }));
     shared.watch(hold.session.deadline(), &held);
-    watch_session(shared, &held, hold.session, watched);
+    let dependent: Weak<Held> = Arc::downgrade(&held);
+    hold.session.bind(dependent);
     Ok(Some(held))
-}
-
-/// Turns the hold lost when its session ends.
-fn watch_session(shared: &Arc<Shared>, held: &Arc<Held>, session: Session, over: CancellationToken) {
-    let (watched, clock) = (Arc::downgrade(held), Arc::clone(&shared.clock));
-    shared.desk.post(Mail::Background(Box::pin(async move {
-        tokio::select! {
-            () = session.wait_for_end() => {}
-            () = over.cancelled() => return,
-        }
-        if let Some(held) = watched.upgrade() {
-            held.loss(&*clock);
-        }
-    })));
 }
 
 /// An answer that may be there although nobody has looked yet: then dropping must give it back.

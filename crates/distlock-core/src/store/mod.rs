@@ -18,5 +18,6 @@ pub use lease::{
     Wake,
 };
 pub use raw::RawDriver;
+pub(crate) use session::Dependent;
 pub use session::{LossReason, Session, SessionHold, SessionStore};
 pub use url::StoreUrl;

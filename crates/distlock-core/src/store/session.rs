@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
@@ -58,7 +58,21 @@ pub struct Session(Arc<Life>);
 struct Life {
     deadline: AtomicU64,
     ended: OnceLock<LossReason>,
-    signal: CancellationToken,
+    listeners: Mutex<Listeners>,
+}
+
+/// Who is to hear of the end. Looked at only with the lock in hand: whoever ends the session sets the reason first and
+/// takes them then, so nobody can come in between unheard.
+#[derive(Debug, Default)]
+struct Listeners {
+    /// Made when somebody waits for the end.
+    signal: Option<CancellationToken>,
+    dependents: Vec<Weak<dyn Dependent>>,
+}
+
+/// What lives with a session and is told of its end: no task for each.
+pub(crate) trait Dependent: fmt::Debug + Send + Sync {
+    fn session_ended(&self, reason: &LossReason);
 }
 
 impl Session {
@@ -75,7 +89,7 @@ impl Session {
         Session(Arc::new(Life {
             deadline: AtomicU64::new(deadline.as_nanos()),
             ended: OnceLock::new(),
-            signal: CancellationToken::new(),
+            listeners: Mutex::default(),
         }))
     }
 
@@ -86,8 +100,38 @@ impl Session {
 
     /// Ends the session: every guard that depends on it is lost now. The first reason stays.
     pub fn end(&self, reason: LossReason) {
-        let _ = self.0.ended.set(reason);
-        self.0.signal.cancel();
+        let reason = self.0.ended.get_or_init(|| reason);
+        let Listeners { signal, dependents } = std::mem::take(&mut *self.listeners());
+        if let Some(signal) = signal {
+            signal.cancel();
+        }
+        for dependent in dependents.iter().filter_map(Weak::upgrade) {
+            dependent.session_ended(reason);
+        }
+    }
+
+    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+        self.0.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells this one when the session ends; at once if it has.
+    pub(crate) fn bind(&self, dependent: Weak<dyn Dependent>) {
+        let mut listeners = self.listeners();
+        if let Some(reason) = self.ended() {
+            drop(listeners);
+            if let Some(dependent) = dependent.upgrade() {
+                dependent.session_ended(reason);
+            }
+            return;
+        }
+        let dependents = &mut listeners.dependents;
+        if dependents.len() == dependents.capacity() {
+            // Before it grows: a session that lives long sees many come and go.
+            dependents.retain(|other| other.strong_count() > 0);
+            let room = dependents.len().max(1);
+            dependents.reserve_exact(room);
+        }
+        dependents.push(dependent);
     }
 
     /// Why it ended, if the store said so.
@@ -107,7 +151,14 @@ impl Session {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn wait_for_end(&self) {
-        self.0.signal.cancelled().await;
+        let signal = {
+            let mut listeners = self.listeners();
+            if self.ended().is_some() {
+                return;
+            }
+            listeners.signal.get_or_insert_default().clone()
+        };
+        signal.cancelled().await;
     }
 }
 
@@ -146,4 +197,73 @@ pub trait SessionStore: Store {
     /// # Errors
     /// If the store could not be told; it must then end the session instead, so that nothing stays held.
     async fn release(&self, lease: &Lease) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Told(AtomicUsize);
+
+    impl Dependent for Told {
+        fn session_ended(&self, _: &LossReason) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn bound(session: &Session) -> Arc<Told> {
+        let told = Arc::new(Told::default());
+        let weak: Weak<Told> = Arc::downgrade(&told);
+        session.bind(weak);
+        told
+    }
+
+    #[tokio::test]
+    async fn everybody_is_told_once_also_who_comes_after_the_end() {
+        let session = Session::new();
+        let (first, second) = (bound(&session), bound(&session));
+        drop(bound(&session));
+        assert!(session.wait_for_end().now_or_never().is_none());
+        session.end(LossReason::NotYours);
+        session.end(LossReason::ShutDown);
+        let late = bound(&session);
+        for told in [first, second, late] {
+            assert_eq!(told.0.load(Ordering::SeqCst), 1);
+        }
+        assert_eq!(session.ended(), Some(&LossReason::NotYours));
+        assert!(session.wait_for_end().now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_the_end_hears_of_it() {
+        let session = Session::new();
+        let waiter = tokio::spawn({
+            let session = session.clone();
+            async move { session.wait_for_end().await }
+        });
+        tokio::task::yield_now().await;
+        session.end(LossReason::NotYours);
+        waiter.await.unwrap();
+    }
+
+    #[test]
+    fn a_session_that_outlives_its_locks_does_not_remember_them() {
+        let session = Session::new();
+        let kept = bound(&session);
+        for _ in 0..10_000 {
+            drop(bound(&session));
+        }
+        assert!(
+            session.listeners().dependents.capacity() < 10,
+            "{}",
+            session.listeners().dependents.capacity()
+        );
+        session.end(LossReason::NotYours);
+        assert_eq!(kept.0.load(Ordering::SeqCst), 1);
+    }
 }

@@ -2,8 +2,8 @@
 //! memory. Then one task takes and gives back one more lock beside them, by turns with the raw driver: that is where the
 //! latencies come from.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use distlock_core::{Error, Guard, Locks, Options, Result};
@@ -88,33 +88,33 @@ pub(crate) async fn run(ground: &Ground<'_>, plan: &Plan) -> Result<Outcome> {
 /// Takes locks until there are enough, or the store refuses (a session store has a file or a connection for each).
 async fn fill(locks: &Locks, ground: &Ground<'_>, count: usize) -> Result<(Vec<Guard>, Option<Error>)> {
     let next = Arc::new(AtomicUsize::new(0));
+    // One vector of the right size: what others need while they grow would be counted as the locks' memory.
+    let guards = Arc::new(Mutex::new(Vec::with_capacity(count)));
     let mut fillers = JoinSet::new();
     for _ in 0..FILLERS.min(count) {
         let (locks, next, prefix) = (locks.clone(), Arc::clone(&next), ground.name("held/"));
+        let guards = Arc::clone(&guards);
         fillers.spawn(async move {
-            let mut guards = Vec::new();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= count {
-                    return (guards, None);
+                    return None;
                 }
                 match locks.mutex(format!("{prefix}{number}")).acquire().await {
-                    Ok(guard) => guards.push(guard),
+                    Ok(guard) => guards.lock().unwrap_or_else(PoisonError::into_inner).push(guard),
                     Err(error) => {
                         next.store(count, Ordering::Relaxed);
-                        return (guards, Some(error));
+                        return Some(error);
                     }
                 }
             }
         });
     }
-    let mut guards = Vec::new();
     let mut refused = None;
     while let Some(joined) = fillers.join_next().await {
-        let (mut some, error) = joined.map_err(broken)?;
-        guards.append(&mut some);
-        refused = refused.or(error);
+        refused = refused.or(joined.map_err(broken)?);
     }
+    let guards = std::mem::take(&mut *guards.lock().unwrap_or_else(PoisonError::into_inner));
     Ok((guards, refused))
 }
 
