@@ -6,8 +6,10 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::bare::Bare;
 use common::{MS, Place, SECOND, eventually, expiring, one_node, records, until_waiting, within};
-use distlock_core::{Locks, Options};
+use distlock_core::store::{Attempt, Claim, Lease, Released};
+use distlock_core::{FencingToken, Kind, Locks, Options};
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
 
 /// A database on the server, and the same through a proxy.
@@ -70,6 +72,53 @@ async fn a_release_whose_reply_was_lost_is_finished() {
         let _ = release.await;
     }
     eventually("both are free", || async { records(&other, "lost").await.is_empty() }).await;
+}
+
+/// A batch is an update and a read that tells who won: either may be carried out and never heard of. Whoever asks again
+/// with the same lock ids has them all, and nobody else does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_whose_update_or_read_was_not_answered_is_recognised() {
+    let way = Way::new();
+    let (bare, other) = (Bare::at(&way.through).await, Bare::new(&way.direct).await);
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        for lost in ["updates", "singleBatch"] {
+            let name = |n: u32| format!("{lost}-{n}");
+            let claims: Vec<Claim> = (0..5).map(|n| bare.claim(kind, &name(n), 60 * SECOND)).collect();
+            let all = |claim: Claim| Claim { weight: claim.capacity, ..claim };
+            let claims: Vec<Claim> = claims.into_iter().map(all).collect();
+            way.proxy.lose_reply_to(lost, AfterLoss::Close);
+            let told = bare.store.try_acquire(&claims).await;
+            let told = told.unwrap_or_else(|error| vec![Err(error); claims.len()]);
+            for answer in told {
+                let error = answer.expect_err("a reply that was lost");
+                assert!(error.is_outcome_unknown(), "{kind}, {lost}: {error}");
+            }
+            way.proxy.pass();
+            // Carried out all the same: others find them taken.
+            for n in 0..5 {
+                let attempt = other.ask(&all(other.claim(kind, &name(n), SECOND))).await;
+                assert!(matches!(attempt, Attempt::Busy { .. }), "{kind}, {lost}: {attempt:?}");
+            }
+            let mut again = Vec::new();
+            // The driver may need a moment for another connection.
+            eventually("they are recognised", || async {
+                bare.store.try_acquire(&claims).await.is_ok_and(|told| told.iter().all(Result::is_ok))
+            })
+            .await;
+            for answer in bare.store.try_acquire(&claims).await.unwrap() {
+                match answer.unwrap() {
+                    Attempt::Granted { token } => again.push(token),
+                    busy @ Attempt::Busy { .. } => panic!("{kind}, {lost}: {busy:?}"),
+                }
+            }
+            let held: Vec<Lease> =
+                claims.iter().zip(again).map(|(claim, token)| Lease::of(claim, token)).collect();
+            assert!(held.iter().all(|lease| lease.token > FencingToken::new(0)));
+            for answer in bare.store.release(&held).await.unwrap() {
+                assert!(matches!(answer.unwrap(), Released::Done { .. }));
+            }
+        }
+    }
 }
 
 /// The request is on the wire when the user drops the future.

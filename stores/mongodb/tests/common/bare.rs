@@ -16,7 +16,11 @@ pub struct Bare {
 
 impl Bare {
     pub async fn new(place: &Place) -> Self {
-        match connect(&place.url).await.unwrap() {
+        Bare::at(&place.url).await
+    }
+
+    pub async fn at(url: &str) -> Self {
+        match connect(url).await.unwrap() {
             Backend::Lease(store) => Bare { store, ids: LockIds::new("bare") },
             Backend::Session(_) => panic!("MongoDB has leases"),
         }
