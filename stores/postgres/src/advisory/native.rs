@@ -16,12 +16,11 @@ use crate::failure;
 use crate::statement::{Statement, Tables};
 use crate::values::{get, small, token};
 
-static TRY: [Type; 11] = [
+static TRY: [Type; 10] = [
     Type::INT8,
     Type::BOOL,
     Type::BOOL,
     Type::INT4,
-    Type::BOOL,
     Type::TEXT,
     Type::INT8,
     Type::TEXT,
@@ -46,6 +45,9 @@ static WITHDRAW: [Type; 1] = [Type::TEXT];
 #[derive(Debug)]
 pub(super) struct Statements {
     attempt: Statement,
+    /// An attempt that looks whether others wait. It looks at all locks of the server, and even where it does not come to
+    /// that, setting up the look takes as long as the rest.
+    careful: Statement,
     register: Statement,
     wait: Statement,
     release: Statement,
@@ -54,8 +56,11 @@ pub(super) struct Statements {
 
 impl Statements {
     pub(super) fn new(tables: &Tables) -> Self {
+        let attempt = |careful| include_str!("../sql/advisory_try.sql").replace("{careful}", careful);
+        let careful = attempt(include_str!("../sql/advisory_careful.sql"));
         Statements {
-            attempt: Statement::new(0, include_str!("../sql/advisory_try.sql"), tables, &TRY),
+            attempt: Statement::new(0, &attempt(""), tables, &TRY),
+            careful: Statement::new(9, &careful, tables, &TRY),
             register: Statement::new(1, include_str!("../sql/advisory_register.sql"), tables, &REGISTER),
             wait: Statement::new(2, include_str!("../sql/advisory_wait.sql"), tables, &ONE),
             release: Statement::new(3, include_str!("../sql/advisory_release.sql"), tables, &ONE),
@@ -129,12 +134,13 @@ async fn attempt(
     let (id, kind) = (claim.lock_id.as_str(), claim.resource.kind().as_str());
     let name = claim.resource.name().as_bytes();
     let (weight, capacity) = (small(claim.weight), small(claim.capacity));
+    let statement = if careful { &store.native.careful } else { &store.native.attempt };
     // Once: what is done again after it failed might take the lock twice.
     let rows = seat
         .wire
         .run_once(
-            &store.native.attempt,
-            &[&number, &pair, &shared, &second, &careful, &id, &seat.alive, &kind, &name, &weight, &capacity],
+            statement,
+            &[&number, &pair, &shared, &second, &id, &seat.alive, &kind, &name, &weight, &capacity],
         )
         .await
         .map_err(|error| failure::of_statement(&error))?;

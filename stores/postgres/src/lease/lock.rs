@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use distlock_core::store::{Attempt, Claim, Holder, Lease, Released, Renewal};
-use distlock_core::{LockId, Resource, Result};
+use distlock_core::{Error, ErrorKind, LockId, Resource, Result};
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::{Inner, unanswered};
 use crate::names::{Key, channel};
 use crate::statement::{Statement, Tables};
-use crate::values::{get, item, left, micros, number, token};
+use crate::values::{get, left, micros, number, token};
 
-static ACQUIRE: [Type; 7] = [
+static ACQUIRE_ONE: [Type; 7] =
+    [Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::BOOL, Type::BYTEA];
+static ACQUIRE_BATCH: [Type; 7] = [
     Type::TEXT_ARRAY,
     Type::TEXT_ARRAY,
     Type::INT8_ARRAY,
@@ -23,21 +25,44 @@ static ACQUIRE: [Type; 7] = [
     Type::BYTEA_ARRAY,
 ];
 static RENEW: [Type; 4] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
-static RELEASE: [Type; 2] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY];
+static RELEASE_ONE: [Type; 2] = [Type::TEXT, Type::TEXT];
+static RELEASE_BATCH: [Type; 2] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY];
+
+/// One item needs no lists, and a list alone costs the server as much as its lock.
+#[derive(Debug)]
+struct BySize {
+    one: Statement,
+    batch: Statement,
+}
 
 #[derive(Debug)]
 pub(super) struct Statements {
-    acquire: Statement,
+    acquire: BySize,
     renew: Statement,
-    release: Statement,
+    release: BySize,
 }
 
 impl Statements {
     pub(super) fn new(tables: &Tables) -> Self {
+        let acquire = |claims| include_str!("../sql/lock_acquire.sql").replace("{claims}", claims);
+        // How many locks the statement gave to somebody.
+        let release = |leases, granted| {
+            include_str!("../sql/lock_release.sql").replace("{leases}", leases).replace("{granted}", granted)
+        };
+        let acquire_one = acquire(include_str!("../sql/lock_acquire_one.sql"));
+        let acquire_batch = acquire(include_str!("../sql/lock_acquire_batch.sql"));
+        let release_one = release(include_str!("../sql/lock_release_one.sql"), "num_nonnulls(n.next)");
+        let release_batch = release(include_str!("../sql/lock_release_batch.sql"), "count(n.next) OVER ()");
         Statements {
-            acquire: Statement::new(0, include_str!("../sql/lock_acquire.sql"), tables, &ACQUIRE),
+            acquire: BySize {
+                one: Statement::new(8, &acquire_one, tables, &ACQUIRE_ONE),
+                batch: Statement::new(0, &acquire_batch, tables, &ACQUIRE_BATCH),
+            },
             renew: Statement::new(1, include_str!("../sql/lock_renew.sql"), tables, &RENEW),
-            release: Statement::new(2, include_str!("../sql/lock_release.sql"), tables, &RELEASE),
+            release: BySize {
+                one: Statement::new(9, &release_one, tables, &RELEASE_ONE),
+                batch: Statement::new(2, &release_batch, tables, &RELEASE_BATCH),
+            },
         }
     }
 }
@@ -60,14 +85,19 @@ pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<
         waiting().map(|waiting| waiting.map(|waiting| micros(waiting.ttl))).collect();
     let turns: Vec<bool> = claims.iter().map(|claim| claim.in_turn).collect();
     let whole: Vec<Option<&[u8]>> = keys.iter().map(|key| key.name.as_deref()).collect();
-    let rows = store
-        .link
-        .run(&store.lock.acquire, &[&names, &ids, &expiries, &inboxes, &waits, &turns, &whole])
-        .await?;
-    let mut answers: HashMap<&str, &Row> = HashMap::with_capacity(rows.len());
-    for row in &rows {
-        answers.insert(get(row, "key")?, row);
-    }
+    let acquire = &store.lock.acquire;
+    let rows = match claims.len() {
+        1 => {
+            let one: [&(dyn ToSql + Sync); 7] =
+                [&names[0], &ids[0], &expiries[0], &inboxes[0], &waits[0], &turns[0], &whole[0]];
+            store.link.run(&acquire.one, &one).await?
+        }
+        _ => {
+            let batch: [&(dyn ToSql + Sync); 7] = [&names, &ids, &expiries, &inboxes, &waits, &turns, &whole];
+            store.link.run(&acquire.batch, &batch).await?
+        }
+    };
+    let answers = by_key(&rows)?;
     let answer = |(name, id): (&&str, &&str)| {
         let Some(row) = answers.get(name) else { return unanswered() };
         if get::<&str>(row, "value")? == *id {
@@ -77,6 +107,10 @@ pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<
         Ok(Attempt::Busy { retry_after: remaining.map(left) })
     };
     Ok(names.iter().zip(&ids).map(answer).collect())
+}
+
+fn by_key(rows: &[Row]) -> Result<HashMap<&str, &Row>> {
+    rows.iter().map(|row| Ok((get(row, "key")?, row))).collect()
 }
 
 pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result<Renewal>>> {
@@ -101,32 +135,46 @@ pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result
 }
 
 pub(super) async fn release(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result<Released>>> {
-    if leases.is_empty() {
-        return Ok(Vec::new());
-    }
     let keys: Vec<String> =
         leases.iter().map(|lease| Key::of(&lease.resource, store.server.utf8).key).collect();
     let ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
-    let rows = store.link.run(&store.lock.release, &[&keys, &ids]).await?;
-    let mut answers = vec![Released::NotYours; leases.len()];
-    for row in &rows {
-        let (holder, waiter): (bool, bool) = (get(row, "was_holder")?, get(row, "was_waiter")?);
-        if (holder || waiter)
-            && let Some(answer) = item(row, leases.len())?.and_then(|at| answers.get_mut(at))
-        {
-            *answer = Released::Done { woke: get(row, "woke")? };
-        }
+    let release = &store.lock.release;
+    let rows = match leases.len() {
+        0 => return Ok(Vec::new()),
+        1 => store.link.run(&release.one, &[&keys[0], &ids[0]]).await?,
+        _ => store.link.run(&release.batch, &[&keys, &ids]).await?,
+    };
+    let answers = by_key(&rows)?;
+    let answer = |(key, id): (&String, &&str)| match answers.get(key.as_str()) {
+        Some(row) => released(row, id),
+        None => Ok(Released::NotYours),
+    };
+    Ok(keys.iter().zip(&ids).map(answer).collect())
+}
+
+/// What became of one of the leases that a row is about.
+fn released(row: &Row, id: &str) -> Result<Released> {
+    let held = get(row, "let_go")? && get::<&str>(row, "value")? == id;
+    let waited = || -> Result<bool> {
+        let Some(waited) = get::<Option<&str>>(row, "waited")? else { return Ok(false) };
+        let ids: Vec<String> = serde_json::from_str(waited).map_err(|error| {
+            Error::new(ErrorKind::Corrupt, format!("the list of those who wait cannot be read: {error}"))
+        })?;
+        Ok(ids.iter().any(|waited| waited == id))
+    };
+    match held || waited()? {
+        true => Ok(Released::Done { woke: get(row, "woke")? }),
+        false => Ok(Released::NotYours),
     }
-    Ok(answers.into_iter().map(Ok).collect())
 }
 
 pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
-    let keys = [Key::of(resource, store.server.utf8).key];
-    let whoever: [Option<&str>; 1] = [None];
-    let rows = store.link.run(&store.lock.release, &[&&keys[..], &&whoever[..]]).await?;
+    let key = Key::of(resource, store.server.utf8).key;
+    let whoever: Option<&str> = None;
+    let rows = store.link.run(&store.lock.release.one, &[&key, &whoever]).await?;
     let mut broken = Vec::new();
     for row in &rows {
-        if get(row, "was_holder")? {
+        if get(row, "let_go")? {
             broken.push(holder(row)?);
         }
     }

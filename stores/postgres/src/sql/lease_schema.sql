@@ -7,8 +7,8 @@ CREATE TABLE IF NOT EXISTS {table} (
     token       bigint      NOT NULL DEFAULT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint,
     acquired_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     inbox       text,                                      -- the channel on which the holder can be woken
-    waits       bigint,                                    -- how long its claim waited unheard, in microseconds
-    in_turn     boolean,                                   -- whether it stood behind those who came before
+    waits       bigint,                                    -- these two carry what a claim asks for into the statement
+    in_turn     boolean,                                   -- that decides, and mean nothing in a row
     waiters     jsonb,                                     -- who waits: [{id, inbox, expiry, asked, until}], in order
     name        bytea                                      -- the name, where the key is only its hash
 ) WITH (fillfactor = 50, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.05);

@@ -1,69 +1,64 @@
 -- Takes each lock that is free. One row for each claim comes back: whose the lock is now, and for how long.
+-- The claims are one or a batch: lock_acquire_one.sql, lock_acquire_batch.sql.
 --
 -- The row under ON CONFLICT DO UPDATE is the only one that is read again after waiting for its lock, so everything
 -- that decides is in that row. `now` is taken before the wait. That is on the safe side: a lease that seems to live
 -- a little longer is not given away, and one that is granted ends a little earlier, but never before the time that
 -- the client counts from the sending of its request.
 --
--- OFFSET 0 keeps a subquery whole: PostgreSQL would otherwise work out its expressions once for each use.
+-- OFFSET 0 keeps a subquery whole: PostgreSQL would otherwise work out its expressions once for each use. Every node of
+-- a plan is set up for each call, needed or not, and that is most of what a lone lock costs the server: so those who wait
+-- are searched by jsonpath, which is an expression, and not by subqueries. Where nobody waits such an expression is NULL.
 INSERT INTO {table} AS l (key, value, expire_time, token, acquired_at, inbox, waits, in_turn, name)
 SELECT c.key, c.id, c.now + c.expiry * interval '1 microsecond',
        floor(extract(epoch FROM c.now) * 1000)::bigint, c.now, c.inbox, c.waits, c.in_turn, c.name
 FROM (
-    SELECT u.*, clock_timestamp() AS now
-    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[], $7::bytea[])
-         AS u (key, id, expiry, inbox, waits, in_turn, name)
-    ORDER BY u.key COLLATE "C"  -- one order for all: batches cannot deadlock
+    {claims}
 ) c
 ON CONFLICT (key) DO UPDATE
-SET (value, expire_time, token, acquired_at, inbox, waits, in_turn, waiters) = (
+SET (value, expire_time, token, acquired_at, inbox, waiters) = (
     SELECT
         CASE WHEN d.taken THEN EXCLUDED.value WHEN d.free THEN '' ELSE l.value END,
         CASE WHEN d.taken OR d.mine THEN EXCLUDED.expire_time ELSE l.expire_time END,
         CASE WHEN d.taken THEN greatest(l.token + 1, EXCLUDED.token) ELSE l.token END,
         CASE WHEN d.taken THEN EXCLUDED.acquired_at ELSE l.acquired_at END,
         CASE WHEN d.taken THEN EXCLUDED.inbox ELSE l.inbox END,
-        CASE WHEN d.taken THEN EXCLUDED.waits ELSE l.waits END,
-        CASE WHEN d.taken THEN EXCLUDED.in_turn ELSE l.in_turn END,
         CASE
-            WHEN NOT d.known AND NOT d.behind AND coalesce(jsonb_array_length(l.waiters), 0) < 100 THEN
-                CASE WHEN d.joins THEN coalesce(l.waiters, '[]') || d.entry ELSE l.waiters END
-            ELSE (
-                -- Who asks again keeps the place; those who have not been heard of for too long are gone.
-                SELECT jsonb_agg(w.entry ORDER BY w.place)
-                FROM (
-                    SELECT CASE WHEN w.entry ->> 'id' = EXCLUDED.value THEN d.entry ELSE w.entry END AS entry, w.place
-                    FROM jsonb_array_elements(l.waiters) WITH ORDINALITY AS w (entry, place)
-                    WHERE CASE WHEN w.entry ->> 'id' = EXCLUDED.value THEN d.joins
-                               ELSE (w.entry ->> 'until')::bigint > d.now END
-                    UNION ALL
-                    SELECT d.entry, 2147483647 WHERE d.joins AND NOT d.known
-                ) w)
+            WHEN l.waiters IS NULL THEN '[]' || d.entry
+            WHEN d.entry IS NULL THEN CASE
+                WHEN d.behind OR jsonb_path_exists(l.waiters, '$[*] ? (@.id == $id)', d.asked) THEN
+                    nullif(jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now && @.id != $id)', d.asked), '[]')
+                ELSE l.waiters END
+            -- Who asks again keeps the place; those who have not been heard of for too long are gone. The entry is
+            -- replaced as text: jsonb writes a value in one way only, and no object begins inside a string, where
+            -- quotes are escaped.
+            WHEN jsonb_path_exists(l.waiters, '$[*] ? (@.id == $id)', d.asked) THEN replace(
+                jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now || @.id == $id)', d.asked)::text,
+                jsonb_path_query_first(l.waiters, '$[*] ? (@.id == $id)', d.asked)::text,
+                d.entry::text)::jsonb
+            WHEN d.behind OR jsonb_array_length(l.waiters) >= 100 THEN
+                jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now)', d.asked) || d.entry
+            ELSE l.waiters || d.entry
         END
     FROM (
-        SELECT s.*, s.free AND NOT s.behind AS taken, s.blocked AND EXCLUDED.waits IS NOT NULL AS joins,
-               CASE WHEN s.blocked AND EXCLUDED.waits IS NOT NULL THEN jsonb_build_object(
+        -- The entry of who joins the line or asks again; NULL for everybody else.
+        SELECT s.*, s.free AND NOT s.behind AS taken,
+               CASE WHEN NOT s.mine AND (NOT s.free OR s.behind) AND EXCLUDED.waits IS NOT NULL THEN jsonb_build_object(
                    'id', EXCLUDED.value, 'inbox', EXCLUDED.inbox,
                    'expiry', floor(extract(epoch FROM EXCLUDED.expire_time - EXCLUDED.acquired_at) * 1000000)::bigint,
                    'asked', s.now, 'until', s.now + EXCLUDED.waits)
                END AS entry
         FROM (
-            SELECT f.*, NOT f.mine AND (NOT f.free OR f.behind) AS blocked
+            SELECT t.*, NOT t.free AND l.value = EXCLUDED.value AS mine,
+                   t.free AND EXCLUDED.in_turn AND coalesce(jsonb_path_query_first(
+                       l.waiters, '$[*] ? (@.until > $now)', t.asked) ->> 'id' <> EXCLUDED.value, false) AS behind
             FROM (
-                SELECT t.*, NOT t.free AND l.value = EXCLUDED.value AS mine,
-                       coalesce(l.waiters @> jsonb_build_array(jsonb_build_object('id', EXCLUDED.value)), false) AS known,
-                       t.free AND EXCLUDED.in_turn AND l.waiters IS NOT NULL AND coalesce((
-                           SELECT w.entry ->> 'id' <> EXCLUDED.value
-                           FROM jsonb_array_elements(l.waiters) WITH ORDINALITY AS w (entry, place)
-                           WHERE (w.entry ->> 'until')::bigint > t.now
-                           ORDER BY w.place LIMIT 1), false) AS behind
-                FROM (
-                    SELECT l.value = '' OR l.expire_time <= EXCLUDED.acquired_at AS free,
-                           floor(extract(epoch FROM EXCLUDED.acquired_at) * 1000000)::bigint AS now
-                    OFFSET 0
-                ) t
+                SELECT l.value = '' OR l.expire_time <= EXCLUDED.acquired_at AS free,
+                       floor(extract(epoch FROM EXCLUDED.acquired_at) * 1000000)::bigint AS now,
+                       CASE WHEN l.waiters IS NOT NULL THEN jsonb_build_object('id', EXCLUDED.value,
+                           'now', floor(extract(epoch FROM EXCLUDED.acquired_at) * 1000000)::bigint) END AS asked
                 OFFSET 0
-            ) f
+            ) t
             OFFSET 0
         ) s
         OFFSET 0
