@@ -23,25 +23,29 @@ pub(super) fn begin_due(
     now: Moment,
     work: &mut FuturesUnordered<BoxFuture<'static, ()>>,
 ) {
-    let mut renew = Vec::new();
-    for held in shared.schedule.take_due(now) {
-        if !held.is_held() || held.loss_at(now).is_some() {
-            continue;
-        }
-        match (&shared.lease, held.cadence()) {
-            (Some(_), Some(_)) => renew.push(held),
-            // A plain lease, or a session whose heartbeat is the store's: only its deadline matters.
-            _ => {
-                shared.watch(held.deadline(), &held);
-            }
-        }
-    }
-    while !renew.is_empty() {
-        let rest = renew.split_off(renew.len().min(shared.capabilities.max_batch.max(1)));
-        let chunk = std::mem::replace(&mut renew, rest);
+    let due = shared.schedule.take_due(now);
+    let most = shared.capabilities.max_batch.clamp(1, due.len().max(1));
+    let mut due = due.into_iter().filter(|held| is_to_be_extended(shared, now, held));
+    while let Some(first) = due.next() {
+        let mut chunk = Vec::with_capacity(most);
+        chunk.push(first);
+        chunk.extend(due.by_ref().take(most - 1));
         let span = telemetry::extend_span(chunk.len(), &shared.store_name);
         work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
     }
+}
+
+/// Whether something that was due is extended. It is on the schedule again, or over, if not.
+fn is_to_be_extended(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
+    if !held.is_held() || held.loss_at(now).is_some() {
+        return false;
+    }
+    let extended = shared.lease.is_some() && held.cadence().is_some();
+    if !extended {
+        // A plain lease, or a session whose heartbeat is the store's: only its deadline matters.
+        shared.watch(held.deadline(), held);
+    }
+    extended
 }
 
 fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch<Renewal>> {
