@@ -206,8 +206,8 @@ async fn rights(store: &RedisStore, findings: &mut Vec<Finding>) {
         None => findings.push(Finding::good("a lock and a semaphore could be taken, listed and given back")),
         Some(first) => findings.push(Finding::warning(
             format!("trying out a lock failed: {first}"),
-            "the user needs ~PREFIX* &PREFIX* +eval +evalsha +time +get +set +del +exists +pexpire +pttl +hget +hmget +hset \
-             +hdel +hgetall +publish +subscribe +unsubscribe +scan +wait +role",
+            "the user needs ~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget \
+             +hset +hdel +hgetall +publish +subscribe +unsubscribe +scan +wait +role",
         )),
     }
 }

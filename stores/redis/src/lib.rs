@@ -53,8 +53,8 @@
 //!   acquisition costs two commands, whatever their number.
 //!
 //! # Rights
-//! `~PREFIX* &PREFIX* +eval +evalsha +time +get +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall +publish
-//! +subscribe +unsubscribe`, and for lists, checks and the other topologies `+scan +info +wait +role +cluster|slots`.
+//! `~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall
+//! +publish +subscribe +unsubscribe`, and for lists, checks and the other topologies `+scan +info +wait +role +cluster|slots`.
 
 mod config;
 mod doctor;

@@ -8,11 +8,14 @@ use redis::Value;
 
 use crate::keys::Keys;
 use crate::net::Answer;
-use crate::script::{Item, Scope, Word};
+use crate::script::{Item, MOST_WORDS, Scope, Word};
 use crate::trouble;
 
 /// An inbox is never empty and has no spaces.
 const NO_INBOX: &str = "-";
+
+/// Where the inbox of a claim stands.
+const INBOX: usize = 4;
 
 /// What the scripts answer for an item that failed alone.
 const FAILED: i64 = 9;
@@ -26,7 +29,9 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
 
 fn item<'a, const N: usize>(keys: &'a Keys, resource: &'a Resource, said: [Word<'a>; N]) -> Item<'a> {
     let keys = keys.of(resource.kind(), resource.name());
-    let mut words = [Word::Number(0); 7];
+    let mut words = [Word::Number(0); MOST_WORDS];
+    // Beside claims that wait, one that does not has no time to wait either, and no inbox.
+    words[INBOX] = Word::Text(NO_INBOX);
     words[..N].copy_from_slice(&said);
     Item { keys, scope: Scope::Whole, words, used: N }
 }

@@ -1,21 +1,26 @@
 
--- Locks only (two keys and four words each): one look at all of them, and one call for each that is ours. Up to the
--- first whose side needs more than that: another token, or so old that its life may have to be extended as well.
-pcall(function()
-  local items = #KEYS / 2
-  if #ARGV - 1 ~= items * 4 then return end
-  local values, old = call('MGET', unpack(KEYS)), clock() - RETENTION / 2
-  for i = 1, items do
-    local token, words, code = ARGV[a + 3], values[2 * i], 0
-    if values[2 * i - 1] == ARGV[a + 1] then
-      if not words or match(words, '^%d+') ~= token or tonumber(token) < old then return end
-      code = call('PEXPIRE', KEYS[k], ARGV[a + 2])
+-- Many locks: one look at all of them, and one call for each that is ours. Up to the first whose side needs more than that:
+-- another token, or so old that its life may have to be extended as well. The answer is the clock as text if all are ours.
+if count then
+  local codes, lost, done = {}, false, 0
+  pcall(function()
+    local values, find, byte = call('MGET', unpack(KEYS)), string.find, string.byte
+    local id_at, id_step, ms_at, ms_step, token_at, token_step = base[2], step[2], base[3], step[3], base[4], step[4]
+    local old = text(clock() - RETENTION / 2)
+    for i = 1, count do
+      local token, words, code = ARGV[token_at + token_step * i], values[count + i], 0
+      if values[i] == ARGV[id_at + id_step * i] then
+        -- Texts of as many digits compare as their numbers do.
+        if not words or #token ~= #old or token < old then return end
+        if find(words, token, 1, true) ~= 1 or byte(words, #token + 1) ~= 32 then return end
+        code = call('PEXPIRE', KEYS[i], ARGV[ms_at + ms_step * i])
+      end
+      if code == 0 then lost = true end
+      codes[i], done = code, i
     end
-    reply[n + 1] = code
-    n, k, a = n + 1, k + 2, a + 4
-  end
-end)
-if not ARGV[a] then
-  reply[1] = now
-  return reply
+  end)
+  if done == count and not lost then return text(now) end
+  for i = 1, done do reply[i + 1] = codes[i] end
+  n = done + 1
+  rows(done + 1)
 end

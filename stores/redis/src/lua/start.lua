@@ -13,14 +13,15 @@
 --
 -- ARGV of every script:
 --   1  after this moment of the server's clock an acquisition is refused, ms; 0 if it never is
--- From the second on: the items.
+-- From the second on: the items one after the other, as the last file of each script tells, or many locks by columns,
+-- see `columns.lua`.
 --
 -- Every script holds up all clients of the server, and locks that nobody else wants are by far the most frequent case.
 -- So one such lock comes first, in `VERB.one.lua`: as few calls as it takes, and nothing is made that it does not need.
--- Then many of them, in `VERB.quick.lua`: one call for all where the server has a command that takes many keys. What is
--- left goes item by item through the verb itself, and what more than one want through the one function `contended`,
--- which is run when it is first needed. Numbers are handed over as text: the server writes a Lua number with "%.17g",
--- which takes longer than the command.
+-- Then many of them, in `VERB.quick.lua`: one call for all where the server has a command that takes many keys, and one
+-- word as the answer if all went well. What is left goes item by item through the verb itself, and what more than one
+-- want through the one function `contended`, which is run when it is first needed. Numbers are handed over as text: the
+-- server writes a Lua number with "%.17g", which takes longer than the command.
 
-local call, format, match = redis.call, string.format, string.match
+local call, format, match, KEYS, ARGV = redis.call, string.format, string.match, KEYS, ARGV
 local now = nil

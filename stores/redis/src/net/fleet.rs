@@ -112,8 +112,12 @@ pub(super) fn answers_of(
     confirmed: Option<u64>,
     items: usize,
 ) -> Vec<Result<Answer>> {
+    let confirmed = confirmed.is_none_or(|count| count >= u64::from(request.replicas));
     let values = match reply {
         Reply::Done(values) => values,
+        Reply::Each(values) => {
+            return (0..items).map(|_| Ok(Answer { values: values.clone(), confirmed })).collect();
+        }
         Reply::Refused(text) => return all_failed(&trouble::refused(&text), items),
         Reply::Late => {
             let error = Error::new(
@@ -128,7 +132,6 @@ pub(super) fn answers_of(
     if values.len() != width * items {
         return all_failed(&trouble::nonsense(values), items);
     }
-    let confirmed = confirmed.is_none_or(|count| count >= u64::from(request.replicas));
     let mut values = values.into_iter();
     let mut next = || values.next().unwrap_or(Value::Nil);
     (0..items)

@@ -40,6 +40,8 @@ pub(crate) struct Link {
 pub(super) enum Reply {
     /// The values behind the server's clock.
     Done(Vec<Value>),
+    /// The same for every item.
+    Each([Value; 2]),
     /// The server answered with an error; nothing was done.
     Refused(String),
     /// The server carried it out after its deadline, that is: not at all.
@@ -255,18 +257,18 @@ fn read(live: &Live, value: Value) -> Reply {
             }
             Reply::Done(values)
         }
-        // One lock that nobody else wanted is answered without a list: acquired, the clock and the token; or the code of
-        // its release.
+        // One lock that nobody else wanted, and many if the same came of all, are answered without a list: acquired or
+        // extended, the clock and the token; released, the code.
         Value::BulkString(text) => match clock_and_token(&text) {
             Some((now, token)) => {
                 live.heard(now);
-                Reply::Done(vec![Value::Int(1), Value::Int(token)])
+                Reply::Each([Value::Int(1), Value::Int(token)])
             }
             None => {
                 Reply::Refused(format!("an answer that is no clock: {:?}", String::from_utf8_lossy(&text)))
             }
         },
-        Value::Int(code) => Reply::Done(vec![Value::Int(code)]),
+        Value::Int(code) => Reply::Each([Value::Int(code), Value::Nil]),
         Value::ServerError(error) => {
             let text = trouble::text_of(&error);
             if trouble::wants_another_server(&text) {
