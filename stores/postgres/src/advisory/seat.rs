@@ -117,7 +117,9 @@ impl Seat {
 
     fn end(&self, reason: &LossReason) {
         self.life.end(reason.clone());
-        for (_, guest) in self.guests().drain() {
+        // Taken out first: each of them tells its guard, which is not to happen with the lock in hand.
+        let guests = std::mem::take(&mut *self.guests());
+        for guest in guests.into_values() {
             guest.end(reason.clone());
         }
     }
