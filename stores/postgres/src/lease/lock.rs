@@ -11,7 +11,7 @@ use tokio_postgres::types::{ToSql, Type};
 use super::{Inner, unanswered};
 use crate::names::{Key, channel};
 use crate::statement::{Statement, Tables};
-use crate::values::{get, left, micros, number, token};
+use crate::values::{get, item, left, micros, number, token};
 
 static ACQUIRE_ONE: [Type; 7] =
     [Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::BOOL, Type::BYTEA];
@@ -123,15 +123,13 @@ pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result
     let expiries: Vec<i64> = leases.iter().map(|lease| micros(lease.expiry)).collect();
     let tokens: Vec<i64> = leases.iter().map(|lease| number(lease.token)).collect();
     let rows = store.link.run(&store.lock.renew, &[&names, &ids, &expiries, &tokens]).await?;
-    let mut holders: HashMap<&str, &str> = HashMap::with_capacity(rows.len());
+    let mut answers = vec![Renewal::NotYours; leases.len()];
     for row in &rows {
-        holders.insert(get(row, "key")?, get(row, "value")?);
+        if let Some(answer) = item(row, leases.len())?.and_then(|at| answers.get_mut(at)) {
+            *answer = Renewal::Extended;
+        }
     }
-    let extended = |(name, id): (&&str, &&str)| match holders.get(name) == Some(id) {
-        true => Ok(Renewal::Extended),
-        false => Ok(Renewal::NotYours),
-    };
-    Ok(names.iter().zip(&ids).map(extended).collect())
+    Ok(answers.into_iter().map(Ok).collect())
 }
 
 pub(super) async fn release(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result<Released>>> {

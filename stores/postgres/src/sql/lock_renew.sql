@@ -1,7 +1,8 @@
--- Starts the expiry of each lease anew where the lock is still held under its id. Those rows come back; a lease
--- without a row is not ours any more. The larger token stays, so that a quorum can write back its highest.
+-- Starts the expiry of each lease anew where the lock is still held under its id. The numbers of those come back; the
+-- others are not ours any more. The larger token stays, so that a quorum can write back its highest.
 WITH lease AS MATERIALIZED (
-    SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) AS u (key, id, expiry, token)
+    SELECT *
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS u (key, id, expiry, token, n)
 ), locked AS MATERIALIZED (
     SELECT l.key
     FROM {table} l
@@ -17,4 +18,4 @@ SET expire_time = clock_timestamp() + due.expiry * interval '1 microsecond',
     token = greatest(l.token, due.token)
 FROM due
 WHERE l.key = due.key AND l.value = due.id AND l.expire_time > clock_timestamp()
-RETURNING l.key, l.value
+RETURNING due.n
