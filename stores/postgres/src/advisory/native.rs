@@ -45,8 +45,8 @@ static WITHDRAW: [Type; 1] = [Type::TEXT];
 #[derive(Debug)]
 pub(super) struct Statements {
     attempt: Statement,
-    /// An attempt that looks whether others wait. It looks at all locks of the server, and even where it does not come to
-    /// that, setting up the look takes as long as the rest.
+    /// An attempt that looks whether others wait. That look goes over all locks of the server, and setting it up costs
+    /// something even where it is not taken.
     careful: Statement,
     register: Statement,
     wait: Statement,

@@ -28,7 +28,7 @@ static RENEW: [Type; 4] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY,
 static RELEASE_ONE: [Type; 2] = [Type::TEXT, Type::TEXT];
 static RELEASE_BATCH: [Type; 2] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY];
 
-/// One item needs no lists, and a list alone costs the server as much as its lock.
+/// One item needs no lists, and reading them is a good part of what a statement for one lock costs the server.
 #[derive(Debug)]
 struct BySize {
     one: Statement,

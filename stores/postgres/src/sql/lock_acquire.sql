@@ -26,22 +26,22 @@ SET (value, expire_time, token, acquired_at, inbox, waiters) = (
         CASE
             WHEN l.waiters IS NULL THEN '[]' || d.entry
             WHEN d.entry IS NULL THEN CASE
-                WHEN d.behind OR jsonb_path_exists(l.waiters, '$[*] ? (@.id == $id)', d.asked) THEN
+                WHEN d.behind OR d.known IS NOT NULL THEN
                     nullif(jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now && @.id != $id)', d.asked), '[]')
                 ELSE l.waiters END
-            -- Who asks again keeps the place; those who have not been heard of for too long are gone. The entry is
-            -- replaced as text: jsonb writes a value in one way only, and no object begins inside a string, where
-            -- quotes are escaped.
-            WHEN jsonb_path_exists(l.waiters, '$[*] ? (@.id == $id)', d.asked) THEN replace(
-                jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now || @.id == $id)', d.asked)::text,
-                jsonb_path_query_first(l.waiters, '$[*] ? (@.id == $id)', d.asked)::text,
-                d.entry::text)::jsonb
+            -- Who asks again keeps the place. The entry is replaced as text: jsonb writes a value in one way only, and no
+            -- object begins inside a string, where quotes are escaped.
+            WHEN d.known IS NOT NULL THEN replace(
+                CASE WHEN d.behind THEN
+                    jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now || @.id == $id)', d.asked)
+                ELSE l.waiters END::text, d.known::text, d.entry::text)::jsonb
+            -- Those who have not been heard of for too long are gone, where it matters.
             WHEN d.behind OR jsonb_array_length(l.waiters) >= 100 THEN
                 jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now)', d.asked) || d.entry
             ELSE l.waiters || d.entry
         END
     FROM (
-        -- The entry of who joins the line or asks again; NULL for everybody else.
+        -- `known` is the entry that the claim has, `entry` the one that it gets: who does not have to wait gets none.
         SELECT s.*, s.free AND NOT s.behind AS taken,
                CASE WHEN NOT s.mine AND (NOT s.free OR s.behind) AND EXCLUDED.waits IS NOT NULL THEN jsonb_build_object(
                    'id', EXCLUDED.value, 'inbox', EXCLUDED.inbox,
@@ -50,6 +50,7 @@ SET (value, expire_time, token, acquired_at, inbox, waiters) = (
                END AS entry
         FROM (
             SELECT t.*, NOT t.free AND l.value = EXCLUDED.value AS mine,
+                   jsonb_path_query_first(l.waiters, '$[*] ? (@.id == $id)', t.asked) AS known,
                    t.free AND EXCLUDED.in_turn AND coalesce(jsonb_path_query_first(
                        l.waiters, '$[*] ? (@.until > $now)', t.asked) ->> 'id' <> EXCLUDED.value, false) AS behind
             FROM (

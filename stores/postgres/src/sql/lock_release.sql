@@ -52,8 +52,9 @@ FROM (
 WHERE l.key = d.key
 RETURNING d.key, d.value, d.token, d.acquired_at, d.let_go,
     floor(extract(epoch FROM d.expire_time - d.now) * 1000000)::bigint AS remaining,
-    -- Those of the ids who waited, as text.
-    jsonb_path_query_array(d.waiters, '$[*] ? (@.until > $now && @.id == $ids[*]).id', d.asked)::text AS waited,
+    -- Those of the ids who waited, as text; not searched for where there is only the holder's.
+    CASE WHEN NOT (d.let_go AND d.value = ALL (d.ids)) THEN
+        jsonb_path_query_array(d.waiters, '$[*] ? (@.until > $now && @.id == $ids[*]).id', d.asked)::text END AS waited,
     d.next IS NOT NULL AND l.inbox IS DISTINCT FROM d.inbox AS woke,
     CASE WHEN d.next IS NOT NULL THEN pg_notify(l.inbox, concat_ws(' ', 'granted', l.token,
         (d.asked ->> 'now')::bigint - (d.next ->> 'asked')::bigint, least((d.next ->> 'expiry')::bigint, 2000000),
