@@ -25,22 +25,19 @@ end
 --          otherwise. It stays after the release, so that the count goes on. An inbox of "-" is none.
 --   line   the queue of those who wait; no such key if nobody does
 
--- The beginning and the life of a side whose token is the clock, as nearly all are: written once for all items.
-local head, life, life_of = nil, nil, nil
+-- The beginning and the life of the last side that was written, and its token and expiry, from which they were made: in a
+-- batch the next one's are nearly always the same.
+local head, life, head_token, life_ms = nil, nil, nil, nil
 
 -- Writes the side of a new holder and returns its token. The rule of every lease store: one more than the last token,
 -- or the clock if that is higher.
 local function lock_side(side, id, inbox, last, ms)
-  local token = clock()
-  local before = last and tonumber(match(last, '^%d+'))
-  if before and before >= token then
-    token = before + 1
-    call('SET', side, format('%d %d %s %s', token, now, inbox, id), 'PX', kept(ms, token))
-  else
-    head = head or format('%d %d ', now, now)
-    if ms ~= life_of then life, life_of = kept(ms, now), ms end
-    call('SET', side, head .. inbox .. ' ' .. id, 'PX', life)
+  local before, token = last and tonumber(match(last, '^%d+')), clock()
+  if before and before >= token then token = before + 1 end
+  if token ~= head_token or ms ~= life_ms then
+    head, life, head_token, life_ms = format('%d %d ', token, now), kept(ms, token), token, ms
   end
+  call('SET', side, head .. inbox .. ' ' .. id, 'PX', life)
   return token
 end
 
