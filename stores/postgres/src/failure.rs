@@ -111,6 +111,11 @@ pub(crate) fn is_read_only(error: &tokio_postgres::Error) -> bool {
     has_code(error, &[SqlState::READ_ONLY_SQL_TRANSACTION])
 }
 
+/// The server ends a session that has been idle for `idle_session_timeout`.
+pub(crate) fn is_idle_too_long(error: &tokio_postgres::Error) -> bool {
+    has_code(error, &[SqlState::IDLE_SESSION_TIMEOUT])
+}
+
 pub(crate) fn has_code(error: &tokio_postgres::Error, codes: &[SqlState]) -> bool {
     error.code().is_some_and(|code| codes.contains(code))
 }

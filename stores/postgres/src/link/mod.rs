@@ -134,7 +134,7 @@ impl Link {
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
-        let mut created = false;
+        let (mut created, mut idle) = (false, false);
         loop {
             let wire = self.wire().await?;
             self.statements.fetch_add(1, Ordering::Relaxed);
@@ -147,12 +147,23 @@ impl Link {
                 self.schema.ensure(wire.client()).await?;
                 continue;
             }
+            if wire.was_idle(&error) && !idle {
+                // Sent while the server was closing the session. Another one gets it.
+                idle = true;
+                self.forget(&wire).await;
+                continue;
+            }
             if failure::is_read_only(&error) {
                 // Somebody else may be the primary by now. What is under way on this connection comes to its end.
-                self.state.lock().await.wire.take_if(|current| Arc::ptr_eq(current, &wire));
+                self.forget(&wire).await;
             }
             return Err(failure::of_statement(&error));
         }
+    }
+
+    /// Nothing new is sent on this connection.
+    async fn forget(&self, wire: &Arc<Wire>) {
+        self.state.lock().await.wire.take_if(|current| Arc::ptr_eq(current, wire));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use distlock_core::{Error, ErrorKind, Result};
@@ -44,6 +44,8 @@ pub(crate) struct Wire {
     pub(crate) server: Server,
     /// Ends when the connection does, whoever ended it.
     pub(crate) ended: CancellationToken,
+    /// The server ended it because nobody asked anything.
+    ended_idle: Arc<AtomicBool>,
     driver: AbortHandle,
     prepared: [Slot; Statement::SLOTS],
     whole: AtomicBool,
@@ -67,6 +69,8 @@ impl Wire {
             config.driver.connect(tls).await.map_err(|error| failure::of_connecting(&error))?;
         let ended = CancellationToken::new();
         let over = ended.clone().drop_guard();
+        let ended_idle = Arc::new(AtomicBool::new(false));
+        let idle = Arc::clone(&ended_idle);
         let driver = tokio::spawn(async move {
             // Dropped with this task, also when it is aborted or its runtime goes.
             let _over = over;
@@ -83,6 +87,8 @@ impl Wire {
                     Ok(_) => {}
                     Err(error) => {
                         tracing::debug!(%error, "a connection ended");
+                        // Before whoever waits for an answer hears of the end.
+                        idle.store(failure::is_idle_too_long(&error), Ordering::SeqCst);
                         return;
                     }
                 }
@@ -94,6 +100,7 @@ impl Wire {
             client,
             server,
             ended,
+            ended_idle,
             driver,
             prepared: Default::default(),
             whole: AtomicBool::new(server.pooled),
@@ -116,6 +123,12 @@ impl Wire {
 
     pub(crate) fn is_open(&self) -> bool {
         !self.ended.is_cancelled() && !self.client.is_closed()
+    }
+
+    /// Whether a request failed because the server had closed an idle session, so that it was surely not carried out: a
+    /// server that has read it is not idle.
+    pub(crate) fn was_idle(&self, error: &tokio_postgres::Error) -> bool {
+        failure::is_idle_too_long(error) || (error.is_closed() && self.ended_idle.load(Ordering::SeqCst))
     }
 
     /// Whether something is out and nothing comes back.
