@@ -55,7 +55,8 @@ macro_rules! script {
 
 const ACQUIRE: &str =
     script!("lua/acquire.lua", width: 3, one: ["lua/acquire.one.lua"], quick: ["lua/acquire.quick.lua"]);
-const RENEW: &str = script!("lua/renew.lua", width: 2, one: [], quick: ["lua/renew.quick.lua"]);
+const RENEW: &str =
+    script!("lua/renew.lua", width: 2, one: ["lua/renew.one.lua"], quick: ["lua/renew.quick.lua"]);
 const RELEASE: &str =
     script!("lua/release.lua", width: 3, one: ["lua/release.one.lua"], quick: ["lua/release.quick.lua"]);
 const INSPECT: &str = script!("lua/inspect.lua", width: 3, one: [], quick: []);

@@ -3,9 +3,10 @@
 -- extension has no lines). ARGV[2] has a letter for each word of an item, `1` if it is the same for all and `n` if not;
 -- behind it stand the words, one or as many as there are locks. So the word C of the lock I is
 -- ARGV[base[C] + step[C] * I].
-local count, base, step = nil, {}, {}
-if match(ARGV[2], '^[1n]') then
-  count = #KEYS / WIDTH
+local count, base, step = nil, nil, nil
+local letter = string.byte(ARGV[2])
+if letter == 49 or letter == 110 then
+  count, base, step = #KEYS / WIDTH, {}, {}
   local at = 3
   for c = 1, #ARGV[2] do
     local own = string.sub(ARGV[2], c, c) == 'n'
