@@ -107,6 +107,28 @@ async fn what_comes_while_every_place_is_taken_goes_out_together() {
     assert_eq!(sizes, [1, 1, 1, 10, 7], "three at once, and the rest in as few requests as it takes");
 }
 
+/// An answer to many lets many go on, and all of them ask for something next.
+#[tokio::test(start_paused = true)]
+async fn those_who_ask_at_the_same_moment_go_out_together_once_there_was_a_crowd() {
+    let store = Counting { max_under_way: 1, ..Counting::default() };
+    let sizes = Arc::clone(&store.sizes);
+    let locks = Locks::builder(Backend::lease(store)).options(options()).build().unwrap();
+    for _ in 0..3 {
+        let asked = (0..8).map(|n| tokio::spawn(locks.mutex(format!("{n}")).acquire().into_future()));
+        for one in asked.collect::<Vec<_>>() {
+            one.await.unwrap().unwrap().release().await.unwrap();
+        }
+    }
+    assert_eq!(std::mem::take(&mut *sizes.lock().unwrap()), [1, 7, 8, 8]);
+    // Nobody waits for company that does not come.
+    for _ in 0..3 {
+        let begun = tokio::time::Instant::now();
+        locks.mutex("alone").acquire().await.unwrap().release().await.unwrap();
+        assert!(begun.elapsed() < 3 * MS, "{:?}", begun.elapsed());
+    }
+    assert_eq!(*sizes.lock().unwrap(), [1, 1, 1]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_store_that_takes_none_at_a_time_takes_one() {
     assert_eq!(rush(0, 5).await, (1, vec![1, 4]));

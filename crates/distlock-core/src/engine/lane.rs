@@ -108,8 +108,11 @@ enum Place<V: Verb> {
     Free,
     /// A lone request, driven by its own task.
     Alone(Arc<Alone<V>>),
-    /// A request that the engine's task drives.
-    Driven,
+    /// A request that the engine's task drives, or is about to send.
+    Driven {
+        /// It carries a single item, and nobody came behind it.
+        lone: bool,
+    },
 }
 
 impl<V: Verb> Place<V> {
@@ -121,7 +124,7 @@ impl<V: Verb> Place<V> {
     fn hand_over(&mut self) -> Option<Arc<Alone<V>>> {
         let Place::Alone(alone) = self else { return None };
         let alone = Arc::clone(alone);
-        *self = Place::Driven;
+        *self = Place::Driven { lone: false };
         Some(alone)
     }
 }
@@ -151,6 +154,10 @@ impl<V: Verb> Lane<V> {
     }
 
     /// Sends an item now, or with the next batch if as many requests are under way as may be.
+    ///
+    /// In a crowd, an answer to many lets many go on at once, and all of them ask for something next. Were the first of
+    /// them sent at once, the others would wait for a request that carries one item. So those who can go on right now are
+    /// gathered; that waits for no time and for nobody who is not ready.
     pub(crate) fn submit(self: &Arc<Self>, item: V::Item) -> Submission<V> {
         let mut state = self.lock();
         let Some(free) = state.free_place().filter(|_| state.pending.is_empty()) else {
@@ -165,8 +172,16 @@ impl<V: Verb> Lane<V> {
             }
             return Submission(Way::Queued(answer));
         };
-        let call = V::call_one(Arc::clone(&self.store), item.clone());
         let turn = Turn { lane: Arc::clone(self), place: free };
+        if state.crowded && !self.desk.is_dead() {
+            let (reply, answer) = oneshot::channel();
+            state.pending.push((item, reply));
+            state.places[free] = Place::Driven { lone: false };
+            drop(state);
+            self.desk.post(Mail::Work(Box::pin(gather(turn))));
+            return Submission(Way::Queued(answer));
+        }
+        let call = V::call_one(Arc::clone(&self.store), item.clone());
         let alone = Arc::new(Alone {
             progress: Mutex::new(Progress::Out { call, item, turn, driven: false }),
             waker: AtomicWaker::new(),
@@ -182,17 +197,22 @@ impl<V: Verb> Lane<V> {
         let was = std::mem::replace(&mut state.places[place], Place::Free);
         if state.pending.is_empty() {
             // Nobody came while it was under way.
-            state.crowded &= !matches!(was, Place::Alone(_));
+            state.crowded &= !matches!(was, Place::Alone(_) | Place::Driven { lone: true });
             return;
         }
         let Some(place) = state.free_place() else { return };
-        let size = state.pending.len().min(self.max_batch);
-        let batch: Vec<_> = state.pending.drain(..size).collect();
-        state.places[place] = Place::Driven;
-        state.crowded = true;
+        let batch = self.take_batch(&mut state, place);
         drop(state);
         let turn = Turn { lane: Arc::clone(self), place };
         self.desk.post(Mail::Work(Box::pin(run_batch(turn, batch))));
+    }
+
+    /// What goes out together now, from this place.
+    fn take_batch(&self, state: &mut State<V>, place: usize) -> Vec<(V::Item, Reply<V>)> {
+        let size = state.pending.len().min(self.max_batch);
+        state.places[place] = Place::Driven { lone: size == 1 };
+        state.crowded = true;
+        state.pending.drain(..size).collect()
     }
 }
 
@@ -206,6 +226,16 @@ impl<V: Verb> Drop for Turn<V> {
     fn drop(&mut self) {
         self.lane.advance(self.place);
     }
+}
+
+/// Sends what has come as soon as every task that is ready has had its turn.
+async fn gather<V: Verb>(turn: Turn<V>) {
+    tokio::task::yield_now().await;
+    let batch = turn.lane.take_batch(&mut turn.lane.lock(), turn.place);
+    if batch.is_empty() {
+        return;
+    }
+    run_batch(turn, batch).await;
 }
 
 async fn run_batch<V: Verb>(turn: Turn<V>, batch: Vec<(V::Item, Reply<V>)>) {
