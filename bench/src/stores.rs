@@ -70,10 +70,17 @@ async fn run_one(choice: &Choice, contestant: &Contestant) -> Result<(), String>
 fn plans(choice: &Choice, contestant: &Contestant) -> Vec<Plan> {
     let held = choice.held.min((contestant.most_held)());
     let all = Plan { each: choice.each(), held, ..Plan::default() };
-    let chosen = Scenario::ALL.into_iter().filter(|scenario| {
-        choice.scenario.is_empty() || choice.scenario.iter().any(|name| name == scenario.as_str())
-    });
+    let mut chosen: Vec<Scenario> = Scenario::ALL
+        .into_iter()
+        .filter(|scenario| {
+            choice.scenario.is_empty() || choice.scenario.iter().any(|name| name == scenario.as_str())
+        })
+        .collect();
+    // Held locks first: later they would be put into memory that other scenarios had used and given back, and seem to need
+    // less than they do.
+    chosen.sort_by_key(|scenario| *scenario != Scenario::Held);
     chosen
+        .into_iter()
         .flat_map(|scenario| {
             let one = Plan { scenarios: vec![scenario], ..all.clone() };
             match scenario {

@@ -178,7 +178,7 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_node_and_a_lone_server_are_told_apart() {
-    let node = RedisServer::configure().args(["--cluster-enabled", "yes"]).start();
+    let node = RedisServer::configure().cluster_node().start();
     let all: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
     let mut words = vec!["CLUSTER", "ADDSLOTS"];
     words.extend(all.iter().take(100).map(String::as_str));

@@ -130,7 +130,9 @@ impl RedisBuilder {
         server
     }
 
-    fn cluster_node(mut self) -> Self {
+    /// Makes it a node of a Cluster that has no other yet. Its second port is reserved as well, which the argument
+    /// `--cluster-enabled` alone would not do.
+    pub fn cluster_node(mut self) -> Self {
         self.cluster = true;
         self
     }
