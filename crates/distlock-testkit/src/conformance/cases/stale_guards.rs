@@ -37,10 +37,15 @@ where
                 // Drained: what was left to the background has happened when we look.
                 first.shutdown().await.unwrap();
             }
+            // Asked of the record first: a fair lock that was taken away is still refused to others, by its turn.
+            let record = stage.record(&other, &want).await;
+            let holder = record.as_ref().and_then(|record| record.holders.first());
+            assert!(
+                holder.is_some_and(|holder| holder.lock_id == *successor.lock_id()),
+                "a stale guard took {want:?} from its next holder: {record:?}"
+            );
             let taken = recorder.try_take(&other, &want).await.unwrap();
-            assert!(taken.is_none(), "a stale guard took {want:?} from its next holder");
-            let record = stage.record(&other, &want).await.expect("a holder");
-            assert_eq!(record.holders[0].lock_id, *successor.lock_id());
+            assert!(taken.is_none(), "{want:?} was given out beside its holder");
             assert!(successor.look());
             successor.release().await.unwrap();
         };
