@@ -8,6 +8,7 @@ use std::future::IntoFuture;
 use std::task::Poll;
 
 use common::{MS, SECOND, World, options};
+use distlock_core::ErrorKind;
 use distlock_core::faults::{Fault, Verb};
 
 /// Polls once, and leaves it at that.
@@ -143,4 +144,45 @@ fn a_request_whose_driver_goes_away_with_its_runtime_is_driven_on_by_its_owner()
     });
     assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
     drop(world);
+}
+
+#[test]
+fn a_crowd_that_is_being_gathered_when_the_engine_goes_away_is_told_so() {
+    // The engine's runtime has one thread and is driven by hand: what is posted to it below is never begun.
+    let engines = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ours = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (world, locks) = engines.block_on(async {
+        let world = World::new();
+        let (locks, _clock, faults) = world.process();
+        faults.always(Verb::Acquire, Fault::none().delay_before(MS));
+        // Two wait behind one: from here on the lane gathers, as the last request carried many.
+        let [a, b, c] = ["a", "b", "c"].map(|name| locks.mutex(name).acquire().into_future());
+        let (a, b, c) = tokio::join!(a, b, c);
+        for guard in [a, b, c] {
+            guard.unwrap().leak();
+        }
+        faults.heal();
+        (world, locks)
+    });
+    let asking = ours.block_on(async {
+        let mut asking: Vec<_> =
+            ["d", "e"].into_iter().map(|name| locks.mutex(name).acquire().into_future()).collect();
+        for one in &mut asking {
+            assert!(!begin(one).await);
+        }
+        assert!(world.records("d").await.is_empty(), "sent at once, so nothing was gathered");
+        asking
+    });
+    drop(engines);
+    ours.block_on(async {
+        for one in asking {
+            let told = tokio::time::timeout(20 * SECOND, one)
+                .await
+                .expect("left waiting for an engine that is gone");
+            let error = told.expect_err("granted by an engine that is gone");
+            assert!(error.kind() == ErrorKind::ShutDown, "{error}");
+        }
+        // What nobody heard an answer of was never sent.
+        assert!(world.records("d").await.is_empty() && world.records("e").await.is_empty());
+    });
 }
