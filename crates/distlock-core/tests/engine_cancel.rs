@@ -109,6 +109,38 @@ async fn a_stuck_request_does_not_hold_up_the_next_ones() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_that_is_stuck_for_long_is_undone_though_its_engine_was_dropped() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    // Carried out after we gave up on it, and answered much later.
+    faults.always(Verb::Acquire, Fault::none().delay_before(800 * MS).delay_after(10 * SECOND));
+    let long = options().expiry(60 * SECOND).unwrap();
+    let error = locks.mutex("a").options(long).acquire().await.unwrap_err();
+    assert!(error.is_outcome_unknown(), "{error}");
+    drop(locks);
+    tokio::time::sleep(3 * SECOND).await;
+    assert_eq!(world.records("a").await.len(), 1, "it was to be carried out, and not answered yet");
+    tokio::time::sleep(12 * SECOND).await;
+    assert!(world.records("a").await.is_empty(), "left to its expiry: {:?}", world.records("a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_stuck_for_ever_keeps_neither_shutdown_nor_the_engine() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    faults.always(Verb::Acquire, Fault::hang_after());
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let with_engine = tasks();
+    locks.mutex("a").acquire().await.unwrap_err();
+    let begun = tokio::time::Instant::now();
+    locks.shutdown().await.unwrap();
+    assert!(begun.elapsed() < SECOND, "{:?}", begun.elapsed());
+    drop(locks);
+    tokio::time::sleep(10 * SECOND).await;
+    assert!(tasks() < with_engine, "the engine waits for an answer that never comes");
+}
+
+#[tokio::test(start_paused = true)]
 async fn stuck_requests_in_every_place_do_not_hold_up_the_next_ones() {
     let world = World::wide(2);
     let (locks, _clock, faults) = world.process();

@@ -16,6 +16,8 @@ use crate::store::Lease;
 pub(crate) enum Mail {
     /// To be driven to its end; the engine does not stop before.
     Work(BoxFuture<'static, ()>),
+    /// To be driven to its end as well, but for `shutdown` not to wait for.
+    Stuck(BoxFuture<'static, ()>),
     /// To be driven as long as the engine lives.
     Background(BoxFuture<'static, ()>),
     /// A guard was dropped, or its release was given up half-way: release it.

@@ -22,12 +22,14 @@ type Tasks = FuturesUnordered<BoxFuture<'static, ()>>;
 pub(super) async fn keep(shared: Arc<Shared>) {
     let _gone = Gone(Arc::clone(&shared.desk));
     let mut work = Tasks::new();
+    let mut stuck = Tasks::new();
     let mut background = Tasks::new();
     let mut draining: Vec<(Moment, oneshot::Sender<Result<()>>)> = Vec::new();
     loop {
         for mail in shared.desk.take() {
             match mail {
                 Mail::Work(future) => work.push(future),
+                Mail::Stuck(future) => stuck.push(future),
                 Mail::Background(future) => background.push(future),
                 Mail::Release(held) => work.push(Box::pin(release::dropped(Arc::clone(&shared), held))),
                 Mail::Forget(lease) => work.push(Box::pin(release::forget(Arc::clone(&shared), lease))),
@@ -45,7 +47,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
         }
         let now = shared.clock.now();
         renewal::begin_due(&shared, now, &mut work);
-        if shared.desk.is_closed() && shared.desk.is_empty() && work.is_empty() {
+        if shared.desk.is_closed() && shared.desk.is_empty() && work.is_empty() && stuck.is_empty() {
             return;
         }
         let next = shared.schedule.set_alarm(now);
@@ -54,6 +56,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
             biased;
             () = shared.desk.changed() => {}
             Some(()) = work.next() => {}
+            Some(()) = stuck.next() => {}
             Some(()) = background.next() => {}
             () = sleep_until(&*shared.clock, next) => {}
         }

@@ -31,6 +31,9 @@ pub(crate) trait Verb: Sized + Send + Sync + 'static {
     /// The same for a lone item, which needs no vector.
     fn call_one(store: Arc<dyn LeaseStore>, item: Self::Item) -> BoxFuture<'static, Batch<Self::Answer>>;
 
+    /// How long the store keeps, at the longest, what this brings about.
+    fn expiry(item: &Self::Item) -> Duration;
+
     /// An answer came that nobody waits for.
     fn orphaned(desk: &Desk, item: Self::Item, answer: Result<Self::Answer>);
 }
@@ -49,6 +52,10 @@ impl Verb for AcquireVerb {
 
     fn call_one(store: Arc<dyn LeaseStore>, item: Claim) -> BoxFuture<'static, Batch<Attempt>> {
         Box::pin(async move { store.try_acquire(std::slice::from_ref(&item)).await })
+    }
+
+    fn expiry(claim: &Claim) -> Duration {
+        claim.expiry
     }
 
     fn orphaned(desk: &Desk, claim: Claim, answer: Result<Attempt>) {
@@ -77,6 +84,10 @@ impl Verb for ReleaseVerb {
 
     fn call_one(store: Arc<dyn LeaseStore>, item: Lease) -> BoxFuture<'static, Batch<Released>> {
         Box::pin(async move { store.release(std::slice::from_ref(&item)).await })
+    }
+
+    fn expiry(lease: &Lease) -> Duration {
+        lease.expiry
     }
 
     /// Whoever gives up a release posts the lease to the engine's task, which sees it through.
@@ -263,8 +274,8 @@ async fn run_batch<V: Verb>(turn: Turn<V>, batch: Vec<(V::Item, Reply<V>)>) {
     }
 }
 
-/// Drives a call to its end though nobody waits for it. The engine does not stop before the usual time for an
-/// answer is over; a call that is stuck for longer does not keep it.
+/// Drives a call to its end though nobody waits for it. `shutdown` waits for it as long as answers usually take; the
+/// engine itself, when nobody is left who uses it, as long as the store would keep what the call may have brought about.
 fn adopt<V: Verb>(
     desk: &Arc<Desk>,
     patience: Duration,
@@ -272,18 +283,23 @@ fn adopt<V: Verb>(
     items: Vec<V::Item>,
 ) {
     let posted = Arc::clone(desk);
-    let undo = |desk: Arc<Desk>, items: Vec<V::Item>| {
-        move |answers| {
-            for (item, answer) in items.into_iter().zip(spread(answers)) {
-                V::orphaned(&desk, item, answer);
-            }
-        }
-    };
     desk.post(Mail::Work(Box::pin(async move {
-        let undo = undo(Arc::clone(&posted), items);
+        let longest = items.iter().map(V::expiry).max().unwrap_or_default();
+        let undo = {
+            let desk = Arc::clone(&posted);
+            move |answers| {
+                for (item, answer) in items.into_iter().zip(spread(answers)) {
+                    V::orphaned(&desk, item, answer);
+                }
+            }
+        };
         match tokio::time::timeout(patience, &mut call).await {
             Ok(answers) => undo(answers),
-            Err(_) => posted.post(Mail::Background(Box::pin(async move { undo(call.await) }))),
+            Err(_) => posted.post(Mail::Stuck(Box::pin(async move {
+                if let Ok(answers) = tokio::time::timeout(longest, call).await {
+                    undo(answers);
+                }
+            }))),
         }
     })));
 }

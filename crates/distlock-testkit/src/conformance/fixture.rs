@@ -136,7 +136,7 @@ impl Default for Pace {
         Pace {
             expiry: Duration::from_millis(800),
             crash_noticed_within: None,
-            patience: Duration::from_secs(20),
+            patience: Duration::from_secs(30),
             settling: Duration::from_millis(300),
             processes: 5,
             rounds: 30,

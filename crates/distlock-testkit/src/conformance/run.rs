@@ -10,7 +10,7 @@ use super::stage::Stage;
 use crate::actors;
 
 /// No case takes this long unless something hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// What a case comes to.
 type Playing = Pin<Box<dyn Future<Output = ()>>>;

@@ -13,7 +13,7 @@ pub async fn a_held_lock_outlives_many_expiries<F: Fixture>(stage: Stage<F>) {
     let terms = Terms { cadence: Some(stage.pace().expiry / 8), ..stage.expiring() };
     let (holder, other) = (stage.locks_on(terms).await, stage.locks().await);
     let wants = Want::every_exclusive(holder.capabilities(), "kept");
-    undisturbed(stage.pace().expiry / 3, async |attempt| {
+    undisturbed(&stage, stage.pace().expiry / 3, async |attempt| {
         let recorder = stage.recorder(&format!("attempt-{attempt}"));
         let mut held = Vec::new();
         for want in &wants {

@@ -46,7 +46,7 @@ pub async fn shutdown_gives_everything_back_and_ends_all_waiting<F: Fixture>(sta
 pub async fn a_guard_outlives_the_locks_it_came_from<F: Fixture>(stage: Stage<F>) {
     let other = stage.locks().await;
     let want = Want::mutex("outlives");
-    undisturbed(stage.pace().expiry / 3, async |attempt| {
+    undisturbed(&stage, stage.pace().expiry / 3, async |attempt| {
         let recorder = stage.recorder(&format!("attempt-{attempt}"));
         let leaving = stage.locks_on(stage.expiring()).await;
         let held = stage.take(&recorder, &leaving, &want).await;

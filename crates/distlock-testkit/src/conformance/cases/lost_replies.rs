@@ -155,7 +155,7 @@ pub async fn a_failed_renewal_changes_nothing<F: Fixture>(stage: Stage<F>) {
     let other = stage.locks().await;
     let want = Want::mutex("extended with trouble");
     for (n, fault) in [Fault::fail(), Fault::lost_reply()].into_iter().enumerate() {
-        undisturbed(stage.pace().expiry / 4, async |attempt| {
+        undisturbed(&stage, stage.pace().expiry / 4, async |attempt| {
             let Some((locks, faults)) = stage.faulty_locks_on(terms).await else {
                 only_for_leases();
                 return Ok(());
