@@ -130,6 +130,25 @@ async fn those_who_ask_at_the_same_moment_go_out_together_once_there_was_a_crowd
 }
 
 #[tokio::test(start_paused = true)]
+async fn when_a_crowd_has_gone_the_few_who_are_left_are_served_side_by_side_again() {
+    let store = Counting { max_under_way: 8, ..Counting::default() };
+    let sizes = Arc::clone(&store.sizes);
+    let locks = Locks::builder(Backend::lease(store)).options(options()).build().unwrap();
+    let ask = async |tasks: usize| {
+        let asked = (0..tasks).map(|n| tokio::spawn(locks.mutex(format!("{n}")).acquire().into_future()));
+        for one in asked.collect::<Vec<_>>() {
+            one.await.unwrap().unwrap().release().await.unwrap();
+        }
+        std::mem::take(&mut *sizes.lock().unwrap())
+    };
+    assert_eq!(ask(18).await, [1, 1, 1, 1, 1, 1, 1, 1, 10]);
+    // Fewer than there are places, but not by much: those who come and go do not change it every time.
+    assert_eq!([ask(6).await, ask(6).await], [[6], [6]]);
+    assert_eq!(ask(4).await, [4]);
+    assert_eq!(ask(6).await, [1, 1, 1, 1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_store_that_takes_none_at_a_time_takes_one() {
     assert_eq!(rush(0, 5).await, (1, vec![1, 4]));
 }

@@ -107,13 +107,8 @@ fn five_masters_are_independent() {
 fn valkey_answers_and_its_clock_can_be_moved() {
     let server = RedisServer::configure().valkey().movable_clock().start();
     assert!(!server.info("valkey_version").is_empty());
-    let now = || server.command(&["TIME"]).list()[0].text().parse::<i64>().unwrap();
-    let before = now();
-    for (offset, seconds) in [("+1d", 86_400), ("-3600", -3_600), ("+0", 0)] {
-        server.set_clock_offset(offset);
-        wait_for(&format!("the clock shows {offset}"), Duration::from_secs(5), || {
-            (seconds..seconds + 30).contains(&(now() - before)).then_some(())
-        });
+    for seconds in [86_400, -3_600, 0] {
+        server.move_clock(seconds);
     }
 }
 

@@ -1,20 +1,11 @@
 //! Harm done to the server and to the way there: the suite's cases for it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::time::Duration;
-
 use distlock_core::store::Driver;
 use distlock_mongodb::DRIVER;
 use distlock_testkit::conformance::{Fixture, cases, run};
 use distlock_testkit::proxy::Proxy;
-use distlock_testkit::servers::mongodb::bson::{Document, Value};
-use distlock_testkit::servers::{MongoReplicaSet, MongoServer, wait_for};
-
-fn now_ms(server: &MongoServer) -> i64 {
-    let hello = server.command("admin", &Document::new("hello", 1)).unwrap();
-    let Some(Value::DateTime(now)) = hello.get("localTime") else { panic!("{hello:?} has no time") };
-    *now
-}
+use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
 
 /// A standalone server for each case, with a clock that can be set.
 struct Alone(MongoServer);
@@ -40,12 +31,7 @@ impl Fixture for Alone {
     }
 
     async fn move_clock(&self, seconds: i64) {
-        self.0.set_clock_offset(&format!("{seconds:+}"));
-        wait_for("the server reads its clock", Duration::from_secs(5), || {
-            let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-            let offset = now_ms(&self.0) / 1000 - i64::try_from(ours.as_secs()).unwrap();
-            (offset - seconds).abs().le(&2).then_some(())
-        });
+        self.0.move_clock(seconds);
     }
 }
 

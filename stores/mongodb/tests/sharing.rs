@@ -153,7 +153,7 @@ async fn both_contend_and_never_hold_together() {
         }));
     }
     eventually("both had it a few times", || async {
-        ours.load(Ordering::SeqCst) >= 30 && theirs.load(Ordering::SeqCst) >= 30
+        ours.load(Ordering::SeqCst) >= 20 && theirs.load(Ordering::SeqCst) >= 20
     })
     .await;
     stop.store(true, Ordering::SeqCst);

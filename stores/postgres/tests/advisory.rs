@@ -14,7 +14,7 @@ use distlock_postgres::{AdvisoryKey, AdvisoryLocks, PostgresConfig};
 use distlock_testkit::proxy::{Direction, Proxy};
 use distlock_testkit::servers::{PostgresPair, PostgresServer};
 
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_is_ended_turns_its_guards_lost_at_once_and_frees_everything() {

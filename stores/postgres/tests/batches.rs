@@ -10,7 +10,7 @@ use distlock_core::store::{Attempt, Backend, Claim, Lease, LeaseStore, Query, Re
 use distlock_core::{ErrorKind, Kind, LockIds, Locks, Resource};
 use distlock_postgres::LeaseTable;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(25);
 const EXPIRY: Duration = Duration::from_secs(60);
 
 fn claim(ids: &LockIds, kind: Kind, name: &str) -> Claim {

@@ -11,7 +11,7 @@ use distlock_core::{ErrorKind, FencingToken, Kind, LockIds, Locks, Resource};
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
 use distlock_testkit::servers::PostgresServer;
 
-const LIMIT: Duration = Duration::from_secs(15);
+const LIMIT: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_whose_reply_is_lost_on_the_wire_is_recognised() {

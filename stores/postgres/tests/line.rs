@@ -12,7 +12,7 @@ use distlock_core::{Error, FencingToken, Kind, LockId, LockIds, Resource};
 use distlock_postgres::LeaseTable;
 use distlock_testkit::servers::PostgresServer;
 
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(25);
 
 /// Ids that could be mistaken for what stands around them.
 const ODD: [&str; 5] = [

@@ -4,12 +4,11 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use distlock_core::store::Driver;
 use distlock_redis::DRIVER;
 use distlock_testkit::conformance::Fixture;
-use distlock_testkit::servers::{RedisCluster, RedisServer, wait_for};
+use distlock_testkit::servers::{RedisCluster, RedisServer};
 
 /// What keeps the cases apart that share servers.
 fn own_prefix() -> String {
@@ -64,13 +63,7 @@ impl Fixture for Valkey {
     }
 
     async fn move_clock(&self, seconds: i64) {
-        self.0.set_clock_offset(&format!("{seconds:+}"));
-        wait_for("the server reads its clock", Duration::from_secs(5), || {
-            let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-            let theirs: i64 = self.0.command(&["TIME"]).list()[0].text().parse().unwrap();
-            let offset = theirs - i64::try_from(ours.as_secs()).unwrap();
-            (offset - seconds).abs().le(&2).then_some(())
-        });
+        self.0.move_clock(seconds);
     }
 }
 

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_distlock");
 
 /// Longer than anything may take, on however busy a machine.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(25);
 
 /// A folder of its own for each test, for stores and for files that commands write.
 pub(crate) struct Place {

@@ -108,8 +108,8 @@ pub(crate) struct Lane<V: Verb> {
 struct State<V: Verb> {
     /// One for each request that may be under way.
     places: Box<[Place<V>]>,
-    /// Somebody had to wait, so there are more tasks than places. Then one request at a time: it gathers large batches,
-    /// which cost the store less than many small requests do.
+    /// There were more items than places, and there are still more than half as many. Then one request at a time: it
+    /// gathers large batches, which cost the store less than many small requests do.
     crowded: bool,
     /// What waits for a request to end. Not empty only while one is under way, and the engine drives all that are.
     pending: Vec<(V::Item, Reply<V>)>,
@@ -119,10 +119,9 @@ enum Place<V: Verb> {
     Free,
     /// A lone request, driven by its own task.
     Alone(Arc<Alone<V>>),
-    /// A request that the engine's task drives, or is about to send.
+    /// A request that the engine's task drives, or is about to send, with so many items.
     Driven {
-        /// It carries a single item, and nobody came behind it.
-        lone: bool,
+        items: usize,
     },
 }
 
@@ -131,11 +130,19 @@ impl<V: Verb> Place<V> {
         matches!(self, Place::Free)
     }
 
+    fn items(&self) -> usize {
+        match self {
+            Place::Free => 0,
+            Place::Alone(_) => 1,
+            Place::Driven { items } => *items,
+        }
+    }
+
     /// The request that its own task drives, from here on for the engine's task to drive.
     fn hand_over(&mut self) -> Option<Arc<Alone<V>>> {
         let Place::Alone(alone) = self else { return None };
         let alone = Arc::clone(alone);
-        *self = Place::Driven { lone: false };
+        *self = Place::Driven { items: 1 };
         Some(alone)
     }
 }
@@ -145,6 +152,13 @@ impl<V: Verb> State<V> {
     fn free_place(&self) -> Option<usize> {
         let free = self.places.iter().position(Place::is_free)?;
         (!self.crowded || self.places.iter().all(Place::is_free)).then_some(free)
+    }
+
+    /// Looks anew whether there is a crowd, when a request of so many items has just ended.
+    fn count(&mut self, ended: usize) {
+        let items = ended + self.places.iter().map(Place::items).sum::<usize>() + self.pending.len();
+        let places = self.places.len();
+        self.crowded = items > places || (self.crowded && items > (places / 2).max(1));
     }
 }
 
@@ -187,7 +201,8 @@ impl<V: Verb> Lane<V> {
         if state.crowded && !self.desk.is_dead() {
             let (reply, answer) = oneshot::channel();
             state.pending.push((item, reply));
-            state.places[free] = Place::Driven { lone: false };
+            // Its items are counted where they wait.
+            state.places[free] = Place::Driven { items: 0 };
             drop(state);
             self.desk.post(Mail::Work(Box::pin(gather(turn))));
             return Submission(Way::Queued(answer));
@@ -205,13 +220,14 @@ impl<V: Verb> Lane<V> {
     /// The request that had this place is over: sends what came meanwhile.
     fn advance(self: &Arc<Self>, place: usize) {
         let mut state = self.lock();
-        let was = std::mem::replace(&mut state.places[place], Place::Free);
+        let ended = std::mem::replace(&mut state.places[place], Place::Free);
+        // Those who make it a crowd do not wait for the others that are under way: one of these may be stuck.
+        let free = state.free_place();
+        state.count(ended.items());
         if state.pending.is_empty() {
-            // Nobody came while it was under way.
-            state.crowded &= !matches!(was, Place::Alone(_) | Place::Driven { lone: true });
             return;
         }
-        let Some(place) = state.free_place() else { return };
+        let Some(place) = free.or_else(|| state.free_place()) else { return };
         let batch = self.take_batch(&mut state, place);
         drop(state);
         let turn = Turn { lane: Arc::clone(self), place };
@@ -221,8 +237,7 @@ impl<V: Verb> Lane<V> {
     /// What goes out together now, from this place.
     fn take_batch(&self, state: &mut State<V>, place: usize) -> Vec<(V::Item, Reply<V>)> {
         let size = state.pending.len().min(self.max_batch);
-        state.places[place] = Place::Driven { lone: size == 1 };
-        state.crowded = true;
+        state.places[place] = Place::Driven { items: size };
         state.pending.drain(..size).collect()
     }
 }

@@ -3,9 +3,11 @@
 //! Works with mongod, PostgreSQL and Valkey. Debian's redis-server 7 hangs under it: use Valkey instead.
 
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::data::DataFolder;
 use super::program::FAKETIME_LIB;
+use super::wait::wait_for;
 
 const FILE: &str = "clock";
 
@@ -30,6 +32,23 @@ pub(super) fn set(folder: &DataFolder, offset: &str) {
         "a clock offset begins with + or -, such as +1d, -3600 (seconds), +0; this one is {offset:?}"
     );
     folder.write(FILE, &format!("{offset}\n"));
+}
+
+/// Waits until a server reads its clock as so many seconds from the true time. `read` gives the seconds since 1970 that
+/// the server tells, or nothing if it did not answer in time.
+///
+/// # Panics
+/// If it does not within half a minute.
+pub(super) fn wait_until_moved(seconds: i64, mut read: impl FnMut() -> Option<i64>) {
+    let true_time = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock that is set");
+        i64::try_from(since.as_secs()).expect("a time before the end of the world")
+    };
+    wait_for(&format!("the server's clock is moved by {seconds:+} s"), Duration::from_secs(30), || {
+        let before = true_time();
+        let told = read()? - seconds;
+        (before - 1..=true_time() + 1).contains(&told).then_some(())
+    });
 }
 
 /// Removes what libfaketime leaves behind when a process is killed.

@@ -20,7 +20,7 @@ use mongodb::{Client, Database};
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 /// How long something that must happen may take on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(25);
 
 /// A replica set of one member for the whole test program.
 pub fn one_node() -> &'static MongoReplicaSet {

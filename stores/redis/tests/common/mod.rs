@@ -9,7 +9,7 @@ use distlock_redis::{DRIVER, RedisConfig, RedisStore};
 use distlock_testkit::servers::RedisServer;
 
 /// No test waits longer than this for anything.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(25);
 
 pub(crate) fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)

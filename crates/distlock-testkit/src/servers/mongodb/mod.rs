@@ -11,6 +11,7 @@ use std::time::Duration;
 
 pub use replica_set::MongoReplicaSet;
 
+use super::clock;
 use super::data::DataFolder;
 use super::port::Port;
 use super::process::{Launch, ServerProcess};
@@ -44,9 +45,28 @@ impl MongoServer {
     /// Runs a command on a connection of its own.
     ///
     /// # Errors
-    /// If the server does not answer within two seconds, or answers that the command failed.
+    /// If the server does not answer within five seconds, or answers that the command failed.
     pub fn command(&self, database: &str, command: &Document) -> io::Result<Document> {
-        wire::run(self.port(), database, command, Duration::from_secs(2))
+        wire::run(self.port(), database, command, Duration::from_secs(5))
+    }
+
+    /// The server's clock, in seconds since 1970; `None` if it does not answer in time.
+    #[must_use]
+    pub fn time(&self) -> Option<i64> {
+        let hello = self.command("admin", &Document::new("hello", 1)).ok()?;
+        match hello.get("localTime") {
+            Some(bson::Value::DateTime(millis)) => Some(millis / 1000),
+            _ => None,
+        }
+    }
+
+    /// Moves the server's wall clock so many seconds from the true time, and waits until the server has seen it.
+    ///
+    /// # Panics
+    /// If the server was not started with a movable clock, or does not see it.
+    pub fn move_clock(&self, seconds: i64) {
+        self.set_clock_offset(&format!("{seconds:+}"));
+        clock::wait_until_moved(seconds, || self.time());
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 pub use pair::PostgresPair;
 
+use super::clock;
 use super::data::DataFolder;
 use super::port::Port;
 use super::process::{Launch, ServerProcess};
@@ -70,6 +71,22 @@ impl PostgresServer {
     /// If it fails, or does not end within two seconds.
     pub fn try_sql(&self, sql: &str) -> io::Result<Rows> {
         self.connect()?.query(sql)
+    }
+
+    /// The server's clock, in seconds since 1970; `None` if it does not answer in time.
+    #[must_use]
+    pub fn time(&self) -> Option<i64> {
+        let rows = self.try_sql("SELECT extract(epoch FROM clock_timestamp())::bigint").ok()?;
+        rows.first()?.first()?.as_ref()?.parse().ok()
+    }
+
+    /// Moves the server's wall clock so many seconds from the true time, and waits until the server has seen it.
+    ///
+    /// # Panics
+    /// If the server was not started with a movable clock, or does not see it.
+    pub fn move_clock(&self, seconds: i64) {
+        self.set_clock_offset(&format!("{seconds:+}"));
+        clock::wait_until_moved(seconds, || self.time());
     }
 
     /// The first value that SQL gives, empty if there is none.

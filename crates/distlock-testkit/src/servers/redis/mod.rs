@@ -11,6 +11,7 @@ use std::time::Duration;
 pub use cluster::RedisCluster;
 pub use sentinel::RedisSentinel;
 
+use super::clock;
 use super::data::DataFolder;
 use super::port::Port;
 use super::process::{Launch, ServerProcess};
@@ -61,7 +62,7 @@ impl RedisServer {
     /// Runs one command on a connection of its own.
     ///
     /// # Panics
-    /// If the server does not answer within two seconds. An error as answer is a [`Reply::Error`].
+    /// If the server does not answer within five seconds. An error as answer is a [`Reply::Error`].
     pub fn command(&self, words: &[&str]) -> Reply {
         self.try_command(words)
             .unwrap_or_else(|e| panic!("{words:?} on {}: {e}\n{}", self.name(), self.log_tail()))
@@ -70,9 +71,24 @@ impl RedisServer {
     /// [`command`](Self::command) for servers that may be down or frozen.
     ///
     /// # Errors
-    /// If the server does not answer within two seconds.
+    /// If the server does not answer within five seconds.
     pub fn try_command(&self, words: &[&str]) -> std::io::Result<Reply> {
-        Connection::open(self.port(), Duration::from_secs(2))?.command(words)
+        Connection::open(self.port(), Duration::from_secs(5))?.command(words)
+    }
+
+    /// The server's clock, in seconds since 1970; `None` if it does not answer in time.
+    #[must_use]
+    pub fn time(&self) -> Option<i64> {
+        self.try_command(&["TIME"]).ok()?.list()[0].text().parse().ok()
+    }
+
+    /// Moves the server's wall clock so many seconds from the true time, and waits until the server has seen it.
+    ///
+    /// # Panics
+    /// If the server was not started with a movable clock, or does not see it.
+    pub fn move_clock(&self, seconds: i64) {
+        self.set_clock_offset(&format!("{seconds:+}"));
+        clock::wait_until_moved(seconds, || self.time());
     }
 
     /// One field of what `INFO` answers, empty if it is missing or the server is down.
