@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{Corner, eventually, expiry, lease_table, locks, server, within};
 use distlock_core::store::{Attempt, Backend, Claim, Lease, LeaseStore, Query, Released};
-use distlock_core::{ErrorKind, FencingToken, Kind, LockIds, Locks, Resource};
+use distlock_core::{ErrorKind, FencingToken, Kind, LockIds, Locks, ReleaseError, Resource};
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
 use distlock_testkit::servers::PostgresServer;
 
@@ -130,6 +130,51 @@ async fn a_session_that_the_server_closes_when_idle_is_made_again_unnoticed() {
         guard.release().await.unwrap_or_else(|error| panic!("round {round}: {error}"));
         eventually("the server closed it", async || corner.sessions(server()) == 0).await;
     }
+}
+
+/// The request that met a session which the server had closed goes out again on another one, and that may end at any
+/// moment too: while it is made, before the statement arrives, after it was carried out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() {
+    let corner = Corner::new();
+    let schema = &corner.schema;
+    server().sql(&format!(
+        "CREATE ROLE {schema} LOGIN SUPERUSER; ALTER ROLE {schema} SET idle_session_timeout = 150"
+    ));
+    let proxy = Proxy::start(server().addr());
+    let url = corner.url("postgres", &proxy.through(&server().url()));
+    let through = locks(&url.replace("//postgres@", &format!("//{schema}@"))).await;
+    let direct = locks(&corner.url("postgres", &server().url())).await;
+    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{schema}'");
+    let (mut given_back, mut unknown) = (0, 0);
+    for nth in 1..=8 {
+        let guard = within("a grant", LIMIT, async {
+            loop {
+                // What the last round left of the way may fail once.
+                match through.mutex("now and then").acquire().await {
+                    Ok(guard) => return guard,
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+                }
+            }
+        })
+        .await;
+        // What the server says of the end does not come through, so the release goes out on the session that is gone.
+        proxy.freeze();
+        eventually("the server closed it", async || server().value(&sessions) == "0").await;
+        let releasing = tokio::spawn(guard.release());
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        proxy.lose_reply(nth, AfterLoss::Close);
+        proxy.thaw();
+        match within("an end of the release", LIMIT, releasing).await.unwrap() {
+            Ok(()) => given_back += 1,
+            Err(ReleaseError::Unknown { .. }) => unknown += 1,
+            Err(error) => panic!("reply {nth} was lost: {error}"),
+        }
+        proxy.pass();
+        let next = direct.mutex("now and then").acquire().timeout(LIMIT).await;
+        next.unwrap_or_else(|error| panic!("reply {nth} was lost: {error}")).release().await.unwrap();
+    }
+    assert!(given_back > 0 && unknown > 0, "{given_back} given back, {unknown} unknown");
 }
 
 /// Dropping a future at any moment leaves the shared connection as good as it was.
