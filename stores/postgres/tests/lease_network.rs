@@ -121,7 +121,7 @@ async fn a_session_that_the_server_closes_when_idle_is_made_again_unnoticed() {
     let (url, schema) = (corner.url("postgres", &server().url()), &corner.schema);
     // The setting is the role's, so that every session of it has it.
     server().sql(&format!(
-        "CREATE ROLE {schema} LOGIN SUPERUSER; ALTER ROLE {schema} SET idle_session_timeout = 150"
+        "CREATE ROLE {schema} LOGIN SUPERUSER; ALTER ROLE {schema} SET idle_session_timeout = 500"
     ));
     let through = locks(&url.replace("//postgres@", &format!("//{schema}@"))).await;
     for round in 0..3 {
@@ -139,7 +139,7 @@ async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() 
     let corner = Corner::new();
     let schema = &corner.schema;
     server().sql(&format!(
-        "CREATE ROLE {schema} LOGIN SUPERUSER; ALTER ROLE {schema} SET idle_session_timeout = 150"
+        "CREATE ROLE {schema} LOGIN SUPERUSER; ALTER ROLE {schema} SET idle_session_timeout = 500"
     ));
     let proxy = Proxy::start(server().addr());
     let url = corner.url("postgres", &proxy.through(&server().url()));

@@ -18,7 +18,8 @@ use tempfile::TempDir;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_distlock");
 
-/// Longer than anything may take, on however busy a machine.
+/// Longer than anything may take, on however busy a machine; shorter than the default expiry, so that what is left to
+/// it is found.
 pub(crate) const LIMIT: Duration = Duration::from_secs(25);
 
 /// A folder of its own for each test, for stores and for files that commands write.

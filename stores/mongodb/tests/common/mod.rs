@@ -19,7 +19,8 @@ use mongodb::{Client, Database};
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
-/// How long something that must happen may take on a busy machine.
+/// How long something that must happen may take on a busy machine. Shorter than the default expiry, so that what is left
+/// to it is found.
 pub const PATIENCE: Duration = Duration::from_secs(25);
 
 /// A replica set of one member for the whole test program.

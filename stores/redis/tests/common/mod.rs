@@ -8,7 +8,7 @@ use distlock_core::{Guard, Locks, LossReason, Options};
 use distlock_redis::{DRIVER, RedisConfig, RedisStore};
 use distlock_testkit::servers::RedisServer;
 
-/// No test waits longer than this for anything.
+/// No test waits longer than this for anything. Shorter than the default expiry, so that what is left to it is found.
 pub(crate) const LIMIT: Duration = Duration::from_secs(25);
 
 pub(crate) fn ms(milliseconds: u64) -> Duration {
