@@ -152,15 +152,9 @@ async fn a_server_whose_answers_are_lost_turns_the_guards_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settings_of_the_role_that_end_sessions_and_statements_end_neither_holds_nor_waits() {
     let corner = Corner::new();
-    let schema = &corner.schema;
     // A session has so long to say that they do not hold for it; a busy machine may take some of that.
-    server().sql(&format!(
-        "CREATE ROLE {schema} LOGIN SUPERUSER;
-         ALTER ROLE {schema} SET idle_session_timeout = 1000; ALTER ROLE {schema} SET statement_timeout = 1000;
-         ALTER ROLE {schema} SET lock_timeout = 1000"
-    ));
-    let url =
-        corner.url("postgres+advisory", &server().url()).replace("//postgres@", &format!("//{schema}@"));
+    let limits = ["idle_session_timeout", "statement_timeout", "lock_timeout"].map(|name| (name, "1000"));
+    let url = corner.as_role_with(&limits, &corner.url("postgres+advisory", &server().url()));
     let (holder, other) = (locks(&url).await, locks(&url).await);
     let held = holder.mutex("m").acquire().await.unwrap();
     let waiting = tokio::spawn(async move { other.mutex("m").acquire().await });

@@ -118,12 +118,8 @@ async fn a_server_that_stands_still_is_an_error_and_not_contention() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_the_server_closes_when_idle_is_made_again_unnoticed() {
     let corner = Corner::new();
-    let (url, schema) = (corner.url("postgres", &server().url()), &corner.schema);
-    // The setting is the role's, so that every session of it has it.
-    server().sql(&format!(
-        "CREATE ROLE {schema} LOGIN SUPERUSER; ALTER ROLE {schema} SET idle_session_timeout = 500"
-    ));
-    let through = locks(&url.replace("//postgres@", &format!("//{schema}@"))).await;
+    let url = corner.url("postgres", &server().url());
+    let through = locks(&corner.as_role_with(&[("idle_session_timeout", "500")], &url)).await;
     for round in 0..3 {
         let guard = through.mutex("now and then").acquire().await.unwrap();
         eventually("the server closed it", async || corner.sessions(server()) == 0).await;
@@ -137,15 +133,11 @@ async fn a_session_that_the_server_closes_when_idle_is_made_again_unnoticed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() {
     let corner = Corner::new();
-    let schema = &corner.schema;
-    server().sql(&format!(
-        "CREATE ROLE {schema} LOGIN SUPERUSER; ALTER ROLE {schema} SET idle_session_timeout = 500"
-    ));
     let proxy = Proxy::start(server().addr());
     let url = corner.url("postgres", &proxy.through(&server().url()));
-    let through = locks(&url.replace("//postgres@", &format!("//{schema}@"))).await;
+    let through = locks(&corner.as_role_with(&[("idle_session_timeout", "500")], &url)).await;
     let direct = locks(&corner.url("postgres", &server().url())).await;
-    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{schema}'");
+    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{}'", corner.schema);
     let (mut given_back, mut unknown) = (0, 0);
     for nth in 1..=8 {
         let guard = within("a grant", LIMIT, async {

@@ -204,11 +204,8 @@ async fn programs_that_know_only_the_three_columns_exclude_us_and_are_excluded()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_is_serializable_by_default_only_costs_retries() {
     let corner = Corner::new();
-    let schema = &corner.schema;
-    server().sql(&format!(
-        "CREATE ROLE {schema} LOGIN SUPERUSER; ALTER ROLE {schema} SET default_transaction_isolation = 'serializable'"
-    ));
-    let url = corner.url("postgres", &server().url()).replace("//postgres@", &format!("//{schema}@"));
+    let settings = [("default_transaction_isolation", "'serializable'")];
+    let url = corner.as_role_with(&settings, &corner.url("postgres", &server().url()));
     let inside = Arc::new(AtomicUsize::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..4 {

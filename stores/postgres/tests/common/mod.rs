@@ -37,6 +37,16 @@ impl Corner {
         format!("{scheme}{rest}?application_name={schema}&distlock.schema={schema}")
     }
 
+    /// Makes a role named like the corner, with settings that hold for every session of it, and gives the URL with it.
+    pub(crate) fn as_role_with(&self, settings: &[(&str, &str)], url: &str) -> String {
+        let Corner { schema } = self;
+        server().sql(&format!("CREATE ROLE {schema} LOGIN SUPERUSER"));
+        for (name, value) in settings {
+            server().sql(&format!("ALTER ROLE {schema} SET {name} = {value}"));
+        }
+        url.replace("//postgres@", &format!("//{schema}@"))
+    }
+
     /// Ends all sessions of this corner that there are now.
     pub(crate) fn cut(&self, server: &PostgresServer) {
         let ended = server.sql(&format!(
