@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::Inbox;
 
 /// The longest name that every store accepts, in bytes of UTF-8.
 pub const MAX_NAME_BYTES: usize = 4096;
@@ -161,6 +162,15 @@ impl LockId {
         &self.0
     }
 
+    /// The inbox of the engine that made this id, if one did: its ids are the name of its inbox and a number.
+    #[must_use]
+    pub fn inbox(&self) -> Option<Inbox> {
+        let (prefix, number) = self.0.rsplit_once('-')?;
+        let (_, entropy) = prefix.rsplit_once('#')?;
+        let hexadecimal = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
+        (entropy.len() == 16 && hexadecimal(entropy) && hexadecimal(number)).then(|| Inbox::new(prefix))
+    }
+
     /// The label in front: who holds, for people. The whole text if it is not one of ours.
     #[must_use]
     pub fn label(&self) -> &str {
@@ -183,16 +193,23 @@ impl fmt::Debug for LockId {
 /// Makes the lock ids of one process (or of one engine in it).
 #[derive(Debug)]
 pub struct LockIds {
+    label: String,
     prefix: String,
+    /// The process that made this. A forked child has the same prefix and counter, so it must not use them.
+    process: u32,
     next: std::sync::atomic::AtomicU64,
 }
 
 impl LockIds {
-    /// Ids that begin with this label and a random number of 64 bits.
+    /// Ids that begin with this label and 64 bits of the operating system's entropy.
     #[must_use]
     pub fn new(label: &str) -> Self {
-        let random = fastrand::Rng::new().u64(..);
-        LockIds { prefix: format!("{label}#{random:016x}"), next: std::sync::atomic::AtomicU64::new(1) }
+        LockIds {
+            label: label.to_owned(),
+            prefix: unique_prefix(label),
+            process: std::process::id(),
+            next: std::sync::atomic::AtomicU64::new(1),
+        }
     }
 
     /// `host:pid` of this process.
@@ -211,6 +228,9 @@ impl LockIds {
     #[must_use]
     pub fn next(&self) -> LockId {
         let n = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if std::process::id() != self.process {
+            return LockId(format!("{}-{n:x}", unique_prefix(&self.label)).into());
+        }
         // One allocation of the right size: an id is made for every acquisition.
         let digits = (n.max(1).ilog2() / 4 + 1) as usize;
         let length = self.prefix.len() + 1 + digits;
@@ -235,6 +255,19 @@ impl LockIds {
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
+}
+
+/// A label with 64 bits that no seed and no forked child repeats.
+fn unique_prefix(label: &str) -> String {
+    let entropy = getrandom::u64().unwrap_or_else(|_| {
+        // Without the operating system's entropy, the standard library's hash keys are the best there is.
+        use std::hash::{BuildHasher, Hasher};
+        let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+        hasher.write_u32(std::process::id());
+        hasher.write_u128(std::time::UNIX_EPOCH.elapsed().map_or(0, |time| time.as_nanos()));
+        hasher.finish()
+    });
+    format!("{label}#{entropy:016x}")
 }
 
 /// A number that is higher for each later grant of one resource: across release, expiry, crash of the holder,
@@ -294,9 +327,41 @@ mod tests {
         let (a, b) = (ids.next(), ids.next());
         assert_ne!(a, b);
         assert_eq!(a.label(), "web-3:812");
+        assert_eq!(a.inbox().unwrap().as_str(), ids.prefix());
+        for foreign in ["", "-", "x#-1", "a#0123456789abcdef-", "a#0123456789abcdeg-1", "0123456789abcdef-1"]
+        {
+            assert!(LockId::from_stored(foreign).inbox().is_none(), "{foreign:?}");
+        }
         assert_ne!(LockIds::new("x").next(), LockIds::new("x").next());
         let expected: Vec<String> = (3..300).map(|n| format!("{}-{n:x}", ids.prefix())).collect();
         assert_eq!((3..300).map(|_| ids.next().as_str().to_owned()).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn lock_ids_do_not_repeat_when_the_random_generator_is_seeded_alike() {
+        let seeded = || {
+            fastrand::seed(7);
+            LockIds::new("web-3:812").next()
+        };
+        assert_ne!(seeded(), seeded());
+    }
+
+    #[test]
+    fn a_forked_child_does_not_repeat_the_lock_ids_of_its_parent() {
+        let parent = LockIds::new("web-3:812");
+        // What fork leaves the child with: the same prefix and counter, in another process.
+        let child = LockIds {
+            label: parent.label.clone(),
+            prefix: parent.prefix.clone(),
+            process: parent.process.wrapping_add(1),
+            next: std::sync::atomic::AtomicU64::new(1),
+        };
+        let ids = [child.next(), parent.next(), child.next(), parent.next()];
+        for (at, id) in ids.iter().enumerate() {
+            assert!(!ids[..at].contains(id), "{ids:?}");
+            assert_eq!(id.label(), "web-3:812");
+        }
+        assert_ne!(ids[0].as_str().rsplit_once('-').unwrap().0, parent.prefix());
     }
 
     #[test]

@@ -126,3 +126,36 @@ async fn a_pushed_grant_that_was_half_a_second_on_its_way_ends_half_a_second_ear
     guard.lost().await;
     assert!(released.elapsed() <= 4 * SECOND);
 }
+
+/// A waiter that was paused for longer than a grant's window re-queues when it resumes; the message about the old
+/// grant arrives after that. No request hangs and no lock id changes.
+#[tokio::test(start_paused = true)]
+async fn a_pushed_grant_that_arrives_after_the_waiter_queued_again_is_not_believed() {
+    for late_ms in [1_200, 2_150, 2_500, 3_500, 5_000, 9_000] {
+        let world = World::new();
+        let theirs = world.locks();
+        let delay_ms = Arc::new(AtomicU64::new(0));
+        let late = LateWakes { inner: world.store.clone(), delay_ms: Arc::clone(&delay_ms) };
+        let (late, faults) = FaultyStore::new(Arc::new(late));
+        let ours = Locks::builder(Backend::lease(late))
+            .clock(Arc::new(VirtualClock::new()))
+            .options(options().expiry(600 * MS).unwrap())
+            .build()
+            .unwrap();
+        let held = theirs.rw_lock("a").write().await.unwrap();
+        let waiter = tokio::spawn(async move { ours.rw_lock("a").write().await.unwrap() });
+        until(|| async { world.records("a").await.iter().any(|record| !record.waiters.is_empty()) }).await;
+        // The waiter is stalled: nothing that it sends arrives and no message reaches it, for longer than the window.
+        delay_ms.store(late_ms, Ordering::SeqCst);
+        faults.next(Verb::Acquire, 1, Fault::none().delay_before(499 * MS));
+        held.release().await.unwrap();
+        let second = theirs.rw_lock("a").write().await.unwrap();
+        for _ in 0..200 {
+            tokio::time::sleep(50 * MS).await;
+            assert!(!waiter.is_finished(), "{late_ms} ms late: two writers");
+            assert!(!second.is_lost());
+        }
+        second.release().await.unwrap();
+        assert!(!waiter.await.unwrap().is_lost());
+    }
+}

@@ -34,7 +34,7 @@ fn claim(id: &str) -> Claim {
 
 /// A claim that waits, each in an inbox named after its lock id.
 fn waiting(id: &str) -> Claim {
-    Claim { waiting: Some(Waiting { inbox: Inbox::new(id), ttl: 60 * SECOND }), ..claim(id) }
+    Claim { waiting: Some(Waiting { inbox: Inbox::new(id), ttl: 60 * SECOND, attempt: 1 }), ..claim(id) }
 }
 
 fn lease(id: &str, token: FencingToken) -> Lease {

@@ -36,7 +36,7 @@ fn claim(id: &str, weight: u32, capacity: u32) -> Claim {
 /// A claim that waits in the inbox `box`.
 fn waiting(id: &str, weight: u32, capacity: u32) -> Claim {
     Claim {
-        waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 60 * SECOND }),
+        waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 60 * SECOND, attempt: 1 }),
         ..claim(id, weight, capacity)
     }
 }

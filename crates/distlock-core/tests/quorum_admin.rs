@@ -12,7 +12,7 @@ use futures_util::{FutureExt, StreamExt};
 use quorum_support::*;
 
 fn waiting(id: &str) -> Claim {
-    Claim { waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 60 * SECOND }), ..claim(id) }
+    Claim { waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 60 * SECOND, attempt: 1 }), ..claim(id) }
 }
 
 fn woken(stream: &mut WakeStream) -> Vec<String> {

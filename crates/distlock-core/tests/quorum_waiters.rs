@@ -10,7 +10,7 @@ use distlock_core::{Kind, Resource, WRITER_WEIGHT};
 use quorum_support::*;
 
 fn waiting(id: &str) -> Claim {
-    Claim { waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 600 * SECOND }), ..claim(id) }
+    Claim { waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 600 * SECOND, attempt: 1 }), ..claim(id) }
 }
 
 fn writer(id: &str) -> Claim {

@@ -253,7 +253,7 @@ impl Known {
                 standing.stand = Stand::Holding;
                 standing.token = number;
                 let after = Duration::from_millis(u64::try_from(after).unwrap_or_default());
-                let grant = PushedGrant { token: token(number), after, window };
+                let grant = PushedGrant { token: token(number), attempt: 0, after, window };
                 Arrival::Tell(Wake::Granted { lock_id: lock_id.clone(), grant })
             }
         }

@@ -126,7 +126,7 @@ fn read_line(line: &str, address: &Address) -> Option<Message> {
             let token = FencingToken::new(next()?);
             let after = Duration::from_millis(next()?);
             let window = Duration::from_millis(next()?);
-            Some(Message::Granted { lock_id, grant: PushedGrant { token, after, window } })
+            Some(Message::Granted { lock_id, grant: PushedGrant { token, attempt: 0, after, window } })
         }
         "R" => Some(Message::AskAgain { lock_id }),
         "N" if rest == "-" => Some(Message::Next { lock_id, next: None }),
@@ -152,6 +152,7 @@ mod tests {
             let granted = read(&format!("{call} G 17 5 2000"), &address);
             let grant = PushedGrant {
                 token: FencingToken::new(17),
+                attempt: 0,
                 after: Duration::from_millis(5),
                 window: Duration::from_secs(2),
             };

@@ -430,7 +430,7 @@ async fn injection_attempts_in_every_name_are_just_names() {
     for evil in EVIL {
         for kind in [Kind::Mutex, Kind::Semaphore] {
             let id = LockId::from_stored(format!("{evil}#1"));
-            let waiting = Some(Waiting { inbox: Inbox::new(evil), ttl: Duration::from_secs(9) });
+            let waiting = Some(Waiting { inbox: Inbox::new(evil), ttl: Duration::from_secs(9), attempt: 1 });
             let held = Claim { waiting, ..claim(kind, evil, id) };
             let granted = store.try_acquire(std::slice::from_ref(&held)).await.unwrap();
             assert!(matches!(granted[..], [Ok(Attempt::Granted { .. })]), "{evil}: {granted:?}");

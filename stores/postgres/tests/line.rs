@@ -36,7 +36,8 @@ fn claim(name: &str, id: &str) -> Claim {
 }
 
 fn waits(name: &str, id: &str) -> Claim {
-    let waiting = Waiting { inbox: Inbox::new(format!("inbox of {id}")), ttl: Duration::from_secs(60) };
+    let waiting =
+        Waiting { inbox: Inbox::new(format!("inbox of {id}")), ttl: Duration::from_secs(60), attempt: 1 };
     Claim { waiting: Some(waiting), ..claim(name, id) }
 }
 

@@ -219,7 +219,7 @@ async fn try_out(store: &RedisStore, ids: &LockIds, kind: Kind) -> Result<()> {
         weight: 1,
         capacity: 1,
         expiry: Duration::from_secs(1),
-        waiting: Some(Waiting { inbox: Inbox::new(ids.prefix()), ttl: Duration::from_secs(1) }),
+        waiting: Some(Waiting { inbox: Inbox::new(ids.prefix()), ttl: Duration::from_secs(1), attempt: 1 }),
         in_turn: false,
     };
     let lease = Lease::of(&claim, FencingToken::new(0));

@@ -29,7 +29,7 @@ fn claim(name: &str, id: LockId) -> Claim {
 }
 
 fn waiting(claim: Claim, inbox: &str) -> Claim {
-    Claim { waiting: Some(Waiting { inbox: Inbox::new(inbox), ttl: EXPIRY }), ..claim }
+    Claim { waiting: Some(Waiting { inbox: Inbox::new(inbox), ttl: EXPIRY, attempt: 1 }), ..claim }
 }
 
 fn token_of(answer: &distlock_core::Result<Attempt>) -> FencingToken {

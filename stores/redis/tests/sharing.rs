@@ -197,7 +197,7 @@ async fn dead_waiters_behind_a_live_one_do_not_pile_up() {
         weight: 1,
         capacity: 1,
         expiry: ms(60_000),
-        waiting: Some(Waiting { inbox: Inbox::new("nowhere"), ttl: ms(ttl) }),
+        waiting: Some(Waiting { inbox: Inbox::new("nowhere"), ttl: ms(ttl), attempt: 1 }),
         in_turn: false,
     };
     for kind in [Kind::Mutex, Kind::Semaphore] {

@@ -74,8 +74,10 @@ struct Acquisition<'a> {
     place: Option<Place>,
     enlisted: Option<Enlisted>,
     neighbour: Option<Neighbour>,
-    /// When the last attempt of this lock id that was answered had been sent.
-    answered: Option<Moment>,
+    /// How many attempts were sent, under whatever lock id: the number of the newest one.
+    attempts: u64,
+    /// The last attempt of this lock id that was answered.
+    answered: Option<Answered>,
     /// The store has answered us, under whatever lock id: we stand in line.
     in_line: bool,
     /// Since when the store cannot be reached.
@@ -84,6 +86,13 @@ struct Acquisition<'a> {
     stale_grants: u32,
     /// The store may have something under our lock id.
     leaves_traces: bool,
+}
+
+/// An attempt that the store answered "busy".
+#[derive(Clone, Copy)]
+struct Answered {
+    number: u64,
+    sent: Moment,
 }
 
 enum Step {
@@ -119,6 +128,7 @@ impl<'a> Acquisition<'a> {
             place,
             enlisted: None,
             neighbour: None,
+            attempts: 0,
             answered: None,
             in_line: false,
             outage: None,
@@ -162,7 +172,7 @@ impl<'a> Acquisition<'a> {
         if pool || !push || self.side.wakeups.is_live() {
             let (_, longest_sleep) = self.ask.options.get_busy_wait_sleep();
             let inbox = self.side.wakeups.inbox().clone();
-            self.claim.waiting = Some(Waiting { inbox, ttl: WAITER_TTL.max(longest_sleep * 3) });
+            self.claim.waiting = Some(Waiting { inbox, ttl: WAITER_TTL.max(longest_sleep * 3), attempt: 0 });
             if push && self.enlisted.is_none() {
                 self.enlisted = Some(self.side.wakeups.enlist(&self.claim.lock_id));
             }
@@ -179,6 +189,10 @@ impl<'a> Acquisition<'a> {
             _ => request,
         };
         self.leaves_traces = true;
+        self.attempts += 1;
+        if let Some(waiting) = &mut self.claim.waiting {
+            waiting.attempt = self.attempts;
+        }
         let submission = self.side.acquire.submit(self.claim.clone());
         let answer = tokio::select! {
             biased;
@@ -193,7 +207,7 @@ impl<'a> Acquisition<'a> {
             Ok(Ok(Attempt::Busy { retry_after })) => {
                 telemetry::busy(&self.claim.resource);
                 self.leaves_traces = self.claim.waiting.is_some();
-                self.answered = Some(sent);
+                self.answered = Some(Answered { number: self.attempts, sent });
                 self.in_line = true;
                 self.outage = None;
                 Ok(Step::Busy { retry_after })
@@ -286,10 +300,14 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// A grant made on release, told by a message that may have been long on its way. The store decided on our
-    /// last attempt at some moment after we sent it, and granted `after` later: that bounds the grant from below.
+    /// A grant made on release, told by a message that may be late. It counts only for the newest attempt that was
+    /// sent: the answer to a later attempt says more than a message about an earlier one. The store decided on that
+    /// attempt at some moment after we sent it, and granted `after` later: that bounds the grant from below.
     fn accept_pushed(&mut self, grant: PushedGrant) -> Result<Option<Arc<Held>>> {
-        let Some(sent) = self.answered else { return Ok(None) };
+        let newest = self.answered.filter(|answered| answered.number == self.attempts);
+        let Some(Answered { sent, .. }) = newest.filter(|answered| answered.number == grant.attempt) else {
+            return Ok(None);
+        };
         let now = self.shared.clock.now();
         let deadline = local_deadline(sent.after(grant.after).min(now), grant.window);
         // With little left, asking again is safer: the store recognises the lock id. A plain lease must ask, since

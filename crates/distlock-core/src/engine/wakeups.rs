@@ -113,6 +113,7 @@ impl Wakeups {
                     bell.ring(Some(grant));
                 }
             }
+            Wake::Broken { .. } => {}
             Wake::Missed => self.ring_all(),
         }
     }

@@ -34,6 +34,11 @@ impl Held {
         self.expires_at > now
     }
 
+    /// Moves the end of the hold, never back: a request that is applied late must not shorten it.
+    fn extend(&mut self, expires_at: Moment) {
+        self.expires_at = self.expires_at.max(expires_at);
+    }
+
     fn left(&self, now: Moment) -> Duration {
         self.expires_at.since(now)
     }

@@ -128,6 +128,8 @@ impl Hints {
             let (node, wake) = heard?;
             match wake {
                 Wake::Missed => return Some(Wake::Missed),
+                // Whether a majority lost it is for the renewal to find out.
+                Wake::Broken { lock_id } => return Some(Wake::Broken { lock_id: as_asked(&lock_id) }),
                 Wake::Retry { lock_id } | Wake::Granted { lock_id, .. } => {
                     if let Some(wake) = self.hear(node, as_asked(&lock_id)) {
                         return Some(wake);

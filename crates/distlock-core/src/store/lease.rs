@@ -90,6 +90,10 @@ pub struct Waiting {
     pub inbox: Inbox,
     /// After this long without another attempt the waiter counts as gone.
     pub ttl: Duration,
+    /// The number of this attempt: it rises with each attempt of a lock id. The wait queue remembers the highest
+    /// number it has seen for a waiter, and a pushed grant repeats it ([`PushedGrant::attempt`]). An attempt that is
+    /// applied after a later one of the same lock id changes nothing in the queue.
+    pub attempt: u64,
 }
 
 /// What came of a claim.
@@ -177,6 +181,12 @@ pub enum Wake {
         /// What it was granted.
         grant: PushedGrant,
     },
+    /// The lock of this holder was broken: the holder should renew now, to find out. A store sends it from
+    /// `break_lock` to the inbox of each holder's lock id ([`LockId::inbox`]), if that has one.
+    Broken {
+        /// Which holder.
+        lock_id: LockId,
+    },
     /// Messages may have been lost (the connection was re-made): every waiter should ask again.
     Missed,
 }
@@ -186,9 +196,11 @@ pub enum Wake {
 pub struct PushedGrant {
     /// The token.
     pub token: FencingToken,
-    /// By the store's clock, the time from its last decision on an attempt of this lock id to the grant. With it
-    /// the waiter, who knows when it sent that attempt, has a safe lower bound for the moment of the grant,
-    /// however late the message comes.
+    /// [`Waiting::attempt`] of the attempt that the store answered last before this grant. The waiter accepts the
+    /// grant only if that is the newest attempt it sent: any other grant may have ended already.
+    pub attempt: u64,
+    /// By the store's clock, the time from its decision on that attempt to the grant. With it the waiter, which knows
+    /// when it sent the attempt, has a safe lower bound for the moment of the grant, however late the message comes.
     pub after: Duration,
     /// How long the grant lasts unless it is renewed: at most [`GRANT_WINDOW`].
     pub window: Duration,

@@ -118,7 +118,7 @@ impl Client {
             weight: if shared || self.plan.kind == Kind::Mutex { 1 } else { WRITER_WEIGHT },
             capacity: if self.plan.kind == Kind::Mutex { 1 } else { WRITER_WEIGHT },
             expiry: self.plan.expiry(),
-            waiting: self.rng.bool().then(|| Waiting { inbox, ttl: self.plan.expiry() }),
+            waiting: self.rng.bool().then(|| Waiting { inbox, ttl: self.plan.expiry(), attempt: 1 }),
             in_turn: false,
         }
     }

@@ -58,7 +58,8 @@ impl BrokenStore {
             Some(Defect::ReaderBesideWriter) if writes => bent_claim.weight = WRITER_WEIGHT - 1,
             Some(Defect::NoQueue) => bent_claim.waiting = None,
             Some(Defect::OneAttemptWaits) => {
-                let waiting = || Waiting { inbox: Inbox::new("nobody"), ttl: Duration::from_secs(60) };
+                let waiting =
+                    || Waiting { inbox: Inbox::new("nobody"), ttl: Duration::from_secs(60), attempt: 1 };
                 bent_claim.waiting.get_or_insert_with(waiting);
             }
             _ => {}
@@ -245,7 +246,10 @@ impl LeaseStore for BrokenStore {
                     static INVENTED: AtomicU64 = AtomicU64::new(1 << 60);
                     let token = FencingToken::new(INVENTED.fetch_add(1, Ordering::SeqCst));
                     let window = Duration::from_secs(2);
-                    Wake::Granted { lock_id, grant: PushedGrant { token, after: Duration::MAX, window } }
+                    Wake::Granted {
+                        lock_id,
+                        grant: PushedGrant { token, attempt: 0, after: Duration::MAX, window },
+                    }
                 }
                 wake => wake,
             })),

@@ -41,7 +41,7 @@ impl Bare {
 
     /// An attempt that waits.
     pub fn waiting(&self, kind: Kind, name: &str, lock_id: LockId, ttl: Duration) -> Claim {
-        let waiting = Some(Waiting { inbox: Inbox::new(self.ids.prefix()), ttl });
+        let waiting = Some(Waiting { inbox: Inbox::new(self.ids.prefix()), ttl, attempt: 1 });
         Claim { lock_id, waiting, ..self.claim(kind, name, 60 * SECOND) }
     }
 

@@ -54,7 +54,8 @@ pub(super) async fn acquire(
     let mut claim = claim.clone();
     claim.expiry = FOR_EVER;
     if !withdraw.is_cancelled() {
-        claim.waiting = Some(Waiting { inbox: Inbox::new(home.seat.channel.as_str()), ttl: FOR_EVER });
+        claim.waiting =
+            Some(Waiting { inbox: Inbox::new(home.seat.channel.as_str()), ttl: FOR_EVER, attempt: 1 });
     }
     let mut granted = home.enlist(&claim.lock_id);
     let outcome = get_in(store, &home, &key, &claim, withdraw, &mut granted).await;

@@ -54,6 +54,7 @@ fn read(payload: &str) -> Option<Wake> {
     let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
     let grant = PushedGrant {
         token: FencingToken::new(number()?),
+        attempt: 0,
         after: Duration::from_micros(number()?),
         window: Duration::from_micros(number()?),
     };

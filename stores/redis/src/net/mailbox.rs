@@ -101,6 +101,7 @@ fn read(message: &[u8]) -> Option<Wake> {
     let (token, after, window) = (number()?, number()?, number()?);
     let grant = PushedGrant {
         token: FencingToken::new(token),
+        attempt: 0,
         after: Duration::from_millis(after),
         window: Duration::from_millis(window),
     };

@@ -34,7 +34,7 @@ impl LockRecord {
     pub(in crate::memory) fn try_acquire(&mut self, claim: &Claim, now: Moment) -> Attempt {
         self.purge(now);
         if let Some(held) = self.holder.as_mut().filter(|held| held.lock_id == claim.lock_id) {
-            held.expires_at = now.after(claim.expiry);
+            held.extend(now.after(claim.expiry));
             self.memory.touch(held.expires_at);
             return Attempt::Granted { token: held.token };
         }
@@ -67,7 +67,7 @@ impl LockRecord {
         let Some(held) = self.holder.as_mut().filter(|held| held.lock_id == lease.lock_id) else {
             return Renewal::NotYours;
         };
-        held.expires_at = now.after(lease.expiry);
+        held.extend(now.after(lease.expiry));
         held.token = held.token.max(lease.token);
         self.memory.raise(held.token);
         self.memory.touch(held.expires_at);

@@ -17,7 +17,9 @@ pub(in crate::memory) struct Queued {
     inbox: Inbox,
     /// The expiry that the claim asked for.
     expiry: Duration,
-    /// When the store last answered an attempt of this lock id.
+    /// The number of the newest attempt of this lock id.
+    attempt: u64,
+    /// When the store answered that attempt.
     last_decision: Moment,
     expires_at: Moment,
 }
@@ -55,7 +57,7 @@ impl PoolRecord {
         });
 
         if let Some(held) = self.holders.iter_mut().find(|held| held.lock_id == claim.lock_id) {
-            held.expires_at = now.after(claim.expiry);
+            held.extend(now.after(claim.expiry));
             self.memory.touch(held.expires_at);
             return Ok(Attempt::Granted { token: held.token });
         }
@@ -80,7 +82,7 @@ impl PoolRecord {
         let held = self.holders.iter_mut().find(|held| held.lock_id == lease.lock_id);
         let renewal = match held {
             Some(held) => {
-                held.expires_at = now.after(lease.expiry);
+                held.extend(now.after(lease.expiry));
                 held.token = held.token.max(lease.token);
                 self.memory.raise(held.token);
                 self.memory.touch(held.expires_at);
@@ -185,7 +187,12 @@ impl PoolRecord {
             let Some(head) = self.queue.pop_front() else { return };
             let window = head.expiry.min(GRANT_WINDOW);
             let held = self.hold(&head.lock_id, head.weight, window, Some(head.inbox.clone()), now);
-            let grant = PushedGrant { token: held.token, after: now.since(head.last_decision), window };
+            let grant = PushedGrant {
+                token: held.token,
+                attempt: head.attempt,
+                after: now.since(head.last_decision),
+                window,
+            };
             wakes.push((head.inbox, Wake::Granted { lock_id: head.lock_id, grant }));
         }
     }
@@ -219,11 +226,14 @@ impl PoolRecord {
             weight: claim.weight,
             inbox: waiting.inbox.clone(),
             expiry: claim.expiry,
+            attempt: waiting.attempt,
             last_decision: now,
             expires_at: now.after(waiting.ttl),
         };
         self.memory.touch(fresh.expires_at);
         match place.and_then(|at| self.queue.get_mut(at)) {
+            // Applied after a later attempt of the same lock id.
+            Some(queued) if queued.attempt > fresh.attempt => {}
             Some(queued) => *queued = fresh,
             None => self.queue.push_back(fresh),
         }

@@ -235,7 +235,7 @@ pub async fn a_withdrawn_claim_is_gone<F: Fixture>(stage: Stage<F>) {
     for kind in kinds(&*one) {
         let holder = claims.claim(kind, "withdrawn");
         granted(&*one, &holder).await;
-        let waiting = Waiting { inbox: distlock_core::store::Inbox::new("protocol"), ttl: LONG };
+        let waiting = Waiting { inbox: distlock_core::store::Inbox::new("protocol"), ttl: LONG, attempt: 1 };
         let waiter = Claim { waiting: Some(waiting), ..claims.claim(kind, "withdrawn") };
         assert!(is_busy(&*other, &waiter).await);
         release(&*other, &lease_of(&waiter, 0)).await;
