@@ -7,6 +7,7 @@ mod keeper;
 mod lane;
 mod lease;
 mod lines;
+mod local_queue;
 mod neighbours;
 mod release;
 mod renewal;
