@@ -5,13 +5,15 @@
 //! A line also knows what the store has said to the one in front: it holds the lock, it was told "busy" a moment ago, or
 //! it has no answer. Only the first two are contention for those behind; the last may be a store that is down.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
 use super::held::Held;
+use super::waiters::Queue;
+pub(super) use super::waiters::Turn;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::resource::Resource;
@@ -19,9 +21,6 @@ use crate::resource::Resource;
 /// For how long the store's last "busy" counts: longer than a waiter takes to ask again, and short enough that a store
 /// which went down since is not mistaken for a lock that is held.
 pub(super) const RECENT: Duration = Duration::from_secs(2);
-/// After this many failed attempts in a row a waiter is told of the outage: one more than a stale connection costs.
-const OUTAGE: u32 = 2;
-const FIRST_SWEEP: usize = 16;
 
 type Waiting = HashMap<Resource, Line>;
 
@@ -37,30 +36,6 @@ struct Line {
     queue: Option<Box<Queue>>,
 }
 
-#[derive(Debug, Default)]
-struct Queue {
-    waiters: VecDeque<Waiter>,
-    /// Attempts that need no more than the store's next answer: they are told with it, and hold up no waiter.
-    once: Vec<oneshot::Sender<Turn>>,
-    /// When the store last said "busy" to the one in front, or to a probe.
-    busy: Option<Moment>,
-    /// The last attempt of the one in front failed.
-    failing: Option<Error>,
-    /// How many attempts failed so far, and how many had when the store last answered.
-    failures: u32,
-    failures_before: u32,
-    /// One of those behind is asking the store itself.
-    probing: bool,
-    sweep_at: usize,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    /// How many attempts had failed when it came.
-    failures: u32,
-    sender: oneshot::Sender<Turn>,
-}
-
 /// The first place in a line. Dropping it lets the next one in.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -68,19 +43,6 @@ pub(crate) struct Place {
     resource: Resource,
     /// Set where the one before us woke another process: it would be unfair to overtake it.
     pub(crate) in_turn: bool,
-}
-
-/// What comes to somebody who stands behind.
-#[derive(Debug)]
-pub(crate) enum Turn {
-    /// The first place.
-    First(Place),
-    /// The store said "busy", or this process holds the lock.
-    Busy,
-    /// The store failed those in front too often.
-    Failed(Error),
-    /// The probe was given up: look again.
-    Again,
 }
 
 /// What entering a line gives.
@@ -194,60 +156,6 @@ impl Lines {
     }
 }
 
-impl Queue {
-    fn wait(&mut self) -> oneshot::Receiver<Turn> {
-        self.sweep();
-        let (sender, receiver) = oneshot::channel();
-        self.waiters.push_back(Waiter { failures: self.failures, sender });
-        receiver
-    }
-
-    fn wait_once(&mut self) -> oneshot::Receiver<Turn> {
-        self.sweep();
-        let (sender, receiver) = oneshot::channel();
-        self.once.push(sender);
-        receiver
-    }
-
-    /// Removes those who left, whenever there are twice as many as were found the last time.
-    fn sweep(&mut self) {
-        if self.waiters.len() + self.once.len() >= self.sweep_at.max(FIRST_SWEEP) {
-            self.waiters.retain(|waiter| !waiter.sender.is_closed());
-            self.once.retain(|sender| !sender.is_closed());
-            self.sweep_at = 2 * (self.waiters.len() + self.once.len());
-        }
-    }
-
-    /// Who gets the first place: waiters in the order in which they came, then attempts.
-    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
-        (self.busy, self.failing) = (None, None);
-        match self.waiters.pop_front() {
-            Some(waiter) => Some(waiter.sender),
-            None => self.once.pop(),
-        }
-    }
-
-    /// The store answered: it said "busy" at a moment, or granted.
-    fn answered(&mut self, busy: Option<Moment>) {
-        (self.busy, self.failing) = (busy, None);
-        self.failures_before = self.failures;
-        for sender in self.once.drain(..) {
-            let _ = sender.send(Turn::Busy);
-        }
-    }
-
-    /// Tells the outage to those who would have been told by now, had they asked themselves.
-    fn tell_outage(&mut self, error: &Error) {
-        for waiter in std::mem::take(&mut self.waiters) {
-            if self.failures.wrapping_sub(waiter.failures.max(self.failures_before)) >= OUTAGE {
-                let _ = waiter.sender.send(Turn::Failed(error.clone()));
-            } else {
-                self.waiters.push_back(waiter);
-            }
-        }
-    }
-}
-
 impl Place {
     /// Stays in the line, of whose place somebody else takes care from now on.
     pub(crate) fn keep(mut self) -> Option<Arc<Lines>> {
@@ -278,10 +186,7 @@ impl Place {
     /// The store failed us, and we try again.
     pub(crate) fn failed(&self, error: &Error) {
         if let Some(lines) = &self.lines {
-            lines.with_queue(&self.resource, |queue| {
-                queue.failures = queue.failures.wrapping_add(1);
-                queue.failing = Some(error.clone());
-            });
+            lines.with_queue(&self.resource, |queue| queue.failed(error));
         }
     }
 
@@ -333,9 +238,7 @@ impl Probe {
         if let Some(lines) = self.lines.take() {
             lines.with_queue(&self.resource, |queue| {
                 queue.probing = false;
-                for sender in queue.once.drain(..) {
-                    let _ = sender.send(turn());
-                }
+                queue.tell_attempts(turn);
             });
         }
     }
@@ -463,7 +366,7 @@ mod tests {
         }
         let all = lines.lock();
         let queue = all.get(&resource).and_then(|line| line.queue.as_ref()).unwrap();
-        assert!(queue.waiters.len() + queue.once.len() <= 2 * FIRST_SWEEP);
+        assert!(queue.len() <= 64, "{}", queue.len());
         drop(kept);
     }
 }

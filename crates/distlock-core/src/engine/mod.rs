@@ -14,6 +14,7 @@ mod renewal;
 mod schedule;
 mod session;
 mod telemetry;
+mod waiters;
 mod wakeups;
 
 use std::fmt;
