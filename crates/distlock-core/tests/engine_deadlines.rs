@@ -42,7 +42,8 @@ async fn a_grant_counts_from_its_sending_and_ends_before_the_store_ends_it() {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_counts_from_its_sending_and_not_from_its_answer() {
     let expiry = 3 * SECOND;
-    for (there, back) in [(0, 0), (300, 0), (0, 300), (200, 250)] {
+    // The last one is longer than a try: its answers come late, and while the next try is in flight.
+    for (there, back) in [(0, 0), (300, 0), (0, 300), (200, 250), (0, 900)] {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
         faults.always(Verb::Renew, Fault::none().delay_before(there * MS).delay_after(back * MS));
@@ -59,6 +60,27 @@ async fn a_renewal_counts_from_its_sending_and_not_from_its_answer() {
                 assert!(now <= exact && now + MS >= exact, "{now:?} instead of {exact:?}");
             }
             left = now;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_store_is_asked_as_often_as_a_fast_one() {
+    for delay in [0, 200, 400] {
+        let world = World::new();
+        let (locks, _clock, faults) = world.process();
+        faults.always(Verb::Renew, Fault::none().delay_after(delay * MS));
+        let _guard = locks.mutex("a").options(options().expiry(3 * SECOND).unwrap()).acquire().await.unwrap();
+        let (mut seen, mut last) = (0, Instant::now());
+        while seen < 10 {
+            tokio::time::sleep(MS).await;
+            let requests = world.store.stats().renew.requests;
+            if requests > seen {
+                // A third of the expiry, and less by up to an eighth of that.
+                let apart = last.elapsed();
+                assert!(apart <= SECOND + 2 * MS && apart >= 850 * MS, "{apart:?} apart, {delay} ms away");
+                (seen, last) = (requests, Instant::now());
+            }
         }
     }
 }
