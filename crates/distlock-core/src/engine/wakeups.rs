@@ -118,8 +118,12 @@ impl Wakeups {
         }
     }
 
+    /// In the order in which they came: lock ids are numbered.
     fn ring_all(&self) {
-        for bell in self.lock().bells.values() {
+        let state = self.lock();
+        let mut bells: Vec<_> = state.bells.iter().collect();
+        bells.sort_unstable_by_key(|(lock_id, _)| (lock_id.as_str().len(), *lock_id));
+        for (_, bell) in bells {
             bell.ring(None);
         }
     }
@@ -156,6 +160,7 @@ impl Wakeups {
                     self.ring_all();
                     loop {
                         tokio::select! {
+                            biased;
                             wake = stream.next() => match wake {
                                 Some(wake) => self.dispatch(wake),
                                 None => break,

@@ -95,7 +95,12 @@ pub struct Request {
 pub struct Checker {
     pub ops: Vec<Op>,
     pub holds: Vec<Hold>,
+    /// The numbers of those that are not over.
+    pub live_ops: Vec<usize>,
+    pub live_holds: Vec<usize>,
     pub requests: Vec<Request>,
+    /// The numbers of those that were faulted.
+    faulted: Vec<usize>,
     /// Stalls of each client, from and until.
     pub stalls: Vec<(usize, Duration, Duration)>,
     pub outages: Vec<(usize, usize, Duration, Duration)>,
@@ -129,6 +134,9 @@ impl Checker {
         Checker {
             ops: Vec::new(),
             holds: Vec::new(),
+            live_ops: Vec::new(),
+            live_holds: Vec::new(),
+            faulted: Vec::new(),
             requests: Vec::new(),
             stalls: Vec::new(),
             outages: Vec::new(),
@@ -161,7 +169,37 @@ impl Checker {
             answered: None,
             faulted,
         });
+        if faulted {
+            self.faulted.push(self.requests.len() - 1);
+        }
         self.requests.len() - 1
+    }
+
+    pub fn faulted(&self) -> impl Iterator<Item = &Request> {
+        self.faulted.iter().map(|number| &self.requests[*number])
+    }
+
+    /// Acquisitions that are not over.
+    pub fn live_ops(&self) -> impl Iterator<Item = &Op> {
+        self.live_ops.iter().map(|number| &self.ops[*number])
+    }
+
+    /// Guards that were not given back.
+    pub fn live_holds(&self) -> impl Iterator<Item = &Hold> {
+        self.live_holds.iter().map(|number| &self.holds[*number])
+    }
+
+    pub fn end_op(&mut self, number: usize, now: Duration, end: End) {
+        self.ops[number].ended = Some((now, end));
+        self.live_ops.retain(|live| *live != number);
+    }
+
+    /// The guard, which is its user's from now on.
+    pub fn end_hold(&mut self, number: usize, now: Duration) -> Option<Guard> {
+        self.live_holds.retain(|live| *live != number);
+        let hold = &mut self.holds[number];
+        hold.ended = Some(now);
+        hold.guard.lock().unwrap().take()
     }
 
     pub fn answered(&mut self, request: usize, now: Duration) {
@@ -174,8 +212,8 @@ impl Checker {
             return None;
         }
         let wanted = |claim: &&Claim| {
-            let ours = |op: &&Op| op.ended.is_none() && Arc::ptr_eq(&op.process, process);
-            self.ops.iter().filter(ours).any(|op| op.resources.contains(&claim.resource))
+            let ours = |op: &&Op| Arc::ptr_eq(&op.process, process);
+            self.live_ops().filter(ours).any(|op| op.resources.contains(&claim.resource))
         };
         let unwanted = claims.iter().find(|claim| !wanted(claim))?;
         Some(format!("{process} sends a claim for {}, which none of its users awaits", unwanted.resource))
@@ -198,7 +236,7 @@ impl Checker {
 
     /// Notes whether a resource is in use now.
     pub fn look(&mut self, world: &World, resource: &Resource) -> bool {
-        let in_use = world.is_in_use(resource);
+        let in_use = self.live_holds().any(|hold| hold.resource == *resource) || world.is_in_use(resource);
         if in_use {
             self.in_use.insert(resource.clone(), world.time());
         }
@@ -207,8 +245,9 @@ impl Checker {
 
     pub fn op_starts(&mut self, world: &World, mut op: Op) -> usize {
         for resource in &op.resources {
-            op.in_use |= world.is_in_use(resource);
+            op.in_use |= self.look(world, resource);
         }
+        self.live_ops.push(self.ops.len());
         self.ops.push(op);
         self.ops.len() - 1
     }
@@ -225,6 +264,7 @@ impl Checker {
         let exempt = hold.exempt;
         let resource = hold.resource.clone();
         self.in_use.insert(resource.clone(), world.time());
+        self.live_holds.push(self.holds.len());
         self.holds.push(hold);
         let earlier = self.tokens.entry(resource.clone()).or_default();
         let problem = earlier.iter().rev().find_map(|other| {
@@ -255,10 +295,12 @@ impl Checker {
 
     /// From now on what is held or asked for may be lost without notice.
     pub fn excuse(&mut self, which: impl Fn(&Resource) -> bool, keeps: impl Fn(&Hold) -> bool) {
-        for hold in self.holds.iter_mut().filter(|hold| hold.ended.is_none() && which(&hold.resource)) {
-            hold.exempt |= !keeps(hold);
+        for number in &self.live_holds {
+            let hold = &mut self.holds[*number];
+            hold.exempt |= which(&hold.resource) && !keeps(hold);
         }
-        for op in self.ops.iter_mut().filter(|op| op.ended.is_none()) {
+        for number in &self.live_ops {
+            let op = &mut self.ops[*number];
             op.exempt |= op.resources.iter().any(&which);
         }
     }
@@ -282,14 +324,13 @@ impl Checker {
         until: Duration,
     ) -> HashSet<usize> {
         let about = |request: &&Request| {
-            request.faulted
-                && request.slot == slot
+            request.slot == slot
                 && verbs.contains(&request.verb)
                 && request.sent <= until
                 && request.answered.is_none_or(|at| at >= from)
                 && (resources.is_empty() || request.resources.iter().any(|r| resources.contains(r)))
         };
-        let mut nodes: HashSet<usize> = self.requests.iter().filter(about).map(|request| request.node).collect();
+        let mut nodes: HashSet<usize> = self.faulted().filter(about).map(|request| request.node).collect();
         nodes.extend(self.outages_of(slot, from, until));
         nodes
     }

@@ -50,7 +50,7 @@ impl Simulation {
         let plan = &world.plan;
         let (pending, leftovers) = {
             let checker = world.check();
-            let pending = checker.ops.iter().filter(|op| op.ended.is_none()).count() as u32;
+            let pending = checker.live_ops.len() as u32;
             let gone = !checker.gone.is_empty() || checker.orphans_until > now;
             (pending, gone.then(|| self.longest_leftover() * 2 + Duration::from_secs(2) * checker.gone.len() as u32))
         };
@@ -62,9 +62,9 @@ impl Simulation {
         loop {
             let waiting = {
                 let checker = world.check();
-                let op = checker.ops.iter().position(|op| op.ended.is_none());
-                let held = checker.holds.iter().any(|hold| hold.ended.is_none() && hold.process.works());
-                op.map(|op| (op, checker.ops[op].clone())).or(held.then(|| (usize::MAX, checker.ops[0].clone())))
+                let op = checker.live_ops.first().copied();
+                let held = checker.live_holds().find(|hold| hold.process.works()).map(|hold| hold.op);
+                op.or(held).map(|number| (op.unwrap_or(usize::MAX), checker.ops[number].clone()))
             };
             let Some((number, op)) = waiting else { break };
             if world.is_over() {
@@ -104,7 +104,7 @@ impl Simulation {
         let world = Arc::clone(&self.world);
         let until = {
             let checker = world.check();
-            let theirs = checker.holds.iter().filter(|hold| hold.ended.is_none() && hold.process.ended.load(SeqCst));
+            let theirs = checker.live_holds().filter(|hold| hold.process.ended.load(SeqCst));
             let ends = theirs.map(|hold| hold.told + checker.ops[hold.op].choice.options.get_expiry() * 2);
             ends.max().map(|end| end + Duration::from_millis(2_100))
         };

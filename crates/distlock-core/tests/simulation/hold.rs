@@ -65,9 +65,8 @@ impl User {
             let now = self.world.time();
             let op = checker.holds[number].op;
             let options = checker.ops[op].choice.options.clone();
-            let hold = &mut checker.holds[number];
-            hold.ended = Some(now);
-            (hold.guard.lock().unwrap().take(), hold.resource.clone(), options)
+            let resource = checker.holds[number].resource.clone();
+            (checker.end_hold(number, now), resource, options)
         };
         let Some(guard) = guard else { return };
         let half_way = self.rng.u32(0..100) < self.world.plan.drops;

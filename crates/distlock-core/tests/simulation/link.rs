@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::check::Verb;
 use crate::plan::Outage;
+use crate::rules;
 use crate::world::{Process, World, shown};
 
 /// What becomes of one request.
@@ -166,12 +167,15 @@ impl Link {
         let (world, process, node) = (Arc::clone(&self.world), Arc::clone(&self.process), self.node);
         let passage = self.passage();
         let number = world.check().sent(&process, node, &request, world.time(), passage.faulted);
-        let Asked { verb, what, claims, .. } = request;
-        let name = format!("{process} → s{node} #{number} {verb:?}");
-        world.note(|| format!("{name} {what}{}", shown_passage(&passage)));
+        let Asked { verb, claims, leases, .. } = request;
+        let name = format!("{process} #{number} {verb:?}");
+        world.note(|| {
+            let what = if verb == Verb::Acquire { shown_claims(&claims) } else { shown_leases(&leases) };
+            format!("{name} {what} → s{node}{}", shown_passage(&passage))
+        });
         let unsent = world.check().unwanted(&process, verb, &claims);
         if let Some(text) = unsent {
-            world.violated("a claim is sent that nobody awaits", text);
+            world.violated(rules::UNWANTED, text);
         }
         if passage.fate == Fate::PanicBefore {
             std::panic::resume_unwind(Box::new("a driver that panics"));
@@ -284,9 +288,9 @@ impl Link {
 /// What a request is about.
 pub struct Asked {
     pub verb: Verb,
-    pub what: String,
     pub resources: Vec<Resource>,
     pub claims: Arc<Vec<Claim>>,
+    pub leases: Arc<Vec<Lease>>,
 }
 
 fn shown_claims(claims: &[Claim]) -> String {
@@ -357,7 +361,7 @@ impl LeaseStore for Link {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
         let all = Arc::new(claims.to_vec());
         let resources = claims.iter().map(|claim| claim.resource.clone()).collect();
-        let asked = Asked { verb: Verb::Acquire, what: shown_claims(claims), resources, claims: Arc::clone(&all) };
+        let asked = Asked { verb: Verb::Acquire, resources, claims: Arc::clone(&all), leases: Arc::default() };
         let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Attempt>> {
             let all = Arc::clone(&all);
             Box::pin(async move { store.try_acquire(&all).await })
@@ -366,22 +370,22 @@ impl LeaseStore for Link {
     }
 
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
-        let all = leases.to_vec();
+        let all = Arc::new(leases.to_vec());
         let resources = leases.iter().map(|lease| lease.resource.clone()).collect();
-        let asked = Asked { verb: Verb::Renew, what: shown_leases(leases), resources, claims: Arc::default() };
+        let asked = Asked { verb: Verb::Renew, resources, claims: Arc::default(), leases: Arc::clone(&all) };
         let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Renewal>> {
-            let all = all.clone();
+            let all = Arc::clone(&all);
             Box::pin(async move { store.renew(&all).await })
         };
         self.call(asked, call).await
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
-        let all = leases.to_vec();
+        let all = Arc::new(leases.to_vec());
         let resources = leases.iter().map(|lease| lease.resource.clone()).collect();
-        let asked = Asked { verb: Verb::Release, what: shown_leases(leases), resources, claims: Arc::default() };
+        let asked = Asked { verb: Verb::Release, resources, claims: Arc::default(), leases: Arc::clone(&all) };
         let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Released>> {
-            let all = all.clone();
+            let all = Arc::clone(&all);
             Box::pin(async move { store.release(&all).await })
         };
         self.call(asked, call).await

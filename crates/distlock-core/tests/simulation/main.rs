@@ -29,7 +29,7 @@ fn number(variable: &str) -> Option<u64> {
 fn mode() -> Mode {
     let defect = std::env::var("DISTLOCK_DEFECT").ok();
     let defect = defect.map(|name| *Defect::ALL.iter().find(|defect| format!("{defect:?}") == name).unwrap());
-    Mode { defect, no_panics: std::env::var("DISTLOCK_NO_PANICS").is_ok() }
+    Mode { defect, no_panics: std::env::var("DISTLOCK_NO_PANICS").is_ok(), only: rules::named(std::env::var("DISTLOCK_RULE").ok()) }
 }
 
 fn replay_command(seed: u64) -> String {
@@ -46,6 +46,21 @@ fn replay() {
     assert!(outcome.violation.is_none(), "seed {seed}: {:?}", outcome.violation);
 }
 
+/// The same seed gives the same run, to the last message.
+#[test]
+fn a_seed_gives_the_same_run_every_time() {
+    let first = number("DISTLOCK_FIRST").unwrap_or(0);
+    for seed in first..first + number("DISTLOCK_COUNT").unwrap_or(20) {
+        let (one, two) = (run(seed, mode(), true), run(seed, mode(), true));
+        let differ = one.trace.iter().zip(&two.trace).position(|(one, two)| one != two);
+        if let Some(at) = differ {
+            let from = at.saturating_sub(5);
+            panic!("seed {seed}, line {at}:\n{:#?}\n{:#?}", &one.trace[from..=at], &two.trace[from..=at]);
+        }
+        assert_eq!(one.trace.len(), two.trace.len(), "seed {seed}");
+    }
+}
+
 /// Many seeds, every failure counted by its rule: for whoever works on the simulation.
 #[test]
 fn survey() {
@@ -57,6 +72,9 @@ fn survey() {
         let outcome = run(seed, mode(), false);
         grants += outcome.grants;
         steps += outcome.steps;
+        if number("DISTLOCK_SLOW").is_some_and(|most| most < outcome.steps) {
+            println!("{seed}: {} steps, {} grants", outcome.steps, outcome.grants);
+        }
         if let Some(violation) = outcome.violation {
             let seeds = failed.entry(violation.rule).or_default();
             if seeds.len() < 6 {

@@ -16,6 +16,8 @@ pub struct Mode {
     pub defect: Option<Defect>,
     /// Leaves driver panics out.
     pub no_panics: bool,
+    /// Holds runs against this rule alone.
+    pub only: Option<&'static str>,
 }
 
 /// How likely each fault of one request is, in thousandths.
@@ -118,9 +120,9 @@ impl Plan {
         let quorum = mode.defect.is_none() && rng.u32(0..4) == 0;
         let nodes = if !quorum { 1 } else { *rng.choice(&[3, 3, 5]).unwrap() };
         let calm = rng.u32(0..8) == 0;
-        let crowded = rng.u32(0..4) == 0;
-        let clients = if crowded { rng.usize(1..=2) } else { rng.usize(2..=5) };
-        let tasks = if crowded { rng.usize(4..=9) } else { rng.usize(1..=3) };
+        let crowded = !quorum && rng.u32(0..4) == 0;
+        let clients = if crowded { rng.usize(1..=2) } else { rng.usize(2..=if quorum { 3 } else { 5 }) };
+        let tasks = if crowded { rng.usize(4..=9) } else { rng.usize(1..=if quorum { 2 } else { 3 }) };
         let request_timeout = Duration::from_millis(*rng.choice(&[200, 500, 1000, 2000, 5000]).unwrap());
         let choices = (0..rng.usize(1..=3)).map(|_| choice(rng, request_timeout)).collect();
         let kinds = if quorum {
@@ -144,7 +146,7 @@ impl Plan {
             kinds,
             private: *rng.choice(&[0, 0, 10, 30, 60]).unwrap(),
             length,
-            latency: *rng.choice(&[0, 1, 2, 5, 20]).unwrap(),
+            latency: if quorum { *rng.choice(&[5, 10, 20]).unwrap() } else { *rng.choice(&[0, 1, 2, 5, 20]).unwrap() },
             pause: *rng.choice(&[5, 50, 300, 1000]).unwrap(),
             hold: *rng.choice(&[1, 30, 300, 2500]).unwrap(),
             choices,

@@ -27,12 +27,21 @@ pub const PANIC: &str = "a panic is contained";
 pub const ENGINE: &str = "the engine lives";
 pub const RUNTIME: &str = "the end of a runtime is told";
 
+pub const UNWANTED: &str = "a claim is sent that nobody awaits";
+
+pub fn named(name: Option<String>) -> Option<&'static str> {
+    let all = [
+        EXCLUSION, TOKENS, NOT_TOLD, HEALTHY, LIVENESS, LEAK, BUSY, FAILED, PANIC, ENGINE, RUNTIME, UNWANTED,
+    ];
+    name.map(|name| *all.iter().find(|rule| **rule == name).unwrap())
+}
+
 /// No guards that say that they are held exceed the capacity.
 pub fn exclusion(world: &World, resource: &Resource) {
     let checker = world.check();
     let now = world.time();
     let live: Vec<_> =
-        checker.holds.iter().filter(|hold| hold.ended.is_none() && hold.resource == *resource).collect();
+        checker.live_holds().filter(|hold| hold.resource == *resource).collect();
     if live.len() < 2 {
         return;
     }
@@ -71,12 +80,11 @@ pub fn exclusion(world: &World, resource: &Resource) {
 pub fn op_ended(world: &Arc<World>, number: usize, end: End) {
     let now = world.time();
     let mut checker = world.check();
-    let op = &mut checker.ops[number];
-    if op.ended.is_some() {
+    if checker.ops[number].ended.is_some() {
         return;
     }
-    op.ended = Some((now, end.clone()));
-    let op = op.clone();
+    checker.end_op(number, now, end.clone());
+    let op = checker.ops[number].clone();
     let problem = match &end {
         End::Panicked => Some((PANIC, "the panic of a driver reached the caller".to_owned())),
         End::Busy => busy(world, &mut checker, &op, now).or_else(|| slow(world, &checker, &op, now)),
@@ -185,11 +193,9 @@ pub fn lost(world: &World, number: usize, reason: &LossReason) {
             LossReason::Expired { .. } => {
                 let plain = !op.choice.options.extends();
                 let troubles = checker
-                    .requests
-                    .iter()
+                    .faulted()
                     .filter(|request| {
                         request.slot == slot
-                            && request.faulted
                             && (request.verb == Verb::Renew || request.resources.contains(&hold.resource))
                             && request.sent <= now
                             && request.answered.is_none_or(|at| at >= window)
@@ -213,9 +219,9 @@ pub fn lost(world: &World, number: usize, reason: &LossReason) {
 pub fn handed_over(world: &World, resource: &Resource, released: Duration) {
     let checker = world.check();
     let waits = |op: &&Op| {
-        op.ended.is_none() && op.resources == [resource.clone()] && op.started + Duration::from_millis(200) < released
+        op.resources == [resource.clone()] && op.started + Duration::from_millis(200) < released
     };
-    let waiting = checker.ops.iter().find(waits).cloned();
+    let waiting = checker.live_ops().find(waits).cloned();
     let taken = checker.holds.iter().any(|hold| {
         hold.resource == *resource && hold.ended.is_none_or(|ended| ended > released)
     });
@@ -230,8 +236,8 @@ pub fn handed_over(world: &World, resource: &Resource, released: Duration) {
 pub fn ended_runtimes(world: &World) {
     let checker = world.check();
     let now = world.time();
-    let late = checker.holds.iter().find(|hold| {
-        let ended = hold.ended.is_none() && hold.process.ended.load(SeqCst) && !hold.process.is_dead();
+    let late = checker.live_holds().find(|hold| {
+        let ended = hold.process.ended.load(SeqCst) && !hold.process.is_dead();
         let expiry = checker.ops[hold.op].choice.options.get_expiry();
         ended && now > hold.told + expiry * 2 + Duration::from_secs(2) && !hold.signal.is_cancelled()
     });

@@ -9,7 +9,7 @@ use distlock_core::{Kind, Locks, Options, Resource};
 use fastrand::Rng;
 use futures_util::FutureExt;
 
-use crate::check::End;
+use crate::check::{Checker, End, Op};
 use crate::client::{User, backend};
 use crate::link::Link;
 use crate::plan::{Happening, Mode, Plan};
@@ -54,7 +54,7 @@ pub fn run(seed: u64, mode: Mode, keep_trace: bool) -> Outcome {
     fastrand::seed(seed);
     let plan = Plan::draw(seed, mode);
     let stage = Stage::new();
-    let world = World::new(seed, plan.clone(), stage.handle(), Trace::new(keep_trace));
+    let world = World::new(seed, plan.clone(), stage.handle(), Trace::new(keep_trace, mode.only));
     world.note(|| format!("{plan:?}"));
     let rng = Rng::with_seed(seed ^ 0xc11e47);
     let mut simulation = Simulation {
@@ -278,7 +278,7 @@ impl Simulation {
         // The very first look at its guards, before any of its tasks ran.
         let ours: Vec<Resource> = {
             let checker = world.check();
-            let live = checker.holds.iter().filter(|hold| hold.ended.is_none() && Arc::ptr_eq(&hold.process, &client.process));
+            let live = checker.live_holds().filter(|hold| Arc::ptr_eq(&hold.process, &client.process));
             live.map(|hold| hold.resource.clone()).collect()
         };
         for resource in &ours {
@@ -306,7 +306,7 @@ impl Simulation {
         }
         drop(self.clients[at].runtime.take());
         self.clients[at].locks = None;
-        self.vanish(|op_process, guest| Arc::ptr_eq(op_process, &process) && (killed || !guest), killed);
+        self.vanish(|op| Arc::ptr_eq(&op.process, &process) && (killed || !op.guest), killed);
         process.stalled.store(false, SeqCst);
         process.resumed.notify_waiters();
         self.world.main_work.store(true, SeqCst);
@@ -314,39 +314,25 @@ impl Simulation {
     }
 
     /// Acquisitions that are gone with their runtime; with the whole process, their guards too.
-    fn vanish(&self, which: impl Fn(&Arc<Process>, bool) -> bool, guards_too: bool) {
+    fn vanish(&self, which: impl Fn(&Op) -> bool, guards_too: bool) {
         let now = self.world.time();
-        let mut gone = Vec::new();
         let mut checker = self.world.check();
-        for op in checker.ops.iter_mut().filter(|op| op.ended.is_none() && which(&op.process, op.guest)) {
-            op.ended = Some((now, End::Vanished));
+        let mine = |checker: &Checker, op: usize| which(&checker.ops[op]);
+        for op in checker.live_ops.clone().into_iter().filter(|op| mine(&checker, *op)).collect::<Vec<_>>() {
+            checker.end_op(op, now, End::Vanished);
         }
-        let owned: Vec<bool> = checker.ops.iter().map(|op| which(&op.process, op.guest)).collect();
-        for hold in checker.holds.iter_mut().filter(|hold| hold.ended.is_none() && owned[hold.op] && guards_too) {
-            hold.ended = Some(now);
-            gone.push(hold.guard.lock().unwrap().take());
-        }
+        let holds = checker.live_holds.clone().into_iter().filter(|hold| mine(&checker, checker.holds[*hold].op));
+        let holds: Vec<usize> = holds.filter(|_| guards_too).collect();
+        let guards: Vec<_> = holds.into_iter().map(|hold| checker.end_hold(hold, now)).collect();
         drop(checker);
-        drop(gone);
+        drop(guards);
     }
 
     pub(crate) fn end_visit(&mut self) {
         if self.visitor.take().is_none() {
             return;
         }
-        let now = self.world.time();
-        let mut dropped = Vec::new();
-        let mut checker = self.world.check();
-        for op in checker.ops.iter_mut().filter(|op| op.ended.is_none() && op.visitor) {
-            op.ended = Some((now, End::Vanished));
-        }
-        let visitors: Vec<bool> = checker.ops.iter().map(|op| op.visitor).collect();
-        for hold in checker.holds.iter_mut().filter(|hold| hold.ended.is_none() && visitors[hold.op]) {
-            hold.ended = Some(now);
-            dropped.push(hold.guard.lock().unwrap().take());
-        }
-        drop(checker);
-        drop(dropped);
+        self.vanish(|op| op.visitor, true);
         self.clients.iter().for_each(|client| client.process.mail.store(true, SeqCst));
         self.world.main_work.store(true, SeqCst);
     }

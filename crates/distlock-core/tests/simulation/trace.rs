@@ -12,13 +12,14 @@ pub struct Violation {
 #[derive(Debug, Default)]
 pub struct Trace {
     keep: bool,
+    only: Option<&'static str>,
     pub lines: Vec<String>,
     pub violation: Option<Violation>,
 }
 
 impl Trace {
-    pub fn new(keep: bool) -> Self {
-        Trace { keep, ..Trace::default() }
+    pub fn new(keep: bool, only: Option<&'static str>) -> Self {
+        Trace { keep, only, ..Trace::default() }
     }
 
     pub fn is_kept(&self) -> bool {
@@ -31,7 +32,7 @@ impl Trace {
 
     /// The first violation counts: what follows may be its consequence.
     pub fn violated(&mut self, at: Duration, rule: &'static str, text: String) {
-        if self.violation.is_none() {
+        if self.violation.is_none() && self.only.is_none_or(|only| only == rule) {
             if self.keep {
                 self.line(at, &format!("VIOLATION {rule}: {text}"));
             }
