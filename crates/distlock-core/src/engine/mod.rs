@@ -1,18 +1,21 @@
 //! The engine: everything that is the same on every store, once. It waits, coalesces, renews, notices loss,
 //! releases in the background and tells about it. One task for each [`Locks`](crate::Locks), however many locks.
 
+mod contain;
 mod desk;
 mod held;
 mod keeper;
 mod lane;
 mod lease;
 mod lines;
+mod lone;
 mod neighbours;
 mod release;
 mod renewal;
 mod schedule;
 mod session;
 mod telemetry;
+mod verbs;
 mod wakeups;
 
 use std::fmt;
