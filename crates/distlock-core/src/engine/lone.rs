@@ -168,8 +168,11 @@ impl<V: Verb> Future for Submission<V> {
             }
             Way::Queued(answer) => Pin::new(answer).poll(context).map(|answer| {
                 answer.unwrap_or_else(|_| {
-                    Err(Error::new(ErrorKind::ShutDown, "the engine stopped before the store answered")
-                        .with_unknown_outcome())
+                    let what =
+                        "the runtime that these locks were connected on ended before the store answered";
+                    Err(Error::new(ErrorKind::ShutDown, what)
+                        .with_unknown_outcome()
+                        .advise("connect again on the runtime that is in use"))
                 })
             }),
         }
