@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
@@ -36,6 +37,9 @@ pub(crate) struct Desk {
     closed: AtomicBool,
     /// The task that read the mail is gone, and its runtime with it.
     dead: CancellationToken,
+    /// The same for threads that wait without a runtime.
+    ended: Mutex<bool>,
+    end: Condvar,
 }
 
 impl Desk {
@@ -84,15 +88,24 @@ impl Desk {
         self.closed.load(Ordering::SeqCst)
     }
 
+    /// From now on nothing is driven, and what is posted is dropped.
     pub(crate) fn die(&self) {
         self.dead.cancel();
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.end.notify_all();
+    }
+
+    /// Drops what was posted before the end.
+    pub(crate) fn empty(&self) {
         let left = self.take();
         drop(left);
     }
 
-    /// Resolves when the task is gone.
-    pub(crate) async fn ended(&self) {
-        self.dead.cancelled().await;
+    /// Blocks the thread until the task is gone, this long at most.
+    pub(crate) fn wait_for_end(&self, limit: Duration) {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.end.wait_timeout_while(ended, limit, |ended| !*ended);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(crate) fn is_dead(&self) -> bool {

@@ -58,8 +58,8 @@ pub(super) async fn stand_in_line(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -
     telemetry::waiting(&ask.resource, None);
     tokio::select! {
         biased;
-        place = receiver => Ok(Some(place.map_err(|_| shared.stopped())?)),
         () = shared.closing.cancelled() => Err(shared.stopped()),
+        place = receiver => Ok(Some(place.map_err(|_| shared.stopped())?)),
         () = sleep_until(&*shared.clock, wait.limit()) => Ok(None),
     }
 }

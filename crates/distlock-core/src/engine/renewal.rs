@@ -7,8 +7,9 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument;
 
+use super::contain::contained;
 use super::held::Held;
-use super::schedule::renewal_due;
+use super::schedule::{OffSchedule, renewal_due};
 use super::{LeaseSide, Shared, release, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind};
@@ -31,6 +32,7 @@ pub(super) fn begin_due(
         chunk.push(first);
         chunk.extend(due.by_ref().take(most - 1));
         let span = telemetry::extend_span(chunk.len(), &shared.store_name);
+        let chunk = OffSchedule::new(shared, chunk);
         work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
     }
 }
@@ -51,7 +53,7 @@ fn is_to_be_extended(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
 fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch<Renewal>> {
     let store = Arc::clone(&side.store);
     let leases: Vec<Lease> = chunk.iter().map(|held| held.lease.clone()).collect();
-    Box::pin(async move { store.renew(&leases).await })
+    Box::pin(async move { contained(&*store, "extend", async { store.renew(&leases).await }).await })
 }
 
 /// How soon a failed renewal is tried again: often enough for several tries before the deadline.
@@ -59,7 +61,7 @@ fn retry_after(held: &Held) -> Duration {
     (held.lease.expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1))
 }
 
-async fn renew_chunk(shared: Arc<Shared>, chunk: Vec<Arc<Held>>) {
+async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
     let Some(side) = &shared.lease else { return };
     // While the request is out these holds are not on the schedule, so it may not take longer than the first
     // of their deadlines.
@@ -78,13 +80,14 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: Vec<Arc<Held>>) {
         biased;
         answers = &mut call => {
             drop(turn);
-            apply(&shared, sent, chunk, answers);
+            apply(&shared, sent, chunk.take(), answers);
         }
         () = sleep_until(&*shared.clock, limit) => {
             let error = Error::new(ErrorKind::Unavailable, format!("no answer within {:?}", limit.since(sent)))
                 .doing("extend")
                 .on(Arc::clone(&shared.store_name))
                 .with_unknown_outcome();
+            let chunk = chunk.take();
             apply(&shared, sent, chunk.clone(), Err(error));
             // A late answer still counts for what is not lost by then.
             let late = Arc::clone(&shared);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::sync::Notify;
 
+use super::contain::contained;
 use super::desk::{Desk, Mail};
 use super::telemetry;
 use crate::resource::LockId;
@@ -153,7 +154,7 @@ impl Wakeups {
         let mut mark = LiveMark(Some(Arc::clone(&self)));
         let mut retry = FIRST_RETRY;
         loop {
-            match store.subscribe(&self.inbox).await {
+            match contained(&*store, "subscribe", async { store.subscribe(&self.inbox).await }).await {
                 Ok(mut stream) => {
                     retry = FIRST_RETRY;
                     self.live.store(true, Ordering::SeqCst);
@@ -161,9 +162,13 @@ impl Wakeups {
                     loop {
                         tokio::select! {
                             biased;
-                            wake = stream.next() => match wake {
-                                Some(wake) => self.dispatch(wake),
-                                None => break,
+                            wake = contained(&*store, "listen", async { Ok(stream.next().await) }) => match wake {
+                                Ok(Some(wake)) => self.dispatch(wake),
+                                Ok(None) => break,
+                                Err(error) => {
+                                    telemetry::failed("listen", &error);
+                                    break;
+                                }
                             },
                             () = self.idle() => if self.close_if_idle() {
                                 mark.0 = None;
