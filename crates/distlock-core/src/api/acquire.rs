@@ -29,6 +29,7 @@ impl Target {
     fn check(&self) -> Result<Resource> {
         let resource =
             Resource::new(self.kind, Arc::clone(&self.name)).map_err(|error| error.doing("acquire"))?;
+        self.options.check().map_err(|error| error.doing("acquire").about(&resource))?;
         if self.kind == Kind::Semaphore {
             let problem = if self.capacity == 0 || self.capacity > crate::resource::MAX_PERMITS {
                 Some(format!(

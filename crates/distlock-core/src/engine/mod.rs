@@ -8,6 +8,7 @@ mod keeper;
 mod lane;
 mod lease;
 mod lines;
+mod local_queue;
 mod lone;
 mod neighbours;
 mod release;
@@ -16,6 +17,7 @@ mod schedule;
 mod session;
 mod telemetry;
 mod verbs;
+mod waiters;
 mod wakeups;
 
 use std::fmt;

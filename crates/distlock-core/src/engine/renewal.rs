@@ -57,8 +57,15 @@ fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch
 }
 
 /// How soon a failed renewal is tried again: often enough for several tries before the deadline.
-fn retry_after(held: &Held) -> Duration {
-    (held.lease.expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1))
+fn retry_after(held: &Held, now: Moment) -> Duration {
+    let pause = (held.lease.expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1));
+    pause.min((held.deadline().since(now) / 4).max(Duration::from_millis(2)))
+}
+
+/// How long one try may take: a share of the time left, so that two more fit in if it hangs, but not ever less, or a slow
+/// store would be sent more and more of them. Its answer counts also if it comes later than this.
+fn try_limit(left: Duration, expiry: Duration) -> Duration {
+    (left / 3).max(expiry / 10)
 }
 
 async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
@@ -68,14 +75,18 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
     let deadline = chunk.iter().map(|held| held.deadline()).fold(Moment::NEVER, Moment::min);
     // Requests for everything that is held, all at once, would take more memory than the holds themselves. A store that
     // is slow to answer is asked all the same: what waits for it together is lost later than what waits by turns.
-    let wait = chunk.iter().map(|held| retry_after(held)).fold(Duration::MAX, Duration::min);
-    let wait = wait.min(deadline.since(shared.clock.now()) / 4);
+    let now = shared.clock.now();
+    let wait = chunk.iter().map(|held| retry_after(held, now)).fold(Duration::MAX, Duration::min);
     let turn = tokio::time::timeout(wait, side.renewing.acquire()).await;
     let sent = shared.clock.now();
     let mut call = begin_call(side, &chunk);
     let patience =
         chunk.iter().map(|held| held.options.get_request_timeout()).fold(Duration::MAX, Duration::min);
-    let limit = sent.after(patience).min(deadline);
+    let expiries = || chunk.iter().map(|held| held.lease.expiry);
+    let one_try = try_limit(deadline.since(sent), expiries().fold(Duration::MAX, Duration::min));
+    let limit = sent.after(patience.min(one_try)).min(deadline);
+    // After this an answer extends nothing.
+    let useful = sent.after(expiries().fold(Duration::ZERO, Duration::max));
     tokio::select! {
         biased;
         answers = &mut call => {
@@ -86,21 +97,31 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
             let error = Error::new(ErrorKind::Unavailable, format!("no answer within {:?}", limit.since(sent)))
                 .doing("extend")
                 .on(Arc::clone(&shared.store_name))
-                .with_unknown_outcome();
+                .with_unknown_outcome()
+                .with_request_under_way();
             let chunk = chunk.take();
             apply(&shared, sent, chunk.clone(), Err(error));
             // A late answer still counts for what is not lost by then.
             let late = Arc::clone(&shared);
             shared.desk.post(super::Mail::Background(Box::pin(async move {
-                if let Ok(answers) = call.await {
-                    let now = late.clock.now();
-                    for (held, answer) in chunk.iter().zip(answers) {
-                        if matches!(answer, Ok(Renewal::Extended)) {
-                            held.extended(sent, now);
-                        }
-                    }
+                tokio::select! {
+                    biased;
+                    answers = call => apply_late(&late, sent, &chunk, answers),
+                    () = sleep_until(&*late.clock, useful) => {}
                 }
             })));
+        }
+    }
+}
+
+/// The answer to a try that was given up. What is to be done next is on the schedule already.
+fn apply_late(shared: &Shared, sent: Moment, chunk: &[Arc<Held>], answers: Batch<Renewal>) {
+    let now = shared.clock.now();
+    for (held, answer) in chunk.iter().zip(answers.unwrap_or_default()) {
+        match answer {
+            Ok(Renewal::Extended) => held.extended(sent, now),
+            Ok(Renewal::NotYours) if held.is_held() => held.lose(LossReason::NotYours),
+            Ok(Renewal::NotYours) | Err(_) => {}
         }
     }
 }
@@ -133,7 +154,8 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
         let due = match answer {
             Ok(Renewal::Extended) => {
                 held.extended(sent, now);
-                held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(now, cadence))
+                // From the sending, as the deadline: an answer that took long leaves less time.
+                held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(sent, cadence).max(now))
             }
             Ok(Renewal::NotYours) => {
                 held.lose(LossReason::NotYours);
@@ -141,7 +163,8 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
             }
             Err(error) => {
                 held.note_error(&error);
-                now.after(retry_after(&held))
+                // One that hung has waited long enough.
+                if error.is_request_under_way() { now } else { now.after(retry_after(&held, now)) }
             }
         };
         if held.loss_at(now).is_none() && held.is_held() {

@@ -239,14 +239,8 @@ mod tests {
             capacity: 1,
         };
         let (deadline, granted_at) = (Moment::NEVER, Moment::from_nanos(0));
-        Arc::new(Held::new(Grant {
-            lease,
-            deadline,
-            granted_at,
-            options: Arc::default(),
-            session: None,
-            place: None,
-        }))
+        let (options, session, place) = (Arc::default(), None, None);
+        Held::share(Grant { lease, deadline, granted_at, options, session, place })
     }
 
     #[test]

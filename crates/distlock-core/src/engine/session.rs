@@ -10,7 +10,8 @@ use super::contain::contained;
 use super::desk::Mail;
 use super::held::{Grant, Held};
 use super::lane::{AcquireVerb, silent};
-use super::{Ask, Shared, Wait, lease};
+use super::local_queue::{Answers, Standing, stand_in_line};
+use super::{Ask, Shared, Wait};
 use crate::clock::sleep_until;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, RecordKind};
@@ -22,13 +23,15 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
     let Backend::Session(store) = &shared.backend else {
         return Err(Error::new(ErrorKind::Internal, "a session store was expected"));
     };
-    let place = match ask.resource.kind().record() {
-        RecordKind::Pool => None,
-        RecordKind::Lock => match lease::stand_in_line(shared, ask, wait).await? {
-            Some(place) => Some(place),
-            None => return Ok(None),
+    let (place, probe) = match ask.resource.kind().record() {
+        RecordKind::Pool => (None, None),
+        RecordKind::Lock => match stand_in_line(shared, ask, wait, Answers::Store).await? {
+            Standing::First(place) => (Some(place), None),
+            Standing::Probe { probe, .. } => (None, Some(probe)),
+            Standing::Busy => return Ok(None),
         },
     };
+    let wait = if probe.is_some() { Wait::Once } else { wait };
     let claim = Claim {
         resource: ask.resource.clone(),
         lock_id: shared.ids.next(),
@@ -60,16 +63,21 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
     };
     shared.desk.post(Mail::Work(Box::pin(call)));
     let received = Received { shared, claim, answer: Some(answer) };
-    let hold = received.wait(wait, &withdraw, ask.options.get_request_timeout()).await?;
-    let Some((claim, hold)) = hold else { return Ok(None) };
-    let held = Arc::new(Held::new(Grant {
+    let hold = received.wait(wait, &withdraw, ask.options.get_request_timeout()).await;
+    match (probe, &hold) {
+        (Some(probe), Ok(_)) => probe.answered(shared.clock.now()),
+        (Some(probe), Err(error)) => probe.failed(error),
+        (None, _) => {}
+    }
+    let Some((claim, hold)) = hold? else { return Ok(None) };
+    let held = Held::share(Grant {
         lease: Lease::of(&claim, hold.token),
         deadline: hold.session.deadline(),
         granted_at: shared.clock.now(),
         options: Arc::clone(&ask.options),
         session: Some(hold.session.clone()),
         place,
-    }));
+    });
     shared.watch(hold.session.deadline(), &held);
     let dependent: Weak<Held> = Arc::downgrade(&held);
     hold.session.bind(dependent);
