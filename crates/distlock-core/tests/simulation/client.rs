@@ -220,6 +220,9 @@ impl User {
     /// Writes down what was granted, and holds it against what others have.
     fn told(&self, op: usize, wants: &[Want], guards: Vec<Guard>) -> Vec<usize> {
         let mut numbers = Vec::new();
+        if let Some(lost) = guards.iter().find(|guard| guard.is_lost()) {
+            self.world.violated(rules::GRANTED_LOST, format!("op {op}: {lost:?}"));
+        }
         for guard in guards {
             let resource = guard.resource().clone();
             let op_now = self.world.check().ops[op].clone();

@@ -27,11 +27,13 @@ pub const PANIC: &str = "a panic is contained";
 pub const ENGINE: &str = "the engine lives";
 pub const RUNTIME: &str = "the end of a runtime is told";
 
+pub const GRANTED_LOST: &str = "nothing is granted that is lost already";
 pub const UNWANTED: &str = "a claim is sent that nobody awaits";
 
 pub fn named(name: Option<String>) -> Option<&'static str> {
     let all = [
         EXCLUSION, TOKENS, NOT_TOLD, HEALTHY, LIVENESS, LEAK, BUSY, FAILED, PANIC, ENGINE, RUNTIME, UNWANTED,
+        GRANTED_LOST,
     ];
     name.map(|name| *all.iter().find(|rule| **rule == name).unwrap())
 }
@@ -123,19 +125,23 @@ fn busy(world: &World, checker: &mut Checker, op: &Op, now: Duration) -> Problem
     if contended {
         return None;
     }
+    // Whoever of this process was there before, and since when.
     let about = |r: &Resource| op.resources.contains(r);
+    let before = checker.ops.iter().filter(|other| {
+        Arc::ptr_eq(&other.process, &op.process)
+            && other.started < op.started
+            && other.ended.as_ref().is_none_or(|(at, _)| *at >= op.started)
+            && other.resources.iter().any(about)
+    });
+    let since = before.map(|other| other.started).min();
+    let first = since.is_none();
     let stuck = checker.requests.iter().any(|request| {
         request.slot == op.process.slot
             && request.verb == Verb::Acquire
             && request.resources.iter().any(about)
             && request.answered.is_none_or(|at| at > now)
+            && since.is_some_and(|since| request.sent >= since)
             && request.sent + SILENT < op.started
-    });
-    let first = !checker.ops.iter().any(|other| {
-        Arc::ptr_eq(&other.process, &op.process)
-            && other.started < op.started
-            && other.ended.as_ref().is_none_or(|(at, _)| *at >= op.started)
-            && other.resources.iter().any(about)
     });
     (stuck || first).then(|| (BUSY, "told busy, and nobody held it or waited for it".to_owned()))
 }
@@ -167,11 +173,24 @@ fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
     let took = (now - op.started).saturating_sub(stalled);
     let each = op.resources.len() as u32;
     let most = if works(world, checker, op, now) && op.process.works() {
-        limit + PROMPT * each
+        limit + (PROMPT + behind_stuck(world, checker, op, now)) * each
     } else {
         limit + (3 * world.plan.request_timeout + Duration::from_secs(3)) * each
     };
     (took > most).then(|| (LIVENESS, format!("answered after {took:?}, {most:?} are allowed")))
+}
+
+/// How long requests that are stuck may keep others waiting: not at all while there is a place for one more.
+fn behind_stuck(world: &World, checker: &Checker, op: &Op, now: Duration) -> Duration {
+    let (places, timeout) = (world.plan.max_in_flight, world.plan.request_timeout);
+    let from = op.started.saturating_sub(timeout);
+    let stuck = checker.requests.iter().filter(|request| {
+        request.slot == op.process.slot
+            && request.verb == Verb::Acquire
+            && (from..=now).contains(&request.sent)
+            && request.answered.is_none_or(|at| at > request.sent + PROMPT / 2)
+    });
+    timeout * (stuck.count() / places) as u32
 }
 
 /// A guard turned lost.
