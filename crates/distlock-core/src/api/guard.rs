@@ -124,6 +124,11 @@ impl Guard {
         self.held().loss(self.clock()).cloned()
     }
 
+    /// The same for many guards with one look at the clock.
+    pub(crate) fn loss_at(&self, now: Moment) -> Option<&LossReason> {
+        self.held().loss_at(now)
+    }
+
     /// Resolves when it is lost, and says why. Never resolves otherwise.
     ///
     /// # Cancel safety

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use super::held::Held;
 use crate::error::Result;
@@ -36,7 +35,7 @@ pub(crate) struct Desk {
     /// Nobody is left who could post anything but what is under way.
     closed: AtomicBool,
     /// The task that read the mail is gone, and its runtime with it.
-    dead: CancellationToken,
+    dead: AtomicBool,
     /// The same for threads that wait without a runtime.
     ended: Mutex<bool>,
     end: Condvar,
@@ -90,7 +89,7 @@ impl Desk {
 
     /// From now on nothing is driven, and what is posted is dropped.
     pub(crate) fn die(&self) {
-        self.dead.cancel();
+        self.dead.store(true, Ordering::SeqCst);
         *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.end.notify_all();
     }
@@ -109,7 +108,7 @@ impl Desk {
     }
 
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.is_cancelled()
+        self.dead.load(Ordering::SeqCst)
     }
 }
 

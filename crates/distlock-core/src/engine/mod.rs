@@ -56,7 +56,7 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
-    fn over(self, now: Moment) -> bool {
+    pub(crate) fn over(self, now: Moment) -> bool {
         matches!(self, Wait::Until(limit) if now >= limit)
     }
 
