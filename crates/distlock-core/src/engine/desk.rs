@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 
 use super::held::Held;
 use crate::error::Result;
-use crate::store::Lease;
+use crate::store::{Claim, Lease};
 
 /// A piece of work for the engine's task.
 pub(crate) enum Mail {
@@ -24,6 +24,8 @@ pub(crate) enum Mail {
     Release(Arc<Held>),
     /// Whatever the store has under this lock id must go: nobody waits for it any more.
     Forget(Lease),
+    /// The same for a claim that was withdrawn, which may have an entry in a wait queue.
+    Withdraw(Claim),
     /// Release everything, and tell when it is done.
     ShutDown(oneshot::Sender<Result<()>>),
 }

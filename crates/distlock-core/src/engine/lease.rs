@@ -19,8 +19,10 @@ use crate::store::{Attempt, Claim, Lease, PushedGrant, Waiting};
 
 /// How often a waiter whom the store can wake asks all the same: a lost wake-up costs this, not liveness.
 const REFRESH: Duration = Duration::from_secs(1);
-/// After this long without word a waiter counts as gone.
+/// After this long without word a waiter counts as gone, or this long after it would have asked again at the latest. What
+/// a dead waiter has in a queue keeps others out for as long.
 const WAITER_TTL: Duration = Duration::from_secs(3);
+const WAITER_LATE: Duration = Duration::from_secs(2);
 /// The shortest pause between two attempts.
 const TICK: Duration = Duration::from_millis(1);
 /// The pause between two attempts while the store cannot be reached.
@@ -185,7 +187,8 @@ impl<'a> Acquisition<'a> {
         if pool || !push || self.side.wakeups.is_live() {
             let (_, longest_sleep) = self.ask.options.get_busy_wait_sleep();
             let inbox = self.side.wakeups.inbox().clone();
-            self.claim.waiting = Some(Waiting { inbox, ttl: WAITER_TTL.max(longest_sleep * 3), attempt: 0 });
+            let ttl = WAITER_TTL.max(longest_sleep + WAITER_LATE);
+            self.claim.waiting = Some(Waiting { inbox, ttl, attempt: 0 });
             if push && self.enlisted.is_none() {
                 self.enlisted = Some(self.side.wakeups.enlist(&self.claim.lock_id));
             }
@@ -268,8 +271,7 @@ impl<'a> Acquisition<'a> {
     /// The attempt may yet be carried out and answered; that answer will be undone by its lock id. So whatever we
     /// get from now on must be under another one, or it would be undone with it.
     fn start_afresh(&mut self) {
-        let old = Lease::of(&self.claim, FencingToken::new(0));
-        self.shared.desk.post(Mail::Forget(old));
+        self.shared.desk.post(Mail::Withdraw(self.claim.clone()));
         self.claim.lock_id = self.shared.ids.next();
         self.claim.waiting = None;
         self.enlisted = None;
@@ -389,8 +391,7 @@ impl<'a> Acquisition<'a> {
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         if self.leaves_traces {
-            let lease = Lease::of(&self.claim, FencingToken::new(0));
-            self.shared.desk.post(Mail::Forget(lease));
+            self.shared.desk.post(Mail::Withdraw(self.claim.clone()));
         }
     }
 }

@@ -12,7 +12,8 @@ use super::lane::{ReleaseVerb, silent};
 use super::{Shared, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Backend, Lease, LossReason, Released};
+use crate::resource::FencingToken;
+use crate::store::{Backend, Claim, Lease, LossReason, Released};
 
 /// Why a release did not end with the lock given back by us.
 #[derive(Clone, Debug)]
@@ -153,12 +154,22 @@ pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>) {
     let _ = conclude(&shared, &held, answer);
 }
 
-/// Takes away whatever the store has under a lock id, trying until it says so or the expiry ended it.
+/// Takes away what the store has under the lock id of a lease, trying until it says so or the expiry ended it.
 pub(super) async fn forget(shared: Arc<Shared>, lease: Lease) {
+    let lasts = lease.expiry;
+    forget_within(shared, lease, lasts).await;
+}
+
+/// The same for a claim: its entry in a wait queue may live longer than the lease that it asked for.
+pub(super) async fn withdraw(shared: Arc<Shared>, claim: Claim) {
+    forget_within(shared, Lease::of(&claim, FencingToken::new(0)), claim.lasts()).await;
+}
+
+async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
     const FIRST: Duration = Duration::from_millis(50);
     const LAST: Duration = Duration::from_secs(1);
     const ONE_TRY: Duration = Duration::from_secs(5);
-    let ends: Moment = shared.clock.now().after(lease.expiry);
+    let ends: Moment = shared.clock.now().after(lasts);
     let mut pause = FIRST;
     loop {
         match ask_to_release(&shared, &lease, ONE_TRY).await {

@@ -8,7 +8,6 @@ use futures_core::future::BoxFuture;
 use super::contain::contained;
 use super::desk::{Desk, Mail};
 use crate::error::{Error, ErrorKind, Result};
-use crate::resource::FencingToken;
 use crate::store::{Attempt, Batch, Claim, Lease, LeaseStore, Released};
 
 /// A verb of the lease store that is sent in batches.
@@ -52,7 +51,7 @@ impl Verb for AcquireVerb {
     }
 
     fn expiry(claim: &Claim) -> Duration {
-        claim.expiry
+        claim.lasts()
     }
 
     fn orphaned(desk: &Desk, claim: Claim, answer: Result<Attempt>) {
@@ -62,7 +61,7 @@ impl Verb for AcquireVerb {
             Err(error) => error.is_outcome_unknown(),
         };
         if leaves_something {
-            desk.post(Mail::Forget(Lease::of(&claim, FencingToken::new(0))));
+            desk.post(Mail::Withdraw(claim));
         }
     }
 }

@@ -207,13 +207,21 @@ impl Checker {
     }
 
     /// A claim for something that no acquisition of this process wants any more.
-    pub fn unwanted(&self, process: &Arc<Process>, verb: Verb, claims: &[Claim]) -> Option<String> {
+    pub fn unwanted(
+        &self,
+        process: &Arc<Process>,
+        verb: Verb,
+        claims: &[Claim],
+        now: Duration,
+    ) -> Option<String> {
         if verb != Verb::Acquire || self.quorum {
             return None;
         }
         let wanted = |claim: &&Claim| {
-            let ours = |op: &&Op| Arc::ptr_eq(&op.process, process);
-            self.live_ops().filter(ours).any(|op| op.resources.contains(&claim.resource))
+            // What was about to be sent when its user left may still go out.
+            let just_now = |op: &Op| op.ended.as_ref().is_none_or(|(at, _)| *at + Duration::from_millis(2) >= now);
+            let ours = |op: &&Op| Arc::ptr_eq(&op.process, process) && just_now(op);
+            self.live_ops().chain(self.ops.iter().rev().take(64)).filter(ours).any(|op| op.resources.contains(&claim.resource))
         };
         let unwanted = claims.iter().find(|claim| !wanted(claim))?;
         Some(format!("{process} sends a claim for {}, which none of its users awaits", unwanted.resource))

@@ -173,7 +173,7 @@ impl Link {
             let what = if verb == Verb::Acquire { shown_claims(&claims) } else { shown_leases(&leases) };
             format!("{name} {what} → s{node}{}", shown_passage(&passage))
         });
-        let unsent = world.check().unwanted(&process, verb, &claims);
+        let unsent = world.check().unwanted(&process, verb, &claims, world.time());
         if let Some(text) = unsent {
             world.violated(rules::UNWANTED, text);
         }

@@ -117,7 +117,8 @@ fn busy(world: &World, checker: &mut Checker, op: &Op, now: Duration) -> Problem
     let mut contended = op.in_use;
     for resource in &op.resources {
         contended |= checker.look(world, resource);
-        contended |= checker.in_use.get(resource).is_some_and(|at| *at >= op.started);
+        // Whoever had it a moment ago may not have been told yet that it is released.
+        contended |= checker.in_use.get(resource).is_some_and(|at| *at + SILENT >= op.started);
         contended |= checker.holds.iter().any(|hold| {
             hold.resource == *resource && hold.ended.is_none_or(|ended| ended >= op.started)
         });
@@ -245,6 +246,8 @@ pub fn handed_over(world: &World, resource: &Resource, released: Duration) {
         hold.resource == *resource && hold.ended.is_none_or(|ended| ended > released)
     });
     drop(checker);
+    // One of several that are acquired together is held before its user knows.
+    let taken = taken || world.is_held(resource);
     if let Some(op) = waiting.filter(|_| !taken) {
         let text = format!("{resource} is free since {released:?}, and {} waits for it since {:?}", op.process, op.started);
         world.violated(LIVENESS, text);

@@ -248,6 +248,14 @@ impl World {
             .count()
     }
 
+    /// Whether a client holds a resource, as the servers know.
+    pub fn is_held(&self, resource: &Resource) -> bool {
+        self.servers.iter().any(|server| {
+            let records = server.records(&Query::named(resource.name()));
+            records.iter().any(|record| record.kind == resource.kind() && !record.holders.is_empty())
+        })
+    }
+
     /// Whether anybody holds or waits for a resource, as the servers know.
     pub fn is_in_use(&self, resource: &Resource) -> bool {
         self.servers.iter().any(|server| {
