@@ -131,12 +131,17 @@ fn wrong_names_urls_and_kinds_are_64_before_anything_is_asked() {
         &["--store", "memory:", "run", "--permits", "0", "--of", "4", "x", "true"],
         &["run", "--expiry", "1ms", "x", "true"],
         &["run", "--extend-every", "30s", "x", "true"],
+        &["run", "--expiry", "10s", "--extend-every", "9950ms", "x", "true"],
+        &["run", "--expiry", "10s", "--extend-every", "1ms", "x", "true"],
         &["schema"],
     ] {
         let done = place.distlock().args(args).output().unwrap();
         assert_eq!(code(&done), 64, "{args:?}: {}", stderr(&done));
         assert_eq!(stderr(&done).lines().count(), 1, "{}", stderr(&done));
     }
+    let args = ["run", "--expiry", "10s", "--extend-every", "9950ms", "x", "true"];
+    let done = place.distlock().args(args).output().unwrap();
+    assert!(stderr(&done).contains("a cadence of at most 7.5s"), "{}", stderr(&done));
     let done = place.leased().args(["run", "--read", "x", "true"]).output().unwrap();
     assert_eq!(code(&done), 64, "unsupported: {}", stderr(&done));
 }

@@ -1,5 +1,6 @@
 //! How long a lease lasts, how often it is extended and how a waiter waits.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -10,9 +11,22 @@ pub const MIN_EXPIRY: Duration = Duration::from_millis(100);
 /// The longest expiry: a year. More is a lock that nobody can ever take over.
 pub const MAX_EXPIRY: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// The expiry where none is set.
+const DEFAULT_EXPIRY: Duration = Duration::from_secs(30);
+
+/// The shortest extension cadence: more requests keep no lock any better.
+const MIN_CADENCE: Duration = Duration::from_millis(10);
+
 const THIRD: u32 = 3;
 
-/// The options of a lock. Every setter checks its value at once and says why it refuses one.
+/// The longest extension cadence for this expiry: three quarters of it. A renewal that fails or hangs then leaves time
+/// for a second try before the guard's local deadline.
+fn longest_cadence(expiry: Duration) -> Duration {
+    expiry / 4 * 3
+}
+
+/// The options of a lock. Every setter checks its value at once and says why it refuses one. Values that must fit each
+/// other may be set in any order; those that never do are refused when a lock is asked for, before anything is sent.
 ///
 /// ```
 /// use std::time::Duration;
@@ -28,7 +42,7 @@ const THIRD: u32 = 3;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    expiry: Duration,
+    expiry: Option<Duration>,
     cadence: Option<Duration>,
     auto_extend: bool,
     busy_wait: (Duration, Duration),
@@ -41,7 +55,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Options {
-            expiry: Duration::from_secs(30),
+            expiry: None,
             cadence: None,
             auto_extend: true,
             busy_wait: (Duration::from_millis(10), Duration::from_millis(800)),
@@ -53,7 +67,7 @@ impl Default for Options {
     }
 }
 
-fn refuse(what: String, advice: &'static str) -> Error {
+fn refuse(what: String, advice: impl Into<Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidInput, what).advise(advice)
 }
 
@@ -68,7 +82,7 @@ impl Options {
     /// far longer than this.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] below 100 ms, above a year, or not above an extension cadence set before.
+    /// [`ErrorKind::InvalidInput`] below 100 ms, above a year, or too short for an extension cadence set before.
     pub fn expiry(mut self, expiry: Duration) -> Result<Self> {
         if expiry < MIN_EXPIRY || expiry > MAX_EXPIRY {
             return Err(refuse(
@@ -76,32 +90,52 @@ impl Options {
                 "take a few times the longest pause a holder may make, such as 30 s",
             ));
         }
-        if let Some(cadence) = self.cadence.filter(|cadence| *cadence >= expiry) {
-            return Err(refuse(
-                format!("an expiry of {expiry:?} is not above the extension cadence of {cadence:?}"),
-                "set a shorter cadence first, or leave it out: it is then a third of the expiry",
-            ));
-        }
-        self.expiry = expiry;
+        self.expiry = Some(expiry);
+        self.check_cadence()?;
         Ok(self)
     }
 
-    /// How often a held lock is extended to its full expiry. Default: a third of the expiry.
+    /// How often a held lock is extended to its full expiry. Default: a third of the expiry. At most three quarters of
+    /// it, so that an extension that fails can be tried again in time.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if it is zero or not below the expiry.
+    /// [`ErrorKind::InvalidInput`] below 10 ms, or above three quarters of an expiry set before.
     pub fn extension_cadence(mut self, cadence: Duration) -> Result<Self> {
-        if cadence.is_zero() || cadence >= self.expiry {
+        if cadence < MIN_CADENCE {
             return Err(refuse(
-                format!(
-                    "an extension cadence of {cadence:?} is not between zero and the expiry of {:?}",
-                    self.expiry
-                ),
-                "a third of the expiry leaves room for two failed extensions",
+                format!("an extension cadence of {cadence:?} is below 10 ms"),
+                "leave it out: it is then a third of the expiry",
             ));
         }
         self.cadence = Some(cadence);
+        if self.expiry.is_some() {
+            self.check_cadence()?;
+        }
         Ok(self)
+    }
+
+    /// Whether the cadence leaves time for a second try before the lock would be lost.
+    fn check_cadence(&self) -> Result<()> {
+        let (expiry, longest) = (self.get_expiry(), longest_cadence(self.get_expiry()));
+        match self.cadence.filter(|cadence| *cadence > longest) {
+            None => Ok(()),
+            Some(cadence) => Err(refuse(
+                format!(
+                    "an extension cadence of {cadence:?} leaves no time for a second try before an expiry of {expiry:?}"
+                ),
+                format!(
+                    "set a cadence of at most {longest:?}, or leave it out: it is then a third of the expiry"
+                ),
+            )),
+        }
+    }
+
+    /// Whether values that were set one by one fit each other. Every acquisition checks it before it sends anything.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the extension cadence is too long for the expiry and extension is on.
+    pub fn check(&self) -> Result<()> {
+        if self.auto_extend { self.check_cadence() } else { Ok(()) }
     }
 
     /// Switches automatic extension on (the default) or off. Off gives a plain lease: the guard is lost at
@@ -184,13 +218,13 @@ impl Options {
     /// The expiry.
     #[must_use]
     pub fn get_expiry(&self) -> Duration {
-        self.expiry
+        self.expiry.unwrap_or(DEFAULT_EXPIRY)
     }
 
     /// The extension cadence in force.
     #[must_use]
     pub fn get_extension_cadence(&self) -> Duration {
-        self.cadence.unwrap_or(self.expiry / THIRD)
+        self.cadence.unwrap_or(self.get_expiry() / THIRD)
     }
 
     /// Whether held locks are extended.
@@ -253,8 +287,10 @@ mod tests {
             o().expiry(99 * MS),
             o().expiry(Duration::MAX),
             o().extension_cadence(Duration::ZERO),
-            o().extension_cadence(Duration::from_secs(30)),
-            o().extension_cadence(20_000 * MS).unwrap().expiry(10_000 * MS),
+            o().extension_cadence(MIN_CADENCE - Duration::from_nanos(1)),
+            o().expiry(10_000 * MS).unwrap().extension_cadence(9_950 * MS),
+            o().expiry(10_000 * MS).unwrap().extension_cadence(7_501 * MS),
+            o().extension_cadence(7_501 * MS).unwrap().expiry(10_000 * MS),
             o().busy_wait_sleep(Duration::ZERO, MS),
             o().busy_wait_sleep(2 * MS, MS),
             o().busy_wait_sleep(MS, Duration::from_secs(61)),
@@ -266,6 +302,19 @@ mod tests {
             assert!(error.advice().is_some(), "{error}");
         }
         assert!(o().expiry(MIN_EXPIRY).is_ok());
+        assert!(o().expiry(10_000 * MS).unwrap().extension_cadence(7_500 * MS).is_ok());
+    }
+
+    #[test]
+    fn a_cadence_may_be_set_before_the_expiry_that_it_fits() {
+        let early = Options::new().extension_cadence(40_000 * MS).unwrap();
+        assert_eq!(early.check().unwrap_err().kind(), ErrorKind::InvalidInput);
+        let error = early.check().unwrap_err().to_string();
+        assert!(error.contains("40s") && error.contains("30s") && error.contains("at most 22.5s"), "{error}");
+        assert!(early.clone().auto_extend(false).check().is_ok(), "a plain lease is not extended");
+        let fits = early.expiry(120_000 * MS).unwrap();
+        assert!(fits.check().is_ok());
+        assert_eq!(fits.get_extension_cadence(), 40_000 * MS);
     }
 
     #[test]

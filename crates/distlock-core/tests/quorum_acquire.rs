@@ -144,7 +144,7 @@ async fn a_vote_that_comes_after_the_release_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_hang_for_ever_cost_the_time_out_and_no_more() {
+async fn nodes_that_hang_for_ever_and_are_needed_cost_their_time_out_and_no_more() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     for node in [0, 1, 2] {
@@ -152,8 +152,8 @@ async fn nodes_that_hang_for_ever_cost_the_time_out_and_no_more() {
     }
     let start = Instant::now();
     let error = ask(&quorum, claim("a")).await.unwrap_err();
-    assert!(error.to_string().contains("3 without an answer within 50ms"), "{error}");
-    assert_eq!(start.elapsed(), TIMEOUT);
+    assert!(error.to_string().contains("3 without an answer within 4s"), "{error}");
+    assert_eq!(start.elapsed(), NEEDED);
     assert_eq!(fleet.votes("a").await, 0, "also where it was carried out");
 }
 

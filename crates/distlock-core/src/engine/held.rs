@@ -71,7 +71,16 @@ pub(crate) struct Grant {
 }
 
 impl Held {
-    pub(crate) fn new(grant: Grant) -> Self {
+    /// A hold for a guard and the schedule to share. Those behind it in this process learn that it is held.
+    pub(crate) fn share(grant: Grant) -> Arc<Self> {
+        let held = Arc::new(Held::new(grant));
+        if let Some(lines) = &held.lines {
+            lines.holds(&held);
+        }
+        held
+    }
+
+    fn new(grant: Grant) -> Self {
         // The line is that of the lease's resource, which it need not remember twice.
         let lines = grant.place.and_then(Place::keep);
         Held {

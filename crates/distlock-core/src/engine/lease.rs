@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::desk::Mail;
 use super::held::{Grant, Held, local_deadline};
 use super::lane::{AcquireVerb, silent};
-use super::lines::{Entry, Place};
+use super::lines::{Place, RECENT};
+use super::local_queue::{Answers, Standing, stand_in_line};
 use super::neighbours::Neighbour;
 use super::schedule::first_renewal_due;
 use super::wakeups::Enlisted;
@@ -18,8 +19,10 @@ use crate::store::{Attempt, Claim, Lease, PushedGrant, Waiting};
 
 /// How often a waiter whom the store can wake asks all the same: a lost wake-up costs this, not liveness.
 const REFRESH: Duration = Duration::from_secs(1);
-/// After this long without word a waiter counts as gone.
+/// After this long without word a waiter counts as gone, or this long after it would have asked again at the latest. What
+/// a dead waiter has in a queue keeps others out for as long.
 const WAITER_TTL: Duration = Duration::from_secs(3);
+const WAITER_LATE: Duration = Duration::from_secs(2);
 /// The shortest pause between two attempts.
 const TICK: Duration = Duration::from_millis(1);
 /// The pause between two attempts while the store cannot be reached.
@@ -40,28 +43,24 @@ pub(super) async fn acquire(
 ) -> Result<Option<Arc<Held>>> {
     let place = match ask.resource.kind().record() {
         RecordKind::Pool => None,
-        RecordKind::Lock => match stand_in_line(shared, ask, wait).await? {
-            Some(place) => Some(place),
-            None => return Ok(None),
+        RecordKind::Lock => match stand_in_line(shared, ask, wait, Answers::Front).await? {
+            Standing::First(place) => Some(place),
+            Standing::Busy => return Ok(None),
+            Standing::Probe { probe, limit } => {
+                let mut attempt = Acquisition::new(shared, side, ask, Wait::Once, None);
+                attempt.probe = Some(limit);
+                // Not past the one in front, where the store can tell.
+                attempt.claim.in_turn = true;
+                let outcome = attempt.run().await;
+                match &outcome {
+                    Ok(_) => probe.answered(shared.clock.now()),
+                    Err(error) => probe.failed(error),
+                }
+                return outcome;
+            }
         },
     };
     Acquisition::new(shared, side, ask, wait, place).run().await
-}
-
-/// Waits for the first place in this process's line. `None`: the wait is over.
-pub(super) async fn stand_in_line(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Result<Option<Place>> {
-    let receiver = match shared.lines.enter(&ask.resource) {
-        Entry::First(place) => return Ok(Some(place)),
-        Entry::Behind(_) if wait == Wait::Once => return Ok(None),
-        Entry::Behind(receiver) => receiver,
-    };
-    telemetry::waiting(&ask.resource, None);
-    tokio::select! {
-        biased;
-        place = receiver => Ok(Some(place.map_err(|_| shared.stopped())?)),
-        () = shared.closing.cancelled() => Err(shared.stopped()),
-        () = sleep_until(&*shared.clock, wait.limit()) => Ok(None),
-    }
 }
 
 /// One acquisition under way. Dropping it at any point leaves nothing in the store.
@@ -78,8 +77,10 @@ struct Acquisition<'a> {
     attempts: u64,
     /// The last attempt of this lock id that was answered.
     answered: Option<Answered>,
-    /// The store has answered us, under whatever lock id: we stand in line.
-    in_line: bool,
+    /// When the store last answered us, under whatever lock id: we stand in line.
+    heard: Option<Moment>,
+    /// The one attempt past others of this process may take this long.
+    probe: Option<Duration>,
     /// Since when the store cannot be reached.
     outage: Option<Moment>,
     busy_in_a_row: u32,
@@ -130,7 +131,8 @@ impl<'a> Acquisition<'a> {
             neighbour: None,
             attempts: 0,
             answered: None,
-            in_line: false,
+            heard: None,
+            probe: None,
             outage: None,
             busy_in_a_row: 0,
             stale_grants: 0,
@@ -139,6 +141,17 @@ impl<'a> Acquisition<'a> {
     }
 
     async fn run(mut self) -> Result<Option<Arc<Held>>> {
+        let outcome = self.take().await;
+        if let Err(error) = &outcome
+            && error.can_retry()
+            && let Some(place) = self.place.take()
+        {
+            place.give_up(error);
+        }
+        outcome
+    }
+
+    async fn take(&mut self) -> Result<Option<Arc<Held>>> {
         loop {
             self.register();
             let pause = match self.attempt().await? {
@@ -151,7 +164,9 @@ impl<'a> Acquisition<'a> {
             if let Some(held) = self.wait_for(pause).await? {
                 return Ok(Some(held));
             }
-            if self.wait.over(self.shared.clock.now()) {
+            // Contention is the store's word. If its last one is old, one more attempt tells.
+            let now = self.shared.clock.now();
+            if self.wait.over(now) && self.heard_recently(now) {
                 return Ok(None);
             }
         }
@@ -172,7 +187,8 @@ impl<'a> Acquisition<'a> {
         if pool || !push || self.side.wakeups.is_live() {
             let (_, longest_sleep) = self.ask.options.get_busy_wait_sleep();
             let inbox = self.side.wakeups.inbox().clone();
-            self.claim.waiting = Some(Waiting { inbox, ttl: WAITER_TTL.max(longest_sleep * 3), attempt: 0 });
+            let ttl = WAITER_TTL.max(longest_sleep + WAITER_LATE);
+            self.claim.waiting = Some(Waiting { inbox, ttl, attempt: 0 });
             if push && self.enlisted.is_none() {
                 self.enlisted = Some(self.side.wakeups.enlist(&self.claim.lock_id));
             }
@@ -183,10 +199,10 @@ impl<'a> Acquisition<'a> {
         let shared = self.shared;
         let sent = shared.clock.now();
         let request = self.ask.options.get_request_timeout();
-        let limit = match (self.wait, self.in_line) {
+        let limit = match (self.wait, self.heard_recently(sent)) {
             (Wait::Until(limit), true) => limit.since(sent).min(request),
             (Wait::Until(limit), false) => limit.since(sent).max(FIRST_ANSWER).min(request),
-            _ => request,
+            _ => self.probe.unwrap_or(request),
         };
         self.leaves_traces = true;
         self.attempts += 1;
@@ -208,16 +224,27 @@ impl<'a> Acquisition<'a> {
                 telemetry::busy(&self.claim.resource);
                 self.leaves_traces = self.claim.waiting.is_some();
                 self.answered = Some(Answered { number: self.attempts, sent });
-                self.in_line = true;
+                let now = shared.clock.now();
+                self.heard = Some(now);
                 self.outage = None;
+                if let Some(place) = &self.place {
+                    place.busy(now);
+                }
                 Ok(Step::Busy { retry_after })
             }
             Ok(Err(error)) => self.outage(error),
-            Err(_) if self.in_line && self.outage.is_none() && self.wait.over(shared.clock.now()) => {
-                Ok(Step::GaveUp)
+            Err(_) => {
+                let now = shared.clock.now();
+                if self.wait.over(now) && self.outage.is_none() && self.heard_recently(now) {
+                    return Ok(Step::GaveUp);
+                }
+                self.outage(silent::<AcquireVerb>(limit))
             }
-            Err(_) => self.outage(silent::<AcquireVerb>(limit)),
         }
+    }
+
+    fn heard_recently(&self, now: Moment) -> bool {
+        self.heard.is_some_and(|heard| now.since(heard) <= RECENT)
     }
 
     /// The store failed us. Whoever stands in line bears it for a while; whoever just came is told, after one
@@ -226,12 +253,15 @@ impl<'a> Acquisition<'a> {
         let now = self.shared.clock.now();
         let first = self.outage.is_none();
         let since = *self.outage.get_or_insert(now);
-        let patience = if self.in_line { OUTAGE_PATIENCE } else { Duration::ZERO };
-        let may_try_again = first || now.since(since) < patience;
+        let patience = if self.heard.is_some() { OUTAGE_PATIENCE } else { Duration::ZERO };
+        let may_try_again = (first && self.probe.is_none()) || now.since(since) < patience;
         if !error.can_retry() || !may_try_again || self.wait.over(now) {
             return Err(error);
         }
         telemetry::failed("acquire", &error);
+        if let Some(place) = &self.place {
+            place.failed(&error);
+        }
         if error.is_request_under_way() {
             self.start_afresh();
         }
@@ -241,8 +271,7 @@ impl<'a> Acquisition<'a> {
     /// The attempt may yet be carried out and answered; that answer will be undone by its lock id. So whatever we
     /// get from now on must be under another one, or it would be undone with it.
     fn start_afresh(&mut self) {
-        let old = Lease::of(&self.claim, FencingToken::new(0));
-        self.shared.desk.post(Mail::Forget(old));
+        self.shared.desk.post(Mail::Withdraw(self.claim.clone()));
         self.claim.lock_id = self.shared.ids.next();
         self.claim.waiting = None;
         self.enlisted = None;
@@ -341,14 +370,14 @@ impl<'a> Acquisition<'a> {
             }
             return Ok(Step::Pause(TICK));
         }
-        let held = Arc::new(Held::new(Grant {
+        let held = Held::share(Grant {
             lease: Lease::of(&self.claim, token),
             deadline,
             granted_at: now,
             options: Arc::clone(&self.ask.options),
             session: None,
             place: self.place.take(),
-        }));
+        });
         self.leaves_traces = false;
         let due = match held.cadence() {
             Some(cadence) => first_renewal_due(now, cadence, deadline),
@@ -366,8 +395,7 @@ impl<'a> Acquisition<'a> {
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         if self.leaves_traces {
-            let lease = Lease::of(&self.claim, FencingToken::new(0));
-            self.shared.desk.post(Mail::Forget(lease));
+            self.shared.desk.post(Mail::Withdraw(self.claim.clone()));
         }
     }
 }

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::contain::contained;
 use super::desk::Mail;
 use super::held::Held;
 use super::lane::{ReleaseVerb, silent};
 use super::{Shared, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Backend, Lease, LossReason, Released};
+use crate::resource::FencingToken;
+use crate::store::{Backend, Claim, Lease, LossReason, Released};
 
 /// Why a release did not end with the lock given back by us.
 #[derive(Clone, Debug)]
@@ -88,7 +90,8 @@ async fn ask_to_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Re
             let (store, lease) = (Arc::clone(store), lease.clone());
             let (reply, answer) = oneshot::channel();
             shared.desk.post(Mail::Work(Box::pin(async move {
-                let _ = reply.send(store.release(&lease).await);
+                let answer = contained(&*store, "release", async { store.release(&lease).await }).await;
+                let _ = reply.send(answer);
             })));
             match tokio::time::timeout(timeout, answer).await {
                 Ok(Ok(answer)) => answer.map(|()| Released::Done { woke: false }),
@@ -151,17 +154,29 @@ pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>) {
     let _ = conclude(&shared, &held, answer);
 }
 
-/// Takes away whatever the store has under a lock id, trying until it says so or the expiry ended it.
+/// Takes away what the store has under the lock id of a lease, trying until it says so or the expiry ended it.
 pub(super) async fn forget(shared: Arc<Shared>, lease: Lease) {
+    let lasts = lease.expiry;
+    forget_within(shared, lease, lasts).await;
+}
+
+/// The same for a claim: its entry in a wait queue may live longer than the lease that it asked for.
+pub(super) async fn withdraw(shared: Arc<Shared>, claim: Claim) {
+    forget_within(shared, Lease::of(&claim, FencingToken::new(0)), claim.lasts()).await;
+}
+
+async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
     const FIRST: Duration = Duration::from_millis(50);
     const LAST: Duration = Duration::from_secs(1);
     const ONE_TRY: Duration = Duration::from_secs(5);
-    let ends: Moment = shared.clock.now().after(lease.expiry);
+    let ends: Moment = shared.clock.now().after(lasts);
     let mut pause = FIRST;
     loop {
         match ask_to_release(&shared, &lease, ONE_TRY).await {
             Ok(_) => return,
-            Err(error) if !error.can_retry() => return telemetry::failed("withdraw", &error),
+            Err(error) if !error.can_retry() && !error.is_outcome_unknown() => {
+                return telemetry::failed("withdraw", &error);
+            }
             Err(error) => telemetry::failed("withdraw", &error),
         }
         if shared.clock.now().after(pause) >= ends {

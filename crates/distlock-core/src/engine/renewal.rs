@@ -7,8 +7,9 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument;
 
+use super::contain::contained;
 use super::held::Held;
-use super::schedule::renewal_due;
+use super::schedule::{OffSchedule, renewal_due};
 use super::{LeaseSide, Shared, release, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind};
@@ -31,6 +32,7 @@ pub(super) fn begin_due(
         chunk.push(first);
         chunk.extend(due.by_ref().take(most - 1));
         let span = telemetry::extend_span(chunk.len(), &shared.store_name);
+        let chunk = OffSchedule::new(shared, chunk);
         work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
     }
 }
@@ -44,7 +46,8 @@ pub(super) fn begin_now(
 ) {
     if shared.schedule.remove(held) && is_to_be_extended(shared, shared.clock.now(), held) {
         let span = telemetry::extend_span(1, &shared.store_name);
-        work.push(Box::pin(renew_chunk(Arc::clone(shared), vec![Arc::clone(held)]).instrument(span)));
+        let chunk = OffSchedule::new(shared, vec![Arc::clone(held)]);
+        work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
     }
 }
 
@@ -71,53 +74,75 @@ fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch
             held.lease.clone()
         })
         .collect();
-    Box::pin(async move { store.renew(&leases).await })
+    Box::pin(async move { contained(&*store, "extend", async { store.renew(&leases).await }).await })
 }
 
 /// How soon a failed renewal is tried again: often enough for several tries before the deadline.
-fn retry_after(held: &Held) -> Duration {
-    (held.lease.expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1))
+fn retry_after(held: &Held, now: Moment) -> Duration {
+    let pause = (held.lease.expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1));
+    pause.min((held.deadline().since(now) / 4).max(Duration::from_millis(2)))
 }
 
-async fn renew_chunk(shared: Arc<Shared>, chunk: Vec<Arc<Held>>) {
+/// How long one try may take: a share of the time left, so that two more fit in if it hangs, but not ever less, or a slow
+/// store would be sent more and more of them. Its answer counts also if it comes later than this.
+fn try_limit(left: Duration, expiry: Duration) -> Duration {
+    (left / 3).max(expiry / 10)
+}
+
+async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
     let Some(side) = &shared.lease else { return };
     // While the request is out these holds are not on the schedule, so it may not take longer than the first
     // of their deadlines.
     let deadline = chunk.iter().map(|held| held.deadline()).fold(Moment::NEVER, Moment::min);
     // Requests for everything that is held, all at once, would take more memory than the holds themselves. A store that
     // is slow to answer is asked all the same: what waits for it together is lost later than what waits by turns.
-    let wait = chunk.iter().map(|held| retry_after(held)).fold(Duration::MAX, Duration::min);
-    let wait = wait.min(deadline.since(shared.clock.now()) / 4);
+    let now = shared.clock.now();
+    let wait = chunk.iter().map(|held| retry_after(held, now)).fold(Duration::MAX, Duration::min);
     let turn = tokio::time::timeout(wait, side.renewing.acquire()).await;
     let sent = shared.clock.now();
     let mut call = begin_call(side, &chunk);
     let patience =
         chunk.iter().map(|held| held.options.get_request_timeout()).fold(Duration::MAX, Duration::min);
-    let limit = sent.after(patience).min(deadline);
+    let expiries = || chunk.iter().map(|held| held.lease.expiry);
+    let one_try = try_limit(deadline.since(sent), expiries().fold(Duration::MAX, Duration::min));
+    let limit = sent.after(patience.min(one_try)).min(deadline);
+    // After this an answer extends nothing.
+    let useful = sent.after(expiries().fold(Duration::ZERO, Duration::max));
     tokio::select! {
         biased;
         answers = &mut call => {
             drop(turn);
-            apply(&shared, sent, chunk, answers);
+            apply(&shared, sent, chunk.take(), answers);
         }
         () = sleep_until(&*shared.clock, limit) => {
             let error = Error::new(ErrorKind::Unavailable, format!("no answer within {:?}", limit.since(sent)))
                 .doing("extend")
                 .on(Arc::clone(&shared.store_name))
-                .with_unknown_outcome();
+                .with_unknown_outcome()
+                .with_request_under_way();
+            let chunk = chunk.take();
             apply(&shared, sent, chunk.clone(), Err(error));
             // A late answer still counts for what is not lost by then.
             let late = Arc::clone(&shared);
             shared.desk.post(super::Mail::Background(Box::pin(async move {
-                if let Ok(answers) = call.await {
-                    let now = late.clock.now();
-                    for (held, answer) in chunk.iter().zip(answers) {
-                        if matches!(answer, Ok(Renewal::Extended)) {
-                            held.extended(sent, now);
-                        }
-                    }
+                tokio::select! {
+                    biased;
+                    answers = call => apply_late(&late, sent, &chunk, answers),
+                    () = sleep_until(&*late.clock, useful) => {}
                 }
             })));
+        }
+    }
+}
+
+/// The answer to a try that was given up. What is to be done next is on the schedule already.
+fn apply_late(shared: &Shared, sent: Moment, chunk: &[Arc<Held>], answers: Batch<Renewal>) {
+    let now = shared.clock.now();
+    for (held, answer) in chunk.iter().zip(answers.unwrap_or_default()) {
+        match answer {
+            Ok(Renewal::Extended) => held.extended(sent, now),
+            Ok(Renewal::NotYours) if held.is_held() => held.lose(LossReason::NotYours),
+            Ok(Renewal::NotYours) | Err(_) => {}
         }
     }
 }
@@ -154,7 +179,8 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
                     shared.watch(now, &held);
                     continue;
                 }
-                held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(now, cadence))
+                // From the sending, as the deadline: an answer that took long leaves less time.
+                held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(sent, cadence).max(now))
             }
             Ok(Renewal::NotYours) => {
                 held.lose(LossReason::NotYours);
@@ -162,7 +188,8 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
             }
             Err(error) => {
                 held.note_error(&error);
-                now.after(retry_after(&held))
+                // One that hung has waited long enough.
+                if error.is_request_under_way() { now } else { now.after(retry_after(&held, now)) }
             }
         };
         if held.loss_at(now).is_none() && held.is_held() {

@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::Shared;
 use super::held::Held;
 use crate::clock::Moment;
+use crate::store::LossReason;
 
 /// Renewals are moved forward to a grid of this many points for each cadence, so that many locks taken at many
 /// moments are renewed by few requests.
 const GRID: u64 = 8;
+/// When a hold is renewed again whose renewal panicked.
+const PUT_BACK_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(crate) struct Schedule(Mutex<Inner>);
@@ -157,6 +161,45 @@ impl Schedule {
     }
 }
 
+/// Holds that are off the schedule while a request renews them. If that request's future is dropped, with the engine's
+/// runtime or by a panic, they are lost or go back.
+pub(super) struct OffSchedule {
+    shared: Arc<Shared>,
+    holds: Vec<Arc<Held>>,
+}
+
+impl OffSchedule {
+    pub(super) fn new(shared: &Arc<Shared>, holds: Vec<Arc<Held>>) -> Self {
+        OffSchedule { shared: Arc::clone(shared), holds }
+    }
+
+    /// The holds, for the caller to put back.
+    pub(super) fn take(mut self) -> Vec<Arc<Held>> {
+        std::mem::take(&mut self.holds)
+    }
+}
+
+impl std::ops::Deref for OffSchedule {
+    type Target = [Arc<Held>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.holds
+    }
+}
+
+impl Drop for OffSchedule {
+    fn drop(&mut self) {
+        for held in self.holds.drain(..).filter(|held| held.is_held()) {
+            if self.shared.desk.is_dead() {
+                held.lose(LossReason::RuntimeGone);
+            } else {
+                let soon = self.shared.clock.now().after(PUT_BACK_AFTER);
+                self.shared.watch(soon.min(held.deadline()), &held);
+            }
+        }
+    }
+}
+
 impl Crowd {
     /// The number of the one who came.
     fn join(&mut self, held: Arc<Held>) -> usize {
@@ -198,14 +241,8 @@ mod tests {
             capacity: 1,
         };
         let (deadline, granted_at) = (Moment::NEVER, Moment::from_nanos(0));
-        Arc::new(Held::new(Grant {
-            lease,
-            deadline,
-            granted_at,
-            options: Arc::default(),
-            session: None,
-            place: None,
-        }))
+        let (options, session, place) = (Arc::default(), None, None);
+        Held::share(Grant { lease, deadline, granted_at, options, session, place })
     }
 
     #[test]

@@ -6,10 +6,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::contain::contained;
 use super::desk::Mail;
 use super::held::{Grant, Held};
 use super::lane::{AcquireVerb, silent};
-use super::{Ask, Shared, Wait, lease};
+use super::local_queue::{Answers, Standing, stand_in_line};
+use super::{Ask, Shared, Wait};
 use crate::clock::sleep_until;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, RecordKind};
@@ -21,13 +23,15 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
     let Backend::Session(store) = &shared.backend else {
         return Err(Error::new(ErrorKind::Internal, "a session store was expected"));
     };
-    let place = match ask.resource.kind().record() {
-        RecordKind::Pool => None,
-        RecordKind::Lock => match lease::stand_in_line(shared, ask, wait).await? {
-            Some(place) => Some(place),
-            None => return Ok(None),
+    let (place, probe) = match ask.resource.kind().record() {
+        RecordKind::Pool => (None, None),
+        RecordKind::Lock => match stand_in_line(shared, ask, wait, Answers::Store).await? {
+            Standing::First(place) => (Some(place), None),
+            Standing::Probe { probe, .. } => (None, Some(probe)),
+            Standing::Busy => return Ok(None),
         },
     };
+    let wait = if probe.is_some() { Wait::Once } else { wait };
     let claim = Claim {
         resource: ask.resource.clone(),
         lock_id: shared.ids.next(),
@@ -48,24 +52,32 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
         let (store, claim, desk) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.desk));
         let withdraw = withdraw.clone();
         async move {
-            let answer = store.acquire(&claim, &withdraw).await;
-            if let Err(Ok(Some(hold))) = reply.send(answer) {
-                desk.post(Mail::Forget(Lease::of(&claim, hold.token)));
+            let answer =
+                contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await;
+            let unknown = matches!(&answer, Err(error) if error.is_outcome_unknown());
+            let unheard = reply.send(answer);
+            if unknown || matches!(unheard, Err(Ok(Some(_)))) {
+                desk.post(Mail::Forget(Lease::of(&claim, FencingToken::new(0))));
             }
         }
     };
     shared.desk.post(Mail::Work(Box::pin(call)));
     let received = Received { shared, claim, answer: Some(answer) };
-    let hold = received.wait(wait, &withdraw, ask.options.get_request_timeout()).await?;
-    let Some((claim, hold)) = hold else { return Ok(None) };
-    let held = Arc::new(Held::new(Grant {
+    let hold = received.wait(wait, &withdraw, ask.options.get_request_timeout()).await;
+    match (probe, &hold) {
+        (Some(probe), Ok(_)) => probe.answered(shared.clock.now()),
+        (Some(probe), Err(error)) => probe.failed(error),
+        (None, _) => {}
+    }
+    let Some((claim, hold)) = hold? else { return Ok(None) };
+    let held = Held::share(Grant {
         lease: Lease::of(&claim, hold.token),
         deadline: hold.session.deadline(),
         granted_at: shared.clock.now(),
         options: Arc::clone(&ask.options),
         session: Some(hold.session.clone()),
         place,
-    }));
+    });
     shared.watch(hold.session.deadline(), &held);
     let dependent: Weak<Held> = Arc::downgrade(&held);
     hold.session.bind(dependent);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::sync::Notify;
 
+use super::contain::contained;
 use super::desk::{Desk, Mail};
 use super::held::Held;
 use super::telemetry;
@@ -141,8 +142,12 @@ impl Wakeups {
         }
     }
 
+    /// In the order in which they came: lock ids are numbered.
     fn ring_all(&self) {
-        for bell in self.lock().bells.values() {
+        let state = self.lock();
+        let mut bells: Vec<_> = state.bells.iter().collect();
+        bells.sort_unstable_by_key(|(lock_id, _)| (lock_id.as_str().len(), *lock_id));
+        for (_, bell) in bells {
             bell.ring(None);
         }
     }
@@ -172,16 +177,21 @@ impl Wakeups {
         let mut mark = LiveMark(Some(Arc::clone(&self)));
         let mut retry = FIRST_RETRY;
         loop {
-            match store.subscribe(&self.inbox).await {
+            match contained(&*store, "subscribe", async { store.subscribe(&self.inbox).await }).await {
                 Ok(mut stream) => {
                     retry = FIRST_RETRY;
                     self.live.store(true, Ordering::SeqCst);
                     self.ring_all();
                     loop {
                         tokio::select! {
-                            wake = stream.next() => match wake {
-                                Some(wake) => self.dispatch(wake, &desk),
-                                None => break,
+                            biased;
+                            wake = contained(&*store, "listen", async { Ok(stream.next().await) }) => match wake {
+                                Ok(Some(wake)) => self.dispatch(wake, &desk),
+                                Ok(None) => break,
+                                Err(error) => {
+                                    telemetry::failed("listen", &error);
+                                    break;
+                                }
                             },
                             () = self.idle() => if self.close_if_idle() {
                                 mark.0 = None;

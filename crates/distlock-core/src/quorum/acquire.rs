@@ -41,6 +41,11 @@ impl Poll {
         let clear = answered >= majority || nodes - self.failed.len() < majority;
         self.granted.len() >= majority || (!winnable && clear)
     }
+
+    /// Whether it is open, and would be an error without the answers that are missing.
+    fn needs_more(&self, inner: &Inner) -> bool {
+        !self.is_decided(inner) && self.granted.len() + self.busy.len() < inner.majority
+    }
 }
 
 pub(super) async fn try_acquire(inner: &Arc<Inner>, claims: &[Claim]) -> Batch<Attempt> {
@@ -60,7 +65,7 @@ pub(super) async fn try_acquire(inner: &Arc<Inner>, claims: &[Claim]) -> Batch<A
     let for_nodes: Vec<Claim> =
         asked.iter().zip(&polls).map(|(at, poll)| for_node(&claims[*at], &poll.ticket)).collect();
 
-    collect(inner, for_nodes, &mut polls).await;
+    let waited = collect(inner, for_nodes, &mut polls).await;
     let tokens = confirm_tokens(inner, &polls).await;
 
     let mut undo = Vec::new();
@@ -80,7 +85,7 @@ pub(super) async fn try_acquire(inner: &Arc<Inner>, claims: &[Claim]) -> Batch<A
                     Err(error) => Err(error),
                     // Won too late to be of use, or too late for whoever asked, who released it meanwhile.
                     Ok(Some(_)) => Ok(Attempt::Busy { retry_after: None }),
-                    Ok(None) => conclude(inner, &poll),
+                    Ok(None) => conclude(inner, &poll, waited),
                 };
                 undo.push(poll);
                 answer.map_err(|error| error.about(&claims[at].resource))
@@ -104,13 +109,11 @@ fn for_node(claim: &Claim, ticket: &Use) -> Claim {
     }
 }
 
-/// Asks all nodes and listens until every claim is decided or the time is over.
-async fn collect(inner: &Arc<Inner>, claims: Vec<Claim>, polls: &mut [Poll]) {
-    if polls.is_empty() {
-        return;
-    }
+/// Asks all nodes and listens until every claim is decided or the time is over. Says how long silent nodes were waited for.
+async fn collect(inner: &Arc<Inner>, claims: Vec<Claim>, polls: &mut [Poll]) -> Duration {
+    let Some(expiry) = claims.iter().map(|claim| claim.expiry).max() else { return Duration::ZERO };
     let tickets: Arc<Vec<Use>> = Arc::new(polls.iter().map(|poll| poll.ticket.clone()).collect());
-    let mut round = Round::begin(inner);
+    let mut round = Round::begin(inner, expiry);
     for node in 0..inner.nodes.len() {
         let call = ask(Arc::clone(inner), node, claims.clone(), Arc::clone(&tickets));
         let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
@@ -118,12 +121,15 @@ async fn collect(inner: &Arc<Inner>, claims: Vec<Claim>, polls: &mut [Poll]) {
     }
     drop(tickets);
     while !polls.iter().all(|poll| poll.is_decided(inner)) {
-        let Some(answer) = round.next().await else { break };
+        let needed = polls.iter().any(|poll| poll.needs_more(inner));
+        let Some(answer) = round.next(needed).await else { break };
         record(polls, answer);
     }
+    let waited = round.waited();
     for answer in round.close().await {
         record(polls, answer);
     }
+    waited
 }
 
 /// Asks one node. A call that hangs is an unknown outcome after a while, so that what it may have done is taken
@@ -134,7 +140,7 @@ pub(super) async fn ask(
     claims: Vec<Claim>,
     tickets: Arc<Vec<Use>>,
 ) -> Vec<Result<Attempt>> {
-    let limit = inner.patience();
+    let limit = inner.longest();
     let mut call = tokio::spawn(to_node(&inner, node, claims, |store, claims: Vec<Claim>| async move {
         store.try_acquire(&claims).await
     }));
@@ -208,7 +214,7 @@ async fn confirm_tokens(inner: &Arc<Inner>, polls: &[Poll]) -> Vec<Result<Option
 }
 
 /// What to say of a claim that was not won: contention if a majority answered, a store that is down otherwise.
-fn conclude(inner: &Inner, poll: &Poll) -> Result<Attempt> {
+fn conclude(inner: &Inner, poll: &Poll, waited: Duration) -> Result<Attempt> {
     let answered = poll.granted.len() + poll.busy.len();
     // Votes were won but the tokens could not be confirmed because leases were gone again.
     if poll.granted.len() >= inner.majority {
@@ -221,7 +227,7 @@ fn conclude(inner: &Inner, poll: &Poll) -> Result<Attempt> {
     for (node, error) in &poll.failed {
         failures.add(*node, error.clone());
     }
-    failures.add_silent(inner.nodes.len() - answered - poll.failed.len());
+    failures.add_silent(inner.nodes.len() - answered - poll.failed.len(), waited);
     Err(failures.into_error(answered))
 }
 
@@ -239,10 +245,10 @@ fn retry_after(inner: &Inner, poll: &Poll) -> Option<Duration> {
     left.sort_unstable();
     let needed = inner.majority - poll.granted.len().min(inner.majority - 1);
     let until = left.get(needed - 1).copied();
-    if poll.ticket.lease.resource.kind().record() == RecordKind::Lock {
+    if poll.ticket.lease.resource.kind().record() == RecordKind::Lock && poll.ticket.is_first() {
         return until;
     }
-    // Nobody waits for a pool in a queue here, so nobody is woken.
+    // Waiters of a pool, and of a later generation of a lock id, are in no node's queue: they are not woken.
     let soon = UNQUEUED.mul_f64(0.2 + 0.8 * fastrand::f64());
     Some(until.map_or(soon, |until| until.min(soon)))
 }

@@ -14,12 +14,14 @@ pub(super) fn silent(after: Duration) -> Error {
 pub(super) struct Failures<'a> {
     inner: &'a Inner,
     errors: Vec<(usize, Error)>,
+    /// Nodes that did not answer, and how long they were waited for.
     silent: usize,
+    waited: Duration,
 }
 
 impl<'a> Failures<'a> {
     pub(super) fn new(inner: &'a Inner) -> Self {
-        Failures { inner, errors: Vec::new(), silent: 0 }
+        Failures { inner, errors: Vec::new(), silent: 0, waited: Duration::ZERO }
     }
 
     pub(super) fn add(&mut self, node: usize, error: Error) {
@@ -27,8 +29,9 @@ impl<'a> Failures<'a> {
     }
 
     /// Nodes that did not answer in time.
-    pub(super) fn add_silent(&mut self, nodes: usize) {
+    pub(super) fn add_silent(&mut self, nodes: usize, waited: Duration) {
         self.silent += nodes;
+        self.waited = self.waited.max(waited);
     }
 
     /// Whether some node may have carried out what failed here.
@@ -39,11 +42,11 @@ impl<'a> Failures<'a> {
     /// Says that only `answered` nodes did, and what became of the others. The kind is that of the nodes' errors
     /// if they agree, as when all refuse the password.
     pub(super) fn into_error(self, answered: usize) -> Error {
-        let Inner { nodes, majority, options, .. } = self.inner;
+        let Inner { nodes, majority, .. } = self.inner;
         let mut reasons: Vec<String> =
             self.errors.iter().map(|(node, error)| format!("{}: {error}", nodes[*node].name)).collect();
         if self.silent > 0 {
-            reasons.push(format!("{} without an answer within {:?}", self.silent, options.node_timeout));
+            reasons.push(format!("{} without an answer within {:?}", self.silent, self.waited));
         }
         let kind = match self.errors.first() {
             Some((_, first))

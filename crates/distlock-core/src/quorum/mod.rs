@@ -5,6 +5,7 @@
 mod acquire;
 mod admin;
 mod error;
+mod home;
 mod node;
 mod options;
 mod release;
@@ -23,6 +24,7 @@ use async_trait::async_trait;
 
 pub use options::QuorumOptions;
 
+use self::home::Home;
 use self::node::Node;
 use self::ticket::Ledger;
 use crate::error::{Error, ErrorKind, Result};
@@ -50,7 +52,7 @@ use crate::store::{
 ///
 /// # How
 /// - **Acquire** asks all nodes at once and needs a majority of *all* nodes, not of those that answer. It returns
-///   as soon as that is had; a node that answers later is welcome. Otherwise every vote is taken back, those
+///   as soon as that is had; a node that answers later is welcome, and one that is needed is waited for. Otherwise every vote is taken back, those
 ///   included that come late or whose answer was lost, and nodes that fail to give back are asked until they do.
 ///   The answer is *busy* if a majority answered, and an error that names the nodes if not.
 /// - **Renew** needs a majority of all nodes again. It takes nothing and gives nothing back, whatever comes of it.
@@ -86,6 +88,11 @@ use crate::store::{
 /// # Cancel safety
 /// As with every [`LeaseStore`], calls should be driven to their end: dropping a `try_acquire` half-way may leave
 /// votes on nodes until they expire, or until the lock id is released. The engine sees to that.
+///
+/// # Runtimes
+/// What goes on in the background lives on the runtime that the quorum was made on: votes of a failed attempt are taken
+/// back though the runtime of its caller ends. A quorum made outside a runtime settles on the first one that uses it, and
+/// on another one when that has ended.
 #[derive(Clone)]
 pub struct Quorum(Arc<Inner>);
 
@@ -94,6 +101,7 @@ struct Inner {
     majority: usize,
     options: QuorumOptions,
     ledger: Ledger,
+    home: Home,
     capabilities: Capabilities,
     max_batch: usize,
 }
@@ -129,6 +137,7 @@ impl Quorum {
             nodes: (1..).zip(nodes).map(|(number, store)| Node::new(number, store)).collect(),
             options,
             ledger: Ledger::new(),
+            home: Home::new(),
             max_batch: capabilities.max_batch.max(1),
             capabilities,
         })))
@@ -165,12 +174,19 @@ fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
     }
 }
 
-/// After this long without an answer a call counts as failed, however late its answer may still come.
+/// After this long without an answer a release in the background counts as failed, and is sent again.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a node is waited for without which there is no majority: less than a caller usually waits, so that the error
+/// can say which nodes did not answer.
+const NEEDED: Duration = Duration::from_secs(4);
 
 impl Inner {
     fn patience(&self) -> Duration {
         PATIENCE.max(self.options.node_timeout)
+    }
+
+    fn longest(&self) -> Duration {
+        NEEDED.max(self.options.node_timeout)
     }
 
     /// The error for kinds that a quorum cannot carry.
@@ -224,15 +240,21 @@ impl Store for Quorum {
 #[async_trait]
 impl LeaseStore for Quorum {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
-        acquire::try_acquire(&self.0, claims).await
+        let Some(home) = self.0.home.elsewhere() else { return acquire::try_acquire(&self.0, claims).await };
+        let (inner, claims) = (Arc::clone(&self.0), claims.to_vec());
+        home.run(async move { acquire::try_acquire(&inner, &claims).await }).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
-        renew::renew(&self.0, leases).await
+        let Some(home) = self.0.home.elsewhere() else { return renew::renew(&self.0, leases).await };
+        let (inner, leases) = (Arc::clone(&self.0), leases.to_vec());
+        home.run(async move { renew::renew(&inner, &leases).await }).await
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
-        release::release(&self.0, leases).await
+        let Some(home) = self.0.home.elsewhere() else { return release::release(&self.0, leases).await };
+        let (inner, leases) = (Arc::clone(&self.0), leases.to_vec());
+        home.run(async move { release::release(&inner, &leases).await }).await
     }
 
     async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {

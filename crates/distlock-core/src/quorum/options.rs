@@ -43,7 +43,8 @@ impl QuorumOptions {
     }
 
     /// How long a node may take to answer before it is done without. Default 50 ms. It should be far below the
-    /// expiry: an acquisition may wait this long three times, for grants, for tokens and to undo.
+    /// expiry: an acquisition may wait this long three times, for grants, for tokens and to undo. A node without which
+    /// there is no majority is waited for longer: four seconds, or this if it is longer, but not beyond the expiry.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] below 1 ms or above a minute.

@@ -1,6 +1,7 @@
 //! Releasing: all nodes are told; a majority that confirms is enough to go on, the others are seen to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Inner;
 use super::error::Failures;
@@ -35,8 +36,13 @@ impl Poll {
         self.done >= inner.majority || self.not_ours >= inner.majority
     }
 
+    /// Whether it would be an error without the answers that are missing, and would not with them.
+    fn needs_more(&self, inner: &Inner) -> bool {
+        self.done + self.not_ours < inner.majority && inner.nodes.len() - self.failed.len() >= inner.majority
+    }
+
     /// Once a majority has nothing of ours any more, the others cannot keep anybody out, whatever they have.
-    fn conclude(self, inner: &Inner) -> Result<Released> {
+    fn conclude(self, inner: &Inner, waited: Duration) -> Result<Released> {
         let answered = self.done + self.not_ours;
         if self.not_ours >= inner.majority {
             return Ok(Released::NotYours);
@@ -45,7 +51,7 @@ impl Poll {
             return Ok(Released::Done { woke: self.woke });
         }
         let mut failures = Failures::new(inner);
-        failures.add_silent(inner.nodes.len() - answered - self.failed.len());
+        failures.add_silent(inner.nodes.len() - answered - self.failed.len(), waited);
         for (node, error) in self.failed {
             failures.add(node, error);
         }
@@ -65,20 +71,23 @@ pub(super) async fn release(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Relea
         .map(|(lease, ticket)| Lease { lock_id: ticket.lease.lock_id.clone(), ..lease.clone() })
         .collect();
     let mut polls: Vec<Poll> = leases.iter().map(|_| Poll::default()).collect();
-    let mut round = Round::begin(inner);
+    let expiry = leases.iter().map(|lease| lease.expiry).max().unwrap_or_default();
+    let mut round = Round::begin(inner, expiry);
     for node in 0..inner.nodes.len() {
-        let call = release_on(Arc::clone(inner), node, for_nodes.clone());
+        let call = release_on(Arc::clone(inner), node, for_nodes.clone(), inner.longest());
         let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
         round.call(node, call, move |answer| see_to_failed(inner, tickets, answer));
     }
     while !polls.iter().all(|poll| poll.is_decided(inner)) {
-        let Some(answer) = round.next().await else { break };
+        let needed = polls.iter().any(|poll| poll.needs_more(inner));
+        let Some(answer) = round.next(needed).await else { break };
         record(inner, &tickets, &mut polls, answer);
     }
+    let waited = round.waited();
     for answer in round.close().await {
         record(inner, &tickets, &mut polls, answer);
     }
-    Ok(polls.into_iter().map(|poll| poll.conclude(inner)).collect())
+    Ok(polls.into_iter().map(|poll| poll.conclude(inner, waited)).collect())
 }
 
 /// What is held or was asked last under a later generation of its lock id may still wait under the first one.
@@ -87,7 +96,7 @@ fn stop_waiting<'a>(inner: &Arc<Inner>, released: impl Iterator<Item = (&'a Leas
         released.filter(|(_, ticket)| !ticket.is_first()).map(|(lease, _)| lease.clone()).collect();
     if !waiting.is_empty() {
         for node in 0..inner.nodes.len() {
-            tokio::spawn(release_on(Arc::clone(inner), node, waiting.clone()));
+            tokio::spawn(release_on(Arc::clone(inner), node, waiting.clone(), inner.patience()));
         }
     }
 }

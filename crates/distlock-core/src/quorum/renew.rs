@@ -1,6 +1,7 @@
 //! Renewing: a majority of *all* nodes must extend. Counting over the nodes that once granted gives two holders.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Inner;
 use super::acquire;
@@ -36,7 +37,7 @@ impl Poll {
 
     /// A majority that cannot be had since nodes said no is a lost lease. One that cannot be had since nodes
     /// failed is an error, and the engine asks again until its deadline.
-    fn conclude(self, inner: &Inner) -> Result<Renewal> {
+    fn conclude(self, inner: &Inner, waited: Duration) -> Result<Renewal> {
         if self.extended >= inner.majority {
             return Ok(Renewal::Extended);
         }
@@ -45,7 +46,7 @@ impl Poll {
         }
         let mut failures = Failures::new(inner);
         let answered = self.extended + self.not_ours.len();
-        failures.add_silent(inner.nodes.len() - answered - self.failed.len());
+        failures.add_silent(inner.nodes.len() - answered - self.failed.len(), waited);
         for (node, error) in self.failed {
             failures.add(node, error);
         }
@@ -65,7 +66,8 @@ pub(super) async fn renew(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Renewal
     let for_nodes = Arc::new(for_nodes);
     let mut polls: Vec<Poll> =
         leases.iter().map(|_| Poll { extended: 0, not_ours: Vec::new(), failed: Vec::new() }).collect();
-    let mut round = Round::begin(inner);
+    let expiry = leases.iter().map(|lease| lease.expiry).max().unwrap_or_default();
+    let mut round = Round::begin(inner, expiry);
     for node in 0..inner.nodes.len() {
         let leases = for_nodes.to_vec();
         let call = to_node(inner, node, leases, |store, leases| async move { store.renew(&leases).await });
@@ -74,9 +76,11 @@ pub(super) async fn renew(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Renewal
         round.call(node, call, |_| async move { drop(tickets) });
     }
     while !polls.iter().all(|poll| poll.is_decided(inner)) {
-        let Some(answer) = round.next().await else { break };
+        // What is not decided by a majority is an error.
+        let Some(answer) = round.next(true).await else { break };
         record(&mut polls, answer);
     }
+    let waited = round.waited();
     for answer in round.close().await {
         record(&mut polls, answer);
     }
@@ -92,7 +96,7 @@ pub(super) async fn renew(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Renewal
                 }
             }
         }
-        answers.push(poll.conclude(inner));
+        answers.push(poll.conclude(inner, waited));
     }
     for (node, what) in missing.into_iter().enumerate().filter(|(_, what)| !what.is_empty()) {
         tokio::spawn(repair(Arc::clone(inner), node, what));

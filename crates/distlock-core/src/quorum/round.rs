@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout_at};
@@ -22,15 +23,29 @@ pub(super) struct Round<T> {
     sender: Option<UnboundedSender<Answer<T>>>,
     /// Nodes that have not answered yet, and whether they are waited for.
     open: Vec<(usize, bool)>,
+    begun: Instant,
+    /// Until when nodes are waited for that are not needed.
     deadline: Instant,
+    /// Until when those are that are.
+    longest: Instant,
 }
 
 impl<T: Send + 'static> Round<T> {
-    /// A round that waits for one node time-out from now on.
-    pub(super) fn begin(inner: &Arc<Inner>) -> Self {
+    /// A round that waits for one node time-out from now on, and longer for a node without which there is no majority;
+    /// though not beyond `expiry`, after which a grant would be over.
+    pub(super) fn begin(inner: &Arc<Inner>, expiry: Duration) -> Self {
         let (sender, answers) = unbounded_channel();
-        let deadline = Instant::now() + inner.options.node_timeout;
-        Round { inner: Arc::clone(inner), answers, sender: Some(sender), open: Vec::new(), deadline }
+        let begun = Instant::now();
+        let deadline = begun + inner.options.node_timeout;
+        let longest = (begun + inner.longest().min(expiry)).max(deadline);
+        let (inner, open) = (Arc::clone(inner), Vec::new());
+        Round { inner, answers, sender: Some(sender), open, begun, deadline, longest }
+    }
+
+    /// How long the nodes that have not answered were waited for.
+    pub(super) fn waited(&self) -> Duration {
+        let until = if Instant::now() < self.longest { self.deadline } else { self.longest };
+        until - self.begun
     }
 
     /// Starts a call. If its answer comes after the round was closed, `late` gets it.
@@ -60,33 +75,35 @@ impl<T: Send + 'static> Round<T> {
         });
     }
 
-    /// The next answer; `None` when all that matter have answered or the time is over.
+    /// The next answer; `None` when all that matter have answered or the time is over. `needed`: without the missing
+    /// answers there is no majority for anything, only an error.
     ///
-    /// A node that did not answer in time the last time is asked, but not waited for if the others are a majority:
-    /// or one node that hangs would cost every contended attempt the whole time-out.
-    pub(super) async fn next(&mut self) -> Option<Answer<T>> {
+    /// A node that did not answer in time the last time is asked, but not waited for if the others are a majority and it is
+    /// not needed: or one node that hangs would cost every contended attempt the whole time-out.
+    pub(super) async fn next(&mut self, needed: bool) -> Option<Answer<T>> {
         if self.sender.take().is_some() {
             let waited_for = self.open.iter().filter(|(_, waited_for)| *waited_for).count();
             if waited_for < self.inner.majority {
                 self.open.iter_mut().for_each(|(_, waited_for)| *waited_for = true);
             }
         }
-        if !self.open.iter().any(|(_, waited_for)| *waited_for) {
+        if self.open.is_empty() || !(needed || self.open.iter().any(|(_, waited_for)| *waited_for)) {
             return None;
         }
-        match timeout_at(self.deadline, self.answers.recv()).await {
-            Ok(answer) => {
+        for until in [self.deadline, self.longest] {
+            if let Ok(answer) = timeout_at(until, self.answers.recv()).await {
                 let answer = answer?;
                 self.open.retain(|(node, _)| *node != answer.node);
-                Some(answer)
+                return Some(answer);
             }
-            Err(_) => {
-                for (node, _) in &self.open {
-                    self.inner.nodes[*node].set_slow(true);
-                }
-                None
+            for (node, _) in &self.open {
+                self.inner.nodes[*node].set_slow(true);
+            }
+            if !needed {
+                return None;
             }
         }
+        None
     }
 
     /// Ends the round: from now on answers are late. Those that came before are returned.

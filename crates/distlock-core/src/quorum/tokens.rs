@@ -6,6 +6,7 @@
 //! that carries it, to the nodes that granted less. A renewal cannot take anything, so what comes late is harmless.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Inner;
 use super::error::Failures;
@@ -52,7 +53,7 @@ impl Vote {
     }
 
     /// The token if a majority knows it; `None` if nodes forgot the grant; an error if they did not answer.
-    fn conclude(self, inner: &Inner) -> Result<Option<FencingToken>> {
+    fn conclude(self, inner: &Inner, waited: Duration) -> Result<Option<FencingToken>> {
         if self.know >= inner.majority {
             return Ok(Some(self.token));
         }
@@ -63,7 +64,7 @@ impl Vote {
         for (node, error) in self.failed {
             failures.add(node, error);
         }
-        failures.add_silent(self.open);
+        failures.add_silent(self.open, waited);
         Err(failures.into_error(self.know))
     }
 
@@ -78,7 +79,8 @@ pub(super) async fn write_back(
     inner: &Arc<Inner>,
     mut votes: Vec<Vote>,
 ) -> Vec<Result<Option<FencingToken>>> {
-    let mut round = Round::begin(inner);
+    let expiry = votes.iter().map(|vote| vote.ticket.lease.expiry).max().unwrap_or_default();
+    let mut round = Round::begin(inner, expiry);
     let mut asked: Vec<Vec<usize>> = Vec::with_capacity(inner.nodes.len());
     for node in 0..inner.nodes.len() {
         let which: Vec<usize> = (0..votes.len()).filter(|at| votes[*at].behind.contains(&node)).collect();
@@ -91,12 +93,14 @@ pub(super) async fn write_back(
         asked.push(which);
     }
     while !votes.iter().all(|vote| vote.is_decided(inner)) {
-        let Some(answer) = round.next().await else { break };
+        // A token that no majority knows is an error.
+        let Some(answer) = round.next(true).await else { break };
         for (at, item) in asked[answer.node].iter().zip(answer.items) {
             votes[*at].record(answer.node, item);
         }
     }
-    votes.into_iter().map(|vote| vote.conclude(inner)).collect()
+    let waited = round.waited();
+    votes.into_iter().map(|vote| vote.conclude(inner, waited)).collect()
 }
 
 /// Tells one node tokens that others know already. Best effort.

@@ -58,7 +58,7 @@ pub(super) async fn withdraw(inner: Arc<Inner>, node: usize, what: Vec<Use>, per
     }
     let now = inner.options.clock.now();
     for what in failed {
-        let until = now.after(what.lease.expiry.min(PATIENCE));
+        let until = now.after(what.lasts.min(PATIENCE));
         leave(&inner, node, Leftover { what, until });
     }
 }
@@ -66,7 +66,7 @@ pub(super) async fn withdraw(inner: Arc<Inner>, node: usize, what: Vec<Use>, per
 /// Returns what the node did not confirm.
 async fn ask(inner: &Arc<Inner>, node: usize, mut what: Vec<Use>) -> Vec<Use> {
     let leases: Vec<Lease> = what.iter().map(|ticket| ticket.lease.clone()).collect();
-    let mut answers = release_on(Arc::clone(inner), node, leases).await.into_iter();
+    let mut answers = release_on(Arc::clone(inner), node, leases, inner.patience()).await.into_iter();
     let now = inner.options.clock.now();
     what.retain(|ticket| {
         let Some(Err(error)) = answers.next() else { return false };
@@ -79,9 +79,13 @@ async fn ask(inner: &Arc<Inner>, node: usize, mut what: Vec<Use>) -> Vec<Use> {
 }
 
 /// A release on one node that does not wait for ever. The call itself is driven to its end all the same.
-pub(super) async fn release_on(inner: Arc<Inner>, node: usize, leases: Vec<Lease>) -> Vec<Result<Released>> {
+pub(super) async fn release_on(
+    inner: Arc<Inner>,
+    node: usize,
+    leases: Vec<Lease>,
+    limit: Duration,
+) -> Vec<Result<Released>> {
     let count = leases.len();
-    let limit = inner.patience();
     let call =
         to_node(
             &inner,

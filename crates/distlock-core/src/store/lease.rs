@@ -83,6 +83,14 @@ impl Claim {
     }
 }
 
+impl Claim {
+    /// For how long the store keeps, at the longest, what an attempt with this claim leaves there: a grant, or an entry in
+    /// the wait queue.
+    pub(crate) fn lasts(&self) -> Duration {
+        self.waiting.as_ref().map_or(self.expiry, |waiting| waiting.ttl.max(self.expiry))
+    }
+}
+
 /// How a claim waits.
 #[derive(Clone, Debug)]
 pub struct Waiting {

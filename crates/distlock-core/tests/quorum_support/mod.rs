@@ -16,6 +16,8 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub const EXPIRY: Duration = Duration::from_secs(10);
 /// The default node time-out.
 pub const TIMEOUT: Duration = Duration::from_millis(50);
+/// How long a node is waited for without which there is no majority.
+pub const NEEDED: Duration = Duration::from_secs(4);
 
 pub struct Fleet {
     pub clocks: Vec<VirtualClock>,

@@ -58,7 +58,8 @@ impl Terms {
     /// If they contradict each other.
     #[must_use]
     pub fn options(&self) -> Options {
-        let longest_sleep = (self.waiter_lasts / 3).max(Duration::from_millis(100));
+        // An entry lives a little longer than its waiter sleeps.
+        let longest_sleep = self.waiter_lasts.clamp(Duration::from_millis(100), Duration::from_secs(60));
         let options = Options::new()
             .expiry(self.expiry)
             .and_then(|options| options.busy_wait_sleep(Duration::from_millis(5), longest_sleep))
