@@ -68,13 +68,16 @@ impl Pause {
     }
 }
 
-/// What happens to one call: a pause on the way there, a failure, a pause on the way back, a lost reply.
+/// What happens to one call: a pause on the way there, a failure, a pause on the way back, a lost reply; or the driver
+/// panics before or after the store applied it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
     there: Pause,
     refused: bool,
+    panics_there: bool,
     back: Pause,
     lost: bool,
+    panics_back: bool,
 }
 
 impl Fault {
@@ -108,6 +111,18 @@ impl Fault {
         Fault { back: Pause::Ever, ..Fault::default() }
     }
 
+    /// The driver panics before it sends anything.
+    #[must_use]
+    pub fn panic_before() -> Self {
+        Fault { panics_there: true, ..Fault::default() }
+    }
+
+    /// The call is carried out, and the driver panics instead of answering.
+    #[must_use]
+    pub fn panic_after() -> Self {
+        Fault { panics_back: true, ..Fault::default() }
+    }
+
     /// In addition, takes this long to arrive.
     #[must_use]
     pub fn delay_before(mut self, delay: Duration) -> Self {
@@ -131,6 +146,8 @@ struct Script {
     always: HashMap<Verb, Fault>,
     /// Ends the open streams of wake-ups when the store goes down or is replaced.
     streams: CancellationToken,
+    /// Makes the open streams of wake-ups panic.
+    stream_panics: CancellationToken,
 }
 
 /// The strings of a [`FaultyStore`]. Clones pull the same ones.
@@ -175,6 +192,11 @@ impl Faults {
         std::mem::take(&mut script.streams).cancel();
     }
 
+    /// Makes every open stream of wake-ups panic when it is polled next.
+    pub fn panic_streams(&self) {
+        std::mem::take(&mut self.script().stream_panics).cancel();
+    }
+
     /// Ends all faults that are planned or lasting.
     pub fn heal(&self) {
         let mut script = self.script();
@@ -198,11 +220,17 @@ impl Faults {
     }
 }
 
+/// A panic without the message of the panic hook: tests make many.
+fn panic_quietly() -> ! {
+    std::panic::resume_unwind(Box::new("a planned panic"))
+}
+
 /// Any lease store, with faults put between it and its caller.
 #[derive(Clone, Debug)]
 pub struct FaultyStore {
     faults: Faults,
     max_under_way: Option<usize>,
+    max_batch: Option<usize>,
 }
 
 impl FaultyStore {
@@ -215,14 +243,21 @@ impl FaultyStore {
             next: HashMap::new(),
             always: HashMap::new(),
             streams: CancellationToken::new(),
+            stream_panics: CancellationToken::new(),
         })));
-        (FaultyStore { faults: faults.clone(), max_under_way: None }, faults)
+        (FaultyStore { faults: faults.clone(), max_under_way: None, max_batch: None }, faults)
     }
 
     /// Says that so many requests of a verb may be under way at once, whatever the wrapped store says.
     #[must_use]
     pub fn max_under_way(self, most: usize) -> Self {
         FaultyStore { max_under_way: Some(most), ..self }
+    }
+
+    /// Says that a request carries at most so many items, whatever the wrapped store says.
+    #[must_use]
+    pub fn max_batch(self, most: usize) -> Self {
+        FaultyStore { max_batch: Some(most), ..self }
     }
 
     fn failed(&self, what: &'static str) -> Error {
@@ -240,11 +275,17 @@ impl FaultyStore {
             return Err(self.failed("the store is down"));
         }
         fault.there.pass().await;
+        if fault.panics_there {
+            panic_quietly();
+        }
         if fault.refused || self.faults.is_down() {
             return Err(self.failed("the request failed on its way"));
         }
         let reply = call(self.faults.inner()).await;
         fault.back.pass().await;
+        if fault.panics_back {
+            panic_quietly();
+        }
         if fault.lost || self.faults.is_down() {
             return Err(self.failed("the reply was lost").with_unknown_outcome());
         }
@@ -261,6 +302,7 @@ impl Store for FaultyStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = self.faults.inner().capabilities();
         capabilities.max_under_way = self.max_under_way.unwrap_or(capabilities.max_under_way);
+        capabilities.max_batch = self.max_batch.unwrap_or(capabilities.max_batch);
         capabilities
     }
 
@@ -292,72 +334,17 @@ impl LeaseStore for FaultyStore {
     }
 
     async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
-        let ends = self.faults.script().streams.clone();
+        let (ends, panics) = {
+            let script = self.faults.script();
+            (script.streams.clone(), script.stream_panics.clone())
+        };
         let stream = self.call(Verb::Subscribe, |inner| async move { inner.subscribe(inbox).await }).await?;
-        Ok(Box::pin(stream.take_until(ends.cancelled_owned())))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::FutureExt;
-
-    use super::*;
-    use crate::memory::MemoryStore;
-    use crate::resource::{FencingToken, Kind, LockId};
-
-    fn claim() -> Claim {
-        Claim {
-            resource: Resource::new(Kind::Mutex, "m").unwrap(),
-            lock_id: LockId::from_stored("id"),
-            weight: 1,
-            capacity: 1,
-            expiry: Duration::from_secs(1),
-            waiting: None,
-            in_turn: false,
-        }
-    }
-
-    async fn held(store: &FaultyStore) -> bool {
-        !store.inspect(&Query::default()).await.unwrap().is_empty()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_failure_before_changes_nothing_and_a_lost_reply_does() {
-        let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
-        faults.next(Verb::Acquire, 1, Fault::fail());
-        faults.next(Verb::Acquire, 1, Fault::lost_reply());
-        let error = store.try_acquire(&[claim()]).await.unwrap_err();
-        assert!(!error.is_outcome_unknown() && !held(&store).await);
-        let error = store.try_acquire(&[claim()]).await.unwrap_err();
-        assert!(error.is_outcome_unknown() && held(&store).await);
-        assert!(store.try_acquire(&[claim()]).await.is_ok());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_hanging_call_returns_never_and_a_late_one_late() {
-        let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
-        faults.next(Verb::Acquire, 1, Fault::hang_after());
-        let hour = Duration::from_secs(3600);
-        assert!(tokio::time::timeout(hour, store.try_acquire(&[claim()])).await.is_err());
-        faults.next(Verb::Release, 1, Fault::none().delay_before(hour).delay_after(hour));
-        let start = tokio::time::Instant::now();
-        store.release(&[Lease::of(&claim(), FencingToken::new(1))]).await.unwrap();
-        assert_eq!(start.elapsed(), 2 * hour);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_store_that_goes_down_ends_its_streams_and_one_that_is_replaced_has_forgotten() {
-        let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
-        store.try_acquire(&[claim()]).await.unwrap();
-        let mut stream = store.subscribe(&Inbox::new("x")).await.unwrap();
-        assert!(stream.next().now_or_never().is_none());
-        faults.set_down(true);
-        assert!(matches!(stream.next().now_or_never(), Some(None)));
-        assert!(store.doctor().await.is_err());
-        faults.set_down(false);
-        assert!(held(&store).await);
-        faults.replace(Arc::new(MemoryStore::new()));
-        assert!(!held(&store).await);
+        let ended = async move {
+            tokio::select! {
+                () = ends.cancelled() => {}
+                () = panics.cancelled() => panic_quietly(),
+            }
+        };
+        Ok(Box::pin(stream.take_until(Box::pin(ended))))
     }
 }

@@ -3,9 +3,13 @@
 
 mod common;
 
-use common::{MS, SECOND, World, options};
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use common::sessions::Server;
+use common::{MS, SECOND, World, options, until};
 use distlock_core::faults::{Fault, Verb};
-use distlock_core::{ErrorKind, Kind, Request};
+use distlock_core::{ErrorKind, Kind, Request, VirtualClock};
 
 #[tokio::test(start_paused = true)]
 async fn opposite_orders_do_not_deadlock() {
@@ -121,4 +125,79 @@ async fn nothing_asked_for_is_nothing_held() {
     let all = world.locks().acquire_all(none).await.unwrap();
     assert!(all.guards().is_empty() && !all.is_lost());
     assert_eq!(all.run(async { 1 }).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_is_found_before_anything_is_sent() {
+    let world = World::new();
+    let locks = world.locks();
+    for bad in [
+        Request::mutex(""),
+        Request::read("n".repeat(5000)),
+        Request::permits("z", 0, 1),
+        Request::permits("z", 3, 0),
+        Request::permits("z", 3, 4),
+        Request::permits("z", u32::MAX, 1),
+    ] {
+        // Those that are good come first in the order in which they are taken.
+        let requests = [Request::mutex("\u{1}"), Request::fair_mutex("a"), bad];
+        let error = locks.acquire_all(requests).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    assert_eq!(world.store.stats().requests(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_cannot_do_is_found_before_anything_is_sent() {
+    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (ours, theirs) = (server.locks(&clock), server.locks(&clock));
+    // Whoever asked the store for this one would wait.
+    let _held = theirs.mutex("a").acquire().await.unwrap();
+    for bad in
+        [Request::fair_mutex("z"), Request::read("z"), Request::write("z"), Request::permits("z", 2, 1)]
+    {
+        let asking = ours.acquire_all([Request::mutex("a"), bad]).timeout(SECOND);
+        assert_eq!(asking.await.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_whose_member_was_lost_while_the_others_were_waited_for_is_not_returned() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    for limit in [None, Some(60 * SECOND)] {
+        let blocker = theirs.mutex("b").acquire().await.unwrap();
+        let mut asking = ours.acquire_all([Request::mutex("a"), Request::mutex("b"), Request::read("c")]);
+        if let Some(limit) = limit {
+            asking = asking.timeout(limit);
+        }
+        let asking = tokio::spawn(asking.into_future());
+        until(|| async { world.records("b").await.iter().any(|record| !record.waiters.is_empty()) }).await;
+        let broken = theirs.break_lock(Kind::Mutex, "a").await.unwrap();
+        // By now the lost one has been told.
+        tokio::time::sleep(5 * SECOND).await;
+        blocker.release().await.unwrap();
+        let all = asking.await.unwrap().unwrap();
+        assert!(!all.is_lost(), "{all:?}");
+        assert!(all.token(Kind::Mutex, "a") > broken[0].token);
+        all.release().await.unwrap();
+        for name in ["a", "b", "c"] {
+            world.until_clean(name).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_attempt_that_takes_longer_than_its_leases_last_says_so() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    let plain = options().auto_extend(false).request_timeout(10 * SECOND).unwrap();
+    faults.always(Verb::Acquire, Fault::none().delay_before(2 * SECOND));
+    let asking = locks.acquire_all(["a", "b", "c"]).options(plain).timeout(Duration::ZERO);
+    let error = asking.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(error.resource().unwrap().name(), "a");
+    for name in ["a", "b", "c"] {
+        world.until_clean(name).await;
+    }
 }

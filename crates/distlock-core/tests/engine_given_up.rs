@@ -30,10 +30,15 @@ async fn do_harm(faults: Faults, mut rng: Rng, fails: bool) {
         for verb in [Verb::Acquire, Verb::Renew, Verb::Release] {
             let delays = Fault::none().delay_before(moment(&mut rng, 12)).delay_after(moment(&mut rng, 12));
             faults.always(verb, delays);
-            match rng.u8(0..12) {
+            match rng.u8(0..24) {
                 _ if !fails => {}
                 0 => faults.next(verb, 1, Fault::fail()),
                 1 => faults.next(verb, 1, Fault::lost_reply()),
+                2 => faults.next(verb, 1, Fault::panic_before()),
+                3 => faults.next(verb, 1, Fault::panic_after().delay_before(moment(&mut rng, 12))),
+                // Longer than the request time-out, on the way there or back.
+                4 => faults.next(verb, 1, Fault::none().delay_before(moment(&mut rng, 2000))),
+                5 => faults.next(verb, 1, Fault::none().delay_after(moment(&mut rng, 2000))),
                 _ => {}
             }
         }

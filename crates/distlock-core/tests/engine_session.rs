@@ -1,138 +1,13 @@
-//! The engine on a session store: a small one in memory, whose server can be told to end a session.
+//! The engine on a session store.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use std::collections::HashMap;
 use std::future::IntoFuture;
-use std::sync::{Arc, Mutex};
 
-use async_trait::async_trait;
-use common::{MS, SECOND, options, until};
-use distlock_core::store::{
-    Backend, Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, Session, SessionHold,
-    SessionStore, Store,
-};
-use distlock_core::{
-    CancellationToken, Clock, Error, ErrorKind, FencingToken, LockId, Locks, LossReason, ReleaseError,
-    Resource, Result, VirtualClock,
-};
-use tokio::sync::Notify;
-
-#[derive(Clone, Debug, Default)]
-struct Server(Arc<Inner>);
-
-#[derive(Debug, Default)]
-struct Inner {
-    held: Mutex<HashMap<Resource, (LockId, Session)>>,
-    freed: Notify,
-    token: Mutex<u64>,
-    /// The deadline that new sessions get, if any.
-    deadline: Mutex<Option<distlock_core::Moment>>,
-    refuse_release: Mutex<bool>,
-    silent: std::sync::atomic::AtomicBool,
-}
-
-impl Server {
-    async fn silence(&self) {
-        if self.0.silent.load(std::sync::atomic::Ordering::SeqCst) {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    fn is_free(&self) -> bool {
-        self.0.held.lock().unwrap().is_empty()
-    }
-
-    fn end_all(&self) {
-        for (_, (_, session)) in self.0.held.lock().unwrap().drain() {
-            session.end(LossReason::SessionEnded("the server said so".into()));
-        }
-        self.0.freed.notify_waiters();
-    }
-
-    fn locks(&self, clock: &VirtualClock) -> Locks {
-        let builder = Locks::builder(Backend::session(self.clone())).clock(Arc::new(clock.clone()));
-        builder.options(options()).build().unwrap()
-    }
-
-    fn try_take(&self, claim: &Claim) -> Option<SessionHold> {
-        let mut held = self.0.held.lock().unwrap();
-        if held.contains_key(&claim.resource) {
-            return None;
-        }
-        let session = match *self.0.deadline.lock().unwrap() {
-            Some(deadline) => Session::until(deadline),
-            None => Session::new(),
-        };
-        held.insert(claim.resource.clone(), (claim.lock_id.clone(), session.clone()));
-        let mut token = self.0.token.lock().unwrap();
-        *token += 1;
-        Some(SessionHold { token: FencingToken::new(*token), session })
-    }
-}
-
-#[async_trait]
-impl Store for Server {
-    fn describe(&self) -> String {
-        "test sessions".into()
-    }
-    fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::all();
-        capabilities.semaphore = false;
-        capabilities.rw_lock = false;
-        capabilities.fairness = Fairness::None;
-        capabilities.reasons = &[("semaphores", "this server counts only to one")];
-        capabilities
-    }
-    async fn inspect(&self, _: &Query) -> Result<Vec<Record>> {
-        Ok(Vec::new())
-    }
-    async fn break_lock(&self, _: &Resource) -> Result<Vec<Holder>> {
-        Ok(Vec::new())
-    }
-    async fn doctor(&self) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
-    }
-}
-
-#[async_trait]
-impl SessionStore for Server {
-    async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
-        self.silence().await;
-        loop {
-            let freed = self.0.freed.notified();
-            // A slow server: the grant is decided before the answer is on its way.
-            let taken = self.try_take(claim);
-            tokio::time::sleep(2 * MS).await;
-            if taken.is_some() {
-                return Ok(taken);
-            }
-            if withdraw.is_cancelled() {
-                return Ok(None);
-            }
-            tokio::select! {
-                () = freed => {}
-                () = withdraw.cancelled() => {}
-            }
-        }
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<()> {
-        self.silence().await;
-        tokio::time::sleep(2 * MS).await;
-        let mut held = self.0.held.lock().unwrap();
-        if *self.0.refuse_release.lock().unwrap() {
-            return Err(Error::new(ErrorKind::Unavailable, "gone"));
-        }
-        if held.get(&lease.resource).is_some_and(|(id, _)| *id == lease.lock_id) {
-            held.remove(&lease.resource);
-        }
-        drop(held);
-        self.0.freed.notify_waiters();
-        Ok(())
-    }
-}
+use common::sessions::Server;
+use common::{MS, SECOND, until};
+use distlock_core::{Clock, ErrorKind, LossReason, ReleaseError, VirtualClock};
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_ends_turns_its_guards_lost_at_once() {
@@ -153,7 +28,7 @@ async fn a_session_that_ends_turns_its_guards_lost_at_once() {
 #[tokio::test(start_paused = true)]
 async fn a_session_past_its_deadline_is_lost_though_nobody_said_so() {
     let (server, clock) = (Server::default(), VirtualClock::new());
-    *server.0.deadline.lock().unwrap() = Some(clock.now().after(10 * SECOND));
+    server.set_deadline(clock.now().after(10 * SECOND));
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
     let signal = guard.cancellation_token();
@@ -169,7 +44,7 @@ async fn a_session_past_its_deadline_is_lost_though_nobody_said_so() {
 #[tokio::test(start_paused = true)]
 async fn a_suspend_is_seen_at_the_first_look_on_a_session_with_a_deadline() {
     let (server, clock) = (Server::default(), VirtualClock::new());
-    *server.0.deadline.lock().unwrap() = Some(clock.now().after(10 * SECOND));
+    server.set_deadline(clock.now().after(10 * SECOND));
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
     clock.jump(11 * SECOND);
@@ -237,16 +112,16 @@ async fn a_release_that_failed_is_told_and_tried_again() {
     let (server, clock) = (Server::default(), VirtualClock::new());
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
-    *server.0.refuse_release.lock().unwrap() = true;
+    server.refuse_release(true);
     assert!(matches!(guard.release().await, Err(ReleaseError::Unknown { .. })));
-    *server.0.refuse_release.lock().unwrap() = false;
+    server.refuse_release(false);
     until(|| async { server.is_free() }).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_never_answers_ends_as_an_error_at_the_limit() {
     let (server, clock) = (Server::default(), VirtualClock::new());
-    server.0.silent.store(true, std::sync::atomic::Ordering::SeqCst);
+    server.set_silent(true);
     let locks = server.locks(&clock);
     for limit in [std::time::Duration::ZERO, 100 * MS] {
         let begun = tokio::time::Instant::now();
@@ -254,8 +129,8 @@ async fn a_server_that_never_answers_ends_as_an_error_at_the_limit() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(begun.elapsed() <= limit + SECOND, "{:?}", begun.elapsed());
     }
-    server.0.silent.store(false, std::sync::atomic::Ordering::SeqCst);
+    server.set_silent(false);
     let guard = locks.mutex("b").acquire().await.unwrap();
-    server.0.silent.store(true, std::sync::atomic::Ordering::SeqCst);
+    server.set_silent(true);
     assert!(matches!(guard.release().await, Err(ReleaseError::Unknown { .. })));
 }

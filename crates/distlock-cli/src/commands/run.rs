@@ -112,7 +112,8 @@ impl RunArgs {
     }
 
     fn options(&self) -> distlock::Result<Options> {
-        let mut options = Options::new().expiry(self.expiry)?.hold_at_least(self.hold_at_least)?;
+        let mut options =
+            Options::new().expiry(self.expiry)?.hold_at_least(self.hold_at_least)?.notice_break(true);
         if let Some(cadence) = self.extend_every {
             options = options.extension_cadence(cadence)?;
         }

@@ -25,8 +25,57 @@ pub(crate) struct Target {
     pub(crate) options: Arc<Options>,
 }
 
+/// A target that was checked: only the store can refuse it.
+pub(crate) struct Checked {
+    /// The place at the head of a fair mutex's queue, which is acquired first.
+    turn: Option<Ask>,
+    ask: Ask,
+}
+
+impl Checked {
+    /// Takes it, waiting as asked. `Ok(None)`: it was busy until then.
+    pub(crate) async fn acquire(&self, locks: &Locks, wait: Wait) -> Result<Option<Guard>> {
+        let engine = &locks.engine;
+        let turn = match &self.turn {
+            None => None,
+            Some(turn) => match engine.acquire(turn, wait).await? {
+                Some(held) => Some(TurnHold::new(Arc::clone(engine), held)),
+                None => return Ok(None),
+            },
+        };
+        let held = engine.acquire(&self.ask, wait).await?;
+        Ok(held.map(|held| Guard::new(Arc::clone(engine), held, turn)))
+    }
+}
+
 impl Target {
-    fn check(&self) -> Result<Resource> {
+    /// Finds everything that is wrong with it before anything is sent.
+    pub(crate) fn check(&self, locks: &Locks) -> Result<Checked> {
+        let resource = self.resource()?;
+        locks.engine.require(self.kind)?;
+        let turn = if self.fair && locks.capabilities().fairness != Fairness::Native {
+            locks.engine.require(Kind::Turn)?;
+            Some(Ask {
+                resource: Resource::new(Kind::Turn, Arc::clone(&self.name))?,
+                weight: 1,
+                capacity: 1,
+                in_turn: true,
+                options: Arc::clone(&self.options),
+            })
+        } else {
+            None
+        };
+        let ask = Ask {
+            resource,
+            weight: self.weight,
+            capacity: self.capacity,
+            in_turn: self.fair,
+            options: Arc::clone(&self.options),
+        };
+        Ok(Checked { turn, ask })
+    }
+
+    fn resource(&self) -> Result<Resource> {
         let resource =
             Resource::new(self.kind, Arc::clone(&self.name)).map_err(|error| error.doing("acquire"))?;
         self.options.check().map_err(|error| error.doing("acquire").about(&resource))?;
@@ -54,37 +103,9 @@ impl Target {
         Ok(resource)
     }
 
-    /// Takes it, waiting as asked. `Ok(None)`: it was busy until then.
-    pub(crate) async fn acquire(&self, locks: &Locks, wait: Wait) -> Result<Option<Guard>> {
-        let engine = &locks.engine;
-        let resource = self.check()?;
-        engine.require(self.kind)?;
-        let fairness = locks.capabilities().fairness;
-        let turn = if self.fair && fairness != Fairness::Native {
-            engine.require(Kind::Turn)?;
-            let ask = Ask {
-                resource: Resource::new(Kind::Turn, Arc::clone(&self.name))?,
-                weight: 1,
-                capacity: 1,
-                in_turn: true,
-                options: Arc::clone(&self.options),
-            };
-            match engine.acquire(&ask, wait).await? {
-                Some(held) => Some(TurnHold::new(Arc::clone(engine), held)),
-                None => return Ok(None),
-            }
-        } else {
-            None
-        };
-        let ask = Ask {
-            resource,
-            weight: self.weight,
-            capacity: self.capacity,
-            in_turn: self.fair,
-            options: Arc::clone(&self.options),
-        };
-        let held = engine.acquire(&ask, wait).await?;
-        Ok(held.map(|held| Guard::new(Arc::clone(engine), held, turn)))
+    /// Checks it and takes it, waiting as asked. `Ok(None)`: it was busy until then.
+    async fn acquire(&self, locks: &Locks, wait: Wait) -> Result<Option<Guard>> {
+        self.check(locks)?.acquire(locks, wait).await
     }
 
     pub(crate) fn timed_out(&self, locks: &Locks, after: Duration) -> Error {

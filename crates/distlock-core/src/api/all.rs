@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 
-use super::acquire::{Target, wait_of};
+use super::acquire::{Checked, Target, wait_of};
 use super::guard::{Guard, ReleaseError};
 use super::locks::Locks;
+use crate::clock::Moment;
+use crate::engine::Wait;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{FencingToken, Kind, WRITER_WEIGHT};
@@ -80,9 +82,13 @@ impl From<&String> for Request {
 
 /// Takes several locks: `.await` it. Made by [`Locks::acquire_all`].
 ///
+/// Whatever is wrong with one of them is found before anything is sent. If one is lost while the others are waited for,
+/// all are released and taken anew, within the time limit if there is one: the set that is returned is held as a whole.
+///
 /// # Errors
 /// As for [`Acquire`](super::Acquire); [`ErrorKind::InvalidInput`] if one resource is named twice, which would
-/// wait for itself. If one fails, those taken before it are released.
+/// wait for itself; [`ErrorKind::Lost`] if one was lost meanwhile and the time limit does not allow another try. If one
+/// fails, those taken before it are released.
 ///
 /// # Cancel safety
 /// Dropping the future at any point leaves nothing held.
@@ -113,7 +119,8 @@ impl AcquireAll {
         self
     }
 
-    fn targets(&self) -> Result<Vec<Target>> {
+    /// What is to be taken, in order, everything checked.
+    fn targets(&self) -> Result<Vec<(Target, Checked)>> {
         let mut requests = self.requests.clone();
         // One order for everybody: whoever waits holds only what comes earlier in it.
         requests.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
@@ -127,15 +134,36 @@ impl AcquireAll {
             .doing("acquire all")
             .advise("name each resource once: it would wait for itself"));
         }
-        let target = |request: Request| Target {
-            kind: request.kind,
-            name: request.name,
-            weight: request.weight,
-            capacity: request.capacity,
-            fair: request.fair,
-            options: Arc::clone(&self.options),
+        let check = |request: Request| {
+            let target = Target {
+                kind: request.kind,
+                name: request.name,
+                weight: request.weight,
+                capacity: request.capacity,
+                fair: request.fair,
+                options: Arc::clone(&self.options),
+            };
+            let checked = target.check(&self.locks)?;
+            Ok((target, checked))
         };
-        Ok(requests.into_iter().map(target).collect())
+        requests.into_iter().map(check).collect()
+    }
+
+    /// One try to take all of them.
+    async fn take(&self, targets: &[(Target, Checked)], wait: Wait) -> Result<Tried> {
+        let clock = &self.locks.engine.shared.clock;
+        let mut taken = Taken(Vec::with_capacity(targets.len()));
+        for (target, checked) in targets {
+            match checked.acquire(&self.locks, wait).await? {
+                Some(guard) => taken.0.push(guard),
+                None => return Err(target.timed_out(&self.locks, self.timeout.unwrap_or_default())),
+            }
+            // What is waited for next would be waited for in vain.
+            if let Some(lost) = taken.lost(clock.now()) {
+                return Ok(Tried::Lost(lost.doing("acquire all").on(self.locks.store().to_owned())));
+            }
+        }
+        Ok(Tried::Held(GuardSet { guards: std::mem::take(&mut taken.0) }))
     }
 }
 
@@ -147,20 +175,42 @@ impl IntoFuture for AcquireAll {
         Box::pin(async move {
             let targets = self.targets()?;
             let wait = wait_of(&self.locks, self.timeout);
-            let mut taken = Taken(Vec::with_capacity(targets.len()));
-            for target in targets {
-                match target.acquire(&self.locks, wait).await? {
-                    Some(guard) => taken.0.push(guard),
-                    None => return Err(target.timed_out(&self.locks, self.timeout.unwrap_or_default())),
+            loop {
+                match self.take(&targets, wait).await? {
+                    Tried::Held(set) => return Ok(set),
+                    Tried::Lost(lost)
+                        if wait == Wait::Once || wait.over(self.locks.engine.shared.clock.now()) =>
+                    {
+                        return Err(lost);
+                    }
+                    Tried::Lost(_) => {}
                 }
             }
-            Ok(GuardSet { guards: std::mem::take(&mut taken.0) })
         })
     }
 }
 
+/// How a try to take all of them ended.
+enum Tried {
+    Held(GuardSet),
+    /// One was lost meanwhile, and all are released.
+    Lost(Error),
+}
+
 /// What was taken so far. Dropping it undoes it.
 struct Taken(Vec<Guard>);
+
+impl Taken {
+    /// The first one that is lost, as an error.
+    fn lost(&self, now: Moment) -> Option<Error> {
+        self.0.iter().find_map(|guard| {
+            let reason = guard.loss_at(now)?;
+            let what = format!("it was lost while the others were waited for: {reason}");
+            let error = Error::new(ErrorKind::Lost, what).about(guard.resource());
+            Some(error.advise("set a longer expiry, or leave automatic extension on"))
+        })
+    }
+}
 
 impl Drop for Taken {
     fn drop(&mut self) {

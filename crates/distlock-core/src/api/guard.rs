@@ -18,7 +18,9 @@ use crate::store::LossReason;
 ///
 /// It is extended in the background for as long as it lives. If it cannot be extended in time, or the store says
 /// that it is not ours any more, it is *lost*: [`is_lost`](Guard::is_lost) says so from that moment on, before
-/// the store may give the lock to somebody else.
+/// the store may give the lock to somebody else. It is lost at once, as [`LossReason::RuntimeGone`], if the runtime ends
+/// that the [`Locks`](crate::Locks) were connected on: nothing renews or releases it then, and the store frees it at its
+/// expiry.
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
     engine: Arc<Engine>,
@@ -122,6 +124,11 @@ impl Guard {
         self.held().loss(self.clock()).cloned()
     }
 
+    /// The same for many guards with one look at the clock.
+    pub(crate) fn loss_at(&self, now: Moment) -> Option<&LossReason> {
+        self.held().loss_at(now)
+    }
+
     /// Resolves when it is lost, and says why. Never resolves otherwise.
     ///
     /// # Cancel safety
@@ -139,7 +146,8 @@ impl Guard {
         }
     }
 
-    /// A token that is cancelled when the guard is lost, to be handed to whatever does the work.
+    /// A token that is cancelled when the guard is lost, to be handed to whatever does the work. It is cancelled by the
+    /// task that renews the lock, and at once when the runtime of that task ends.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.held().signal().child_token()
@@ -218,6 +226,12 @@ impl Guard {
             },
             ReleaseFailure::Unknown { until, error } => ReleaseError::Unknown { until, error },
         })
+    }
+
+    /// How long a release takes at the longest: the least hold time, the lock's request, and its turn's.
+    pub(crate) fn longest_release(&self) -> Duration {
+        let options = &self.held().options;
+        options.get_hold_at_least().saturating_add(options.get_request_timeout() * 2)
     }
 
     /// Gives back in the background what the user never got: one of several that were asked for together. The least

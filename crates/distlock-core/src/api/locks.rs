@@ -10,19 +10,23 @@ use super::mutex::Mutex;
 use super::rw_lock::RwLock;
 use super::semaphore::Semaphore;
 use crate::clock::{BootClock, Clock};
-use crate::engine::Engine;
+use crate::engine::{Engine, contained};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{Kind, LockIds, Resource};
-use crate::store::{Backend, Capabilities, Finding, Holder, Query, Record};
+use crate::store::{Backend, Capabilities, Finding, Holder, Query, Record, Store};
 
 /// How long a store may take to list what is held, to break a lock or to be examined. A connection to a server that is
 /// frozen says nothing for ever, and there may be very much to list.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What an operator asks, but not for ever.
-async fn in_time<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(PATIENCE, call).await.unwrap_or_else(|_| {
+/// What an operator asks, but not for ever. A panic in the store's code is an error.
+async fn in_time<T>(
+    store: &dyn Store,
+    doing: &'static str,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    tokio::time::timeout(PATIENCE, contained(store, doing, call)).await.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unavailable, format!("no answer within {PATIENCE:?}"))
             .with_request_under_way()
             .advise("check that the store runs and can be reached from here"))
@@ -136,7 +140,7 @@ impl Locks {
         let mut query = query.clone();
         let kind = query.kind.take();
         let store = self.engine.shared.backend.store();
-        let found = in_time(store.inspect(&query))
+        let found = in_time(store, "list the locks", async { store.inspect(&query).await })
             .await
             .map_err(|error| error.doing("list the locks").on(self.store().to_owned()))?;
         let (turns, mut records): (Vec<_>, Vec<_>) =
@@ -174,12 +178,13 @@ impl Locks {
             let error = if error.is_request_under_way() { error.with_unknown_outcome() } else { error };
             error.doing("break").about(&resource).on(self.store().to_owned())
         };
-        let broken = in_time(store.break_lock(&resource)).await.map_err(explain)?;
+        let broken =
+            in_time(store, "break", async { store.break_lock(&resource).await }).await.map_err(explain)?;
         if kind == Kind::Mutex && !broken.is_empty() && self.capabilities().has(Kind::Turn) {
             // If it was held fairly, its holder keeps the turn until it knows: fair users must not wait for that.
             // The worst that comes of it is a waiter who loses its place.
             let turn = Resource::new(Kind::Turn, resource.name())?;
-            in_time(store.break_lock(&turn)).await.map_err(explain)?;
+            in_time(store, "break", async { store.break_lock(&turn).await }).await.map_err(explain)?;
         }
         Ok(broken)
     }
@@ -192,7 +197,8 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe: it only reads.
     pub async fn doctor(&self) -> Result<Vec<Finding>> {
-        in_time(self.engine.shared.backend.store().doctor())
+        let store = self.engine.shared.backend.store();
+        in_time(store, "examine", async { store.doctor().await })
             .await
             .map_err(|error| error.doing("examine").on(self.store().to_owned()))
     }
@@ -205,7 +211,8 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn raw_driver(&self) -> Result<Option<Box<dyn crate::store::RawDriver>>> {
-        self.engine.shared.backend.store().raw_driver().await
+        let store = self.engine.shared.backend.store();
+        contained(store, "connect", async { store.raw_driver().await }).await
     }
 
     /// Ends all waiting with an error, turns guards that are still held lost, and waits until the store was told

@@ -90,9 +90,10 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
-            // Inside an async runtime nothing may block: the future is dropped, which leaves the release to the
-            // background thread.
-            let _ = self.blocking.wait(inner.release());
+            let limit = inner.longest_release();
+            self.blocking.wait_in_background(limit, async move {
+                let _ = inner.release().await;
+            });
         }
     }
 }

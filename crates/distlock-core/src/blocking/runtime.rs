@@ -1,7 +1,7 @@
 //! The thread that the engine of the blocking API runs on.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
@@ -18,14 +18,19 @@ pub(super) struct Blocking {
 }
 
 fn refuse_inside_a_runtime() -> Result<()> {
-    if Handle::try_current().is_ok() {
-        return Err(Error::new(
-            ErrorKind::InvalidInput,
-            "the blocking API was called inside an async runtime",
-        )
-        .advise("use the async API there, or a thread of your own"));
-    }
-    Ok(())
+    let what = match Handle::try_current() {
+        Ok(_) => "the blocking API was called inside an async runtime",
+        Err(error) if error.is_thread_local_destroyed() => {
+            "the blocking API was called by a thread that is ending"
+        }
+        Err(_) => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::InvalidInput, what).advise("use the async API there, or a thread of your own"))
+}
+
+/// Where nothing may block.
+fn inside_a_runtime() -> bool {
+    Handle::try_current().is_ok()
 }
 
 impl Blocking {
@@ -59,6 +64,26 @@ impl Blocking {
         refuse_inside_a_runtime()?;
         Ok(self.parts().1.block_on(future))
     }
+
+    /// Leaves work to the engine's thread, and blocks until it is done, this long at most. Inside an async runtime, where
+    /// nothing may block, it does not wait.
+    ///
+    /// It enters no runtime: a guard may be dropped by a thread-local, after those of the runtime are gone.
+    pub(super) fn wait_in_background(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let done = Arc::new(Done::default());
+        let tell = TellDone(Arc::clone(&done));
+        self.locks().engine.leave(Box::pin(async move {
+            let _tell = tell;
+            work.await;
+        }));
+        if !inside_a_runtime() {
+            done.wait(limit);
+        }
+    }
 }
 
 impl Drop for Blocking {
@@ -66,10 +91,34 @@ impl Drop for Blocking {
         let Some((locks, runtime)) = self.parts.take() else { return };
         let shared = Arc::clone(&locks.engine.shared);
         drop(locks);
-        if Handle::try_current().is_err() {
+        if !inside_a_runtime() {
             // The engine's task ends when everything that was dropped has been released.
-            let _ = runtime.block_on(async { tokio::time::timeout(DRAIN, shared.ended()).await });
+            shared.wait_for_end(DRAIN);
         }
         runtime.shutdown_background();
+    }
+}
+
+/// Told when work is done, or dropped unfinished with the engine's runtime.
+#[derive(Debug, Default)]
+struct Done {
+    done: Mutex<bool>,
+    told: Condvar,
+}
+
+impl Done {
+    fn wait(&self, limit: Duration) {
+        let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.told.wait_timeout_while(done, limit, |done| !*done);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+struct TellDone(Arc<Done>);
+
+impl Drop for TellDone {
+    fn drop(&mut self) {
+        *self.0.done.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.told.notify_all();
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
 
 use super::held::Held;
 use crate::error::Result;
@@ -22,6 +22,8 @@ pub(crate) enum Mail {
     Background(BoxFuture<'static, ()>),
     /// A guard was dropped, or its release was given up half-way: release it.
     Release(Arc<Held>),
+    /// Renew this hold now: a message says that its lock was broken.
+    Renew(Arc<Held>),
     /// Whatever the store has under this lock id must go: nobody waits for it any more.
     Forget(Lease),
     /// The same for a claim that was withdrawn, which may have an entry in a wait queue.
@@ -37,7 +39,10 @@ pub(crate) struct Desk {
     /// Nobody is left who could post anything but what is under way.
     closed: AtomicBool,
     /// The task that read the mail is gone, and its runtime with it.
-    dead: CancellationToken,
+    dead: AtomicBool,
+    /// The same for threads that wait without a runtime.
+    ended: Mutex<bool>,
+    end: Condvar,
 }
 
 impl Desk {
@@ -86,19 +91,28 @@ impl Desk {
         self.closed.load(Ordering::SeqCst)
     }
 
+    /// From now on nothing is driven, and what is posted is dropped.
     pub(crate) fn die(&self) {
-        self.dead.cancel();
+        self.dead.store(true, Ordering::SeqCst);
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.end.notify_all();
+    }
+
+    /// Drops what was posted before the end.
+    pub(crate) fn empty(&self) {
         let left = self.take();
         drop(left);
     }
 
-    /// Resolves when the task is gone.
-    pub(crate) async fn ended(&self) {
-        self.dead.cancelled().await;
+    /// Blocks the thread until the task is gone, this long at most.
+    pub(crate) fn wait_for_end(&self, limit: Duration) {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.end.wait_timeout_while(ended, limit, |ended| !*ended);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(crate) fn is_dead(&self) -> bool {
-        self.dead.is_cancelled()
+        self.dead.load(Ordering::SeqCst)
     }
 }
 

@@ -1,14 +1,15 @@
 //! The engine's one task: renews what is due, releases what was dropped, finishes what users gave up on.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
-use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
 
-use super::desk::{Desk, Mail};
+use super::desk::Mail;
 use super::{Shared, release, renewal};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
@@ -19,12 +20,14 @@ const DRAIN: Duration = Duration::from_secs(10);
 
 type Tasks = FuturesUnordered<BoxFuture<'static, ()>>;
 
-pub(super) async fn keep(shared: Arc<Shared>) {
-    let _gone = Gone(Arc::clone(&shared.desk));
+pub(super) async fn keep(gone: Gone) {
+    let shared = Arc::clone(&gone.0);
     let mut work = Tasks::new();
     let mut stuck = Tasks::new();
     let mut background = Tasks::new();
     let mut draining: Vec<(Moment, oneshot::Sender<Result<()>>)> = Vec::new();
+    // Dropped before all of these: those who wait for them are to hear that the engine ended.
+    let _gone = gone;
     loop {
         for mail in shared.desk.take() {
             match mail {
@@ -32,6 +35,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
                 Mail::Stuck(future) => stuck.push(future),
                 Mail::Background(future) => background.push(future),
                 Mail::Release(held) => work.push(Box::pin(release::dropped(Arc::clone(&shared), held))),
+                Mail::Renew(held) => renewal::begin_now(&shared, &held, &mut work),
                 Mail::Forget(lease) => work.push(Box::pin(release::forget(Arc::clone(&shared), lease))),
                 Mail::Withdraw(claim) => work.push(Box::pin(release::withdraw(Arc::clone(&shared), claim))),
                 Mail::ShutDown(done) => draining.push((shared.clock.now().after(DRAIN), done)),
@@ -56,12 +60,18 @@ pub(super) async fn keep(shared: Arc<Shared>) {
         tokio::select! {
             biased;
             () = shared.desk.changed() => {}
-            Some(()) = work.next() => {}
-            Some(()) = stuck.next() => {}
-            Some(()) = background.next() => {}
+            Some(()) = one_ended(&mut work) => {}
+            Some(()) = one_ended(&mut stuck) => {}
+            Some(()) = one_ended(&mut background) => {}
             () = sleep_until(&*shared.clock, next) => {}
         }
     }
+}
+
+/// Resolves when one of these has ended. One that panicked has ended, and the others go on: a panic in a store's call is
+/// an error of that call, so this is a defect of ours, but no reason to lose every lock of the process.
+async fn one_ended(tasks: &mut Tasks) -> Option<()> {
+    AssertUnwindSafe(tasks.next()).catch_unwind().await.unwrap_or(Some(()))
 }
 
 fn finish_draining(
@@ -87,11 +97,12 @@ fn finish_draining(
     }
 }
 
-/// Tells everybody that nobody reads the mail any more, also when the runtime drops the task.
-struct Gone(Arc<Desk>);
+/// Tells every guard and every waiter that the task has ended, also when the runtime drops it, and drops it before it ran
+/// at all.
+pub(super) struct Gone(pub(super) Arc<Shared>);
 
 impl Drop for Gone {
     fn drop(&mut self) {
-        self.0.die();
+        self.0.end();
     }
 }

@@ -383,6 +383,10 @@ impl<'a> Acquisition<'a> {
             Some(cadence) => first_renewal_due(now, cadence, deadline),
             None => deadline,
         };
+        if shared.capabilities.push && held.options.notices_break() && held.cadence().is_some() {
+            held.listen(self.side.wakeups.listen_for_break(&held));
+            self.side.wakeups.open(&self.side.store, &shared.desk);
+        }
         shared.watch(due, &held);
         Ok(Step::Got(held))
     }

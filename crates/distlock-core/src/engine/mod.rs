@@ -1,6 +1,7 @@
 //! The engine: everything that is the same on every store, once. It waits, coalesces, renews, notices loss,
 //! releases in the background and tells about it. One task for each [`Locks`](crate::Locks), however many locks.
 
+mod contain;
 mod desk;
 mod held;
 mod keeper;
@@ -8,12 +9,14 @@ mod lane;
 mod lease;
 mod lines;
 mod local_queue;
+mod lone;
 mod neighbours;
 mod release;
 mod renewal;
 mod schedule;
 mod session;
 mod telemetry;
+mod verbs;
 mod waiters;
 mod wakeups;
 
@@ -21,10 +24,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+pub(crate) use self::contain::contained;
 use self::desk::{Desk, Mail};
 pub(crate) use self::held::Held;
 use self::lane::{AcquireVerb, Lane, ReleaseVerb};
@@ -37,7 +42,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{Kind, LockIds, Resource};
-use crate::store::{Backend, Capabilities, Inbox, LeaseStore};
+use crate::store::{Backend, Capabilities, Inbox, LeaseStore, LossReason};
 
 /// How long to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +56,7 @@ pub(crate) enum Wait {
 }
 
 impl Wait {
-    fn over(self, now: Moment) -> bool {
+    pub(crate) fn over(self, now: Moment) -> bool {
         matches!(self, Wait::Until(limit) if now >= limit)
     }
 
@@ -115,16 +120,36 @@ impl Shared {
         .with_retry(false)
     }
 
-    /// Resolves when the engine's task has finished everything and ended.
-    pub(crate) async fn ended(&self) {
-        self.desk.ended().await;
+    /// Blocks the thread, without a runtime, until the engine's task has finished everything and ended, this long at most.
+    pub(crate) fn wait_for_end(&self, limit: Duration) {
+        self.desk.wait_for_end(limit);
     }
 
     /// Puts a hold on the schedule, and wakes the task if it would otherwise sleep beyond that.
     fn watch(&self, due: Moment, held: &Arc<Held>) {
         if self.schedule.insert(due, held) || self.closing.is_cancelled() {
             self.desk.nudge();
+            // After the insertion: either the task that ends finds it on the schedule, or we find that it has ended.
+            if self.desk.is_dead() {
+                self.lose_all();
+            }
         }
+    }
+
+    /// Turns lost what nothing renews or releases any more.
+    fn lose_all(&self) {
+        for held in self.schedule.take_all() {
+            held.lose(LossReason::RuntimeGone);
+        }
+    }
+
+    /// The engine's task ends: by itself, with its runtime or by a panic. Guards are lost and waiters get an error.
+    fn end(&self) {
+        // First of all, so that those who are told below say why.
+        self.desk.die();
+        self.closing.cancel();
+        self.lose_all();
+        self.desk.empty();
     }
 }
 
@@ -173,7 +198,7 @@ impl Engine {
             closing: CancellationToken::new(),
             lease,
         });
-        runtime.spawn(keeper::keep(Arc::clone(&shared)));
+        runtime.spawn(keeper::keep(keeper::Gone(Arc::clone(&shared))));
         Ok(Arc::new(Engine { shared }))
     }
 
@@ -219,6 +244,11 @@ impl Engine {
     /// Leaves the release to the engine's task. Works without a runtime.
     pub(crate) fn release_later(&self, held: Arc<Held>) {
         self.shared.desk.post(Mail::Release(held));
+    }
+
+    /// Leaves work to the engine's task, which drives it to its end. Works without a runtime.
+    pub(crate) fn leave(&self, work: BoxFuture<'static, ()>) {
+        self.shared.desk.post(Mail::Work(work));
     }
 
     /// The same at once, also if it was to be held for a least time: nobody had it for himself.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::contain::contained;
 use super::desk::Mail;
 use super::held::Held;
 use super::lane::{ReleaseVerb, silent};
@@ -89,7 +90,8 @@ async fn ask_to_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Re
             let (store, lease) = (Arc::clone(store), lease.clone());
             let (reply, answer) = oneshot::channel();
             shared.desk.post(Mail::Work(Box::pin(async move {
-                let _ = reply.send(store.release(&lease).await);
+                let answer = contained(&*store, "release", async { store.release(&lease).await }).await;
+                let _ = reply.send(answer);
             })));
             match tokio::time::timeout(timeout, answer).await {
                 Ok(Ok(answer)) => answer.map(|()| Released::Done { woke: false }),
@@ -172,7 +174,9 @@ async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
     loop {
         match ask_to_release(&shared, &lease, ONE_TRY).await {
             Ok(_) => return,
-            Err(error) if !error.can_retry() => return telemetry::failed("withdraw", &error),
+            Err(error) if !error.can_retry() && !error.is_outcome_unknown() => {
+                return telemetry::failed("withdraw", &error);
+            }
             Err(error) => telemetry::failed("withdraw", &error),
         }
         if shared.clock.now().after(pause) >= ends {

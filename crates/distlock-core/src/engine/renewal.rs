@@ -7,8 +7,9 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument;
 
+use super::contain::contained;
 use super::held::Held;
-use super::schedule::renewal_due;
+use super::schedule::{OffSchedule, renewal_due};
 use super::{LeaseSide, Shared, release, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind};
@@ -31,6 +32,21 @@ pub(super) fn begin_due(
         chunk.push(first);
         chunk.extend(due.by_ref().take(most - 1));
         let span = telemetry::extend_span(chunk.len(), &shared.store_name);
+        let chunk = OffSchedule::new(shared, chunk);
+        work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
+    }
+}
+
+/// Renews a hold whose lock is said to be broken. If its renewal is in flight already, that one's answer looks for the
+/// announcement.
+pub(super) fn begin_now(
+    shared: &Arc<Shared>,
+    held: &Arc<Held>,
+    work: &mut FuturesUnordered<BoxFuture<'static, ()>>,
+) {
+    if shared.schedule.remove(held) && is_to_be_extended(shared, shared.clock.now(), held) {
+        let span = telemetry::extend_span(1, &shared.store_name);
+        let chunk = OffSchedule::new(shared, vec![Arc::clone(held)]);
         work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
     }
 }
@@ -50,8 +66,15 @@ fn is_to_be_extended(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
 
 fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch<Renewal>> {
     let store = Arc::clone(&side.store);
-    let leases: Vec<Lease> = chunk.iter().map(|held| held.lease.clone()).collect();
-    Box::pin(async move { store.renew(&leases).await })
+    let leases: Vec<Lease> = chunk
+        .iter()
+        .map(|held| {
+            // Before it is sent: a break that is announced later is looked into by another renewal.
+            held.take_announced_break();
+            held.lease.clone()
+        })
+        .collect();
+    Box::pin(async move { contained(&*store, "extend", async { store.renew(&leases).await }).await })
 }
 
 /// How soon a failed renewal is tried again: often enough for several tries before the deadline.
@@ -66,7 +89,7 @@ fn try_limit(left: Duration, expiry: Duration) -> Duration {
     (left / 3).max(expiry / 10)
 }
 
-async fn renew_chunk(shared: Arc<Shared>, chunk: Vec<Arc<Held>>) {
+async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
     let Some(side) = &shared.lease else { return };
     // While the request is out these holds are not on the schedule, so it may not take longer than the first
     // of their deadlines.
@@ -89,7 +112,7 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: Vec<Arc<Held>>) {
         biased;
         answers = &mut call => {
             drop(turn);
-            apply(&shared, sent, chunk, answers);
+            apply(&shared, sent, chunk.take(), answers);
         }
         () = sleep_until(&*shared.clock, limit) => {
             let error = Error::new(ErrorKind::Unavailable, format!("no answer within {:?}", limit.since(sent)))
@@ -97,6 +120,7 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: Vec<Arc<Held>>) {
                 .on(Arc::clone(&shared.store_name))
                 .with_unknown_outcome()
                 .with_request_under_way();
+            let chunk = chunk.take();
             apply(&shared, sent, chunk.clone(), Err(error));
             // A late answer still counts for what is not lost by then.
             let late = Arc::clone(&shared);
@@ -151,6 +175,10 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
         let due = match answer {
             Ok(Renewal::Extended) => {
                 held.extended(sent, now);
+                if held.take_announced_break() {
+                    shared.watch(now, &held);
+                    continue;
+                }
                 // From the sending, as the deadline: an answer that took long leaves less time.
                 held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(sent, cadence).max(now))
             }

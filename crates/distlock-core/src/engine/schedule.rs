@@ -6,12 +6,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::Shared;
 use super::held::Held;
 use crate::clock::Moment;
+use crate::store::LossReason;
 
 /// Renewals are moved forward to a grid of this many points for each cadence, so that many locks taken at many
 /// moments are renewed by few requests.
 const GRID: u64 = 8;
+/// When a hold is renewed again whose renewal panicked.
+const PUT_BACK_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
 pub(crate) struct Schedule(Mutex<Inner>);
@@ -103,16 +107,17 @@ impl Schedule {
         sooner
     }
 
-    /// Takes a hold out, if it is there.
-    pub(crate) fn remove(&self, held: &Arc<Held>) {
+    /// Takes a hold out. False if it was not there.
+    pub(crate) fn remove(&self, held: &Arc<Held>) -> bool {
         let mut inner = self.lock();
         let (due, number) = held.slot.get();
-        let Entry::Occupied(mut crowd) = inner.dues.entry(due) else { return };
+        let Entry::Occupied(mut crowd) = inner.dues.entry(due) else { return false };
         let empty = match crowd.get_mut() {
-            Crowd::One(one) => Arc::ptr_eq(one, held),
+            Crowd::One(one) if !Arc::ptr_eq(one, held) => return false,
+            Crowd::One(_) => true,
             Crowd::Many(many) => {
                 if many.get(number).is_none_or(|there| !Arc::ptr_eq(there, held)) {
-                    return;
+                    return false;
                 }
                 many.swap_remove(number);
                 if let Some(moved) = many.get(number) {
@@ -124,6 +129,7 @@ impl Schedule {
         if empty {
             crowd.remove();
         }
+        true
     }
 
     /// Takes out whatever is due.
@@ -152,6 +158,45 @@ impl Schedule {
             inner.alarm = first;
         }
         inner.alarm
+    }
+}
+
+/// Holds that are off the schedule while a request renews them. If that request's future is dropped, with the engine's
+/// runtime or by a panic, they are lost or go back.
+pub(super) struct OffSchedule {
+    shared: Arc<Shared>,
+    holds: Vec<Arc<Held>>,
+}
+
+impl OffSchedule {
+    pub(super) fn new(shared: &Arc<Shared>, holds: Vec<Arc<Held>>) -> Self {
+        OffSchedule { shared: Arc::clone(shared), holds }
+    }
+
+    /// The holds, for the caller to put back.
+    pub(super) fn take(mut self) -> Vec<Arc<Held>> {
+        std::mem::take(&mut self.holds)
+    }
+}
+
+impl std::ops::Deref for OffSchedule {
+    type Target = [Arc<Held>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.holds
+    }
+}
+
+impl Drop for OffSchedule {
+    fn drop(&mut self) {
+        for held in self.holds.drain(..).filter(|held| held.is_held()) {
+            if self.shared.desk.is_dead() {
+                held.lose(LossReason::RuntimeGone);
+            } else {
+                let soon = self.shared.clock.now().after(PUT_BACK_AFTER);
+                self.shared.watch(soon.min(held.deadline()), &held);
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::contain::contained;
 use super::desk::Mail;
 use super::held::{Grant, Held};
 use super::lane::{AcquireVerb, silent};
@@ -51,9 +52,12 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
         let (store, claim, desk) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.desk));
         let withdraw = withdraw.clone();
         async move {
-            let answer = store.acquire(&claim, &withdraw).await;
-            if let Err(Ok(Some(hold))) = reply.send(answer) {
-                desk.post(Mail::Forget(Lease::of(&claim, hold.token)));
+            let answer =
+                contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await;
+            let unknown = matches!(&answer, Err(error) if error.is_outcome_unknown());
+            let unheard = reply.send(answer);
+            if unknown || matches!(unheard, Err(Ok(Some(_)))) {
+                desk.post(Mail::Forget(Lease::of(&claim, FencingToken::new(0))));
             }
         }
     };

@@ -245,10 +245,10 @@ fn retry_after(inner: &Inner, poll: &Poll) -> Option<Duration> {
     left.sort_unstable();
     let needed = inner.majority - poll.granted.len().min(inner.majority - 1);
     let until = left.get(needed - 1).copied();
-    if poll.ticket.lease.resource.kind().record() == RecordKind::Lock {
+    if poll.ticket.lease.resource.kind().record() == RecordKind::Lock && poll.ticket.is_first() {
         return until;
     }
-    // Nobody waits for a pool in a queue here, so nobody is woken.
+    // Waiters of a pool, and of a later generation of a lock id, are in no node's queue: they are not woken.
     let soon = UNQUEUED.mul_f64(0.2 + 0.8 * fastrand::f64());
     Some(until.map_or(soon, |until| until.min(soon)))
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::withdraw::Leftovers;
+use crate::engine::contained;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, LeaseStore};
 
@@ -59,7 +60,8 @@ impl Node {
                 return spread(Err(Error::new(ErrorKind::Unavailable, what).on(self.name.as_str())), items);
             }
         };
-        spread(call(Arc::clone(&self.store)).await, items)
+        let call = async { call(Arc::clone(&self.store)).await };
+        spread(contained(&*self.store, "ask a node", call).await, items)
     }
 }
 

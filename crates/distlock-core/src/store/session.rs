@@ -29,6 +29,8 @@ pub enum LossReason {
     SessionEnded(Cow<'static, str>),
     /// `shutdown` was called while the guard was held.
     ShutDown,
+    /// The runtime that the locks were connected on ended, and with it the task that renews and releases.
+    RuntimeGone,
 }
 
 impl fmt::Display for LossReason {
@@ -43,6 +45,9 @@ impl fmt::Display for LossReason {
             }
             LossReason::SessionEnded(why) => write!(f, "its session ended: {why}"),
             LossReason::ShutDown => f.write_str("shutdown was called while it was held"),
+            LossReason::RuntimeGone => {
+                f.write_str("the runtime that the locks were connected on ended, and nothing renews the lock")
+            }
         }
     }
 }

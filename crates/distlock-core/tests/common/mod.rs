@@ -1,6 +1,8 @@
 //! What the engine's tests share: a memory store under virtual time, with faults, and engines on it.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
+pub mod sessions;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;

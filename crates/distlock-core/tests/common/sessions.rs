@@ -1,0 +1,179 @@
+//! A small session store in memory, whose server can be told to end a session, to hang and to panic.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use distlock_core::store::{
+    Backend, Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, Session, SessionHold,
+    SessionStore, Store,
+};
+use distlock_core::{
+    CancellationToken, Error, ErrorKind, FencingToken, LockId, Locks, LossReason, Moment, Resource, Result,
+    VirtualClock,
+};
+use tokio::sync::Notify;
+
+use super::{MS, options};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    Acquire,
+    Release,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum When {
+    Before,
+    After,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Server(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    held: Mutex<HashMap<Resource, (LockId, Session)>>,
+    freed: Notify,
+    token: Mutex<u64>,
+    /// The deadline that new sessions get, if any.
+    deadline: Mutex<Option<Moment>>,
+    refuse_release: Mutex<bool>,
+    silent: AtomicBool,
+    /// How many of the next calls panic, before or after they were applied.
+    panics: Mutex<HashMap<(Call, When), usize>>,
+}
+
+impl Server {
+    /// New sessions end at this moment unless they are kept.
+    pub fn set_deadline(&self, deadline: Moment) {
+        *self.0.deadline.lock().unwrap() = Some(deadline);
+    }
+
+    pub fn refuse_release(&self, refuse: bool) {
+        *self.0.refuse_release.lock().unwrap() = refuse;
+    }
+
+    /// Whether calls hang.
+    pub fn set_silent(&self, silent: bool) {
+        self.0.silent.store(silent, Ordering::SeqCst);
+    }
+
+    /// The next `times` calls panic.
+    pub fn panic_next(&self, call: Call, when: When, times: usize) {
+        self.0.panics.lock().unwrap().insert((call, when), times);
+    }
+
+    fn maybe_panic(&self, call: Call, when: When) {
+        let mut panics = self.0.panics.lock().unwrap();
+        if let Some(left) = panics.get_mut(&(call, when)).filter(|left| **left > 0) {
+            *left -= 1;
+            drop(panics);
+            std::panic::resume_unwind(Box::new("a planned panic"));
+        }
+    }
+
+    async fn silence(&self) {
+        if self.0.silent.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    pub fn is_free(&self) -> bool {
+        self.0.held.lock().unwrap().is_empty()
+    }
+
+    pub fn end_all(&self) {
+        for (_, (_, session)) in self.0.held.lock().unwrap().drain() {
+            session.end(LossReason::SessionEnded("the server said so".into()));
+        }
+        self.0.freed.notify_waiters();
+    }
+
+    pub fn locks(&self, clock: &VirtualClock) -> Locks {
+        let builder = Locks::builder(Backend::session(self.clone())).clock(Arc::new(clock.clone()));
+        builder.options(options()).build().unwrap()
+    }
+
+    fn try_take(&self, claim: &Claim) -> Option<SessionHold> {
+        let mut held = self.0.held.lock().unwrap();
+        if held.contains_key(&claim.resource) {
+            return None;
+        }
+        let session = match *self.0.deadline.lock().unwrap() {
+            Some(deadline) => Session::until(deadline),
+            None => Session::new(),
+        };
+        held.insert(claim.resource.clone(), (claim.lock_id.clone(), session.clone()));
+        let mut token = self.0.token.lock().unwrap();
+        *token += 1;
+        Some(SessionHold { token: FencingToken::new(*token), session })
+    }
+}
+
+#[async_trait]
+impl Store for Server {
+    fn describe(&self) -> String {
+        "test sessions".into()
+    }
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::all();
+        capabilities.semaphore = false;
+        capabilities.rw_lock = false;
+        capabilities.fairness = Fairness::None;
+        capabilities.reasons = &[("semaphores", "this server counts only to one")];
+        capabilities
+    }
+    async fn inspect(&self, _: &Query) -> Result<Vec<Record>> {
+        Ok(Vec::new())
+    }
+    async fn break_lock(&self, _: &Resource) -> Result<Vec<Holder>> {
+        Ok(Vec::new())
+    }
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl SessionStore for Server {
+    async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
+        self.silence().await;
+        self.maybe_panic(Call::Acquire, When::Before);
+        loop {
+            let freed = self.0.freed.notified();
+            // A slow server: the grant is decided before the answer is on its way.
+            let taken = self.try_take(claim);
+            tokio::time::sleep(2 * MS).await;
+            if taken.is_some() {
+                self.maybe_panic(Call::Acquire, When::After);
+                return Ok(taken);
+            }
+            if withdraw.is_cancelled() {
+                return Ok(None);
+            }
+            tokio::select! {
+                () = freed => {}
+                () = withdraw.cancelled() => {}
+            }
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<()> {
+        self.silence().await;
+        self.maybe_panic(Call::Release, When::Before);
+        tokio::time::sleep(2 * MS).await;
+        let mut held = self.0.held.lock().unwrap();
+        if *self.0.refuse_release.lock().unwrap() {
+            return Err(Error::new(ErrorKind::Unavailable, "gone"));
+        }
+        if held.get(&lease.resource).is_some_and(|(id, _)| *id == lease.lock_id) {
+            held.remove(&lease.resource);
+        }
+        drop(held);
+        self.0.freed.notify_waiters();
+        self.maybe_panic(Call::Release, When::After);
+        Ok(())
+    }
+}

@@ -1,0 +1,427 @@
+//! The way between one client and one server: every request and every wake-up draws its fate from the seed.
+
+use std::fmt;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_core::store::{
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
+    Renewal, Store, Wake, WakeStream,
+};
+use distlock_core::{Clock, Error, ErrorKind, Resource, Result};
+use futures_core::future::BoxFuture;
+use futures_util::StreamExt;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use crate::check::Verb;
+use crate::plan::Outage;
+use crate::rules;
+use crate::world::{Process, World, shown};
+
+/// What becomes of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Fine,
+    Refused,
+    LostReply,
+    HangBefore,
+    HangAfter,
+    /// Applied once more, this much later.
+    Twice(Duration),
+    /// The caller is told that it failed, and it is applied this much later.
+    Early(Duration),
+    PanicBefore,
+    PanicAfter,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Passage {
+    there: Duration,
+    back: Duration,
+    fate: Fate,
+    /// Whoever waits for it may rightly fail.
+    faulted: bool,
+}
+
+#[derive(Clone)]
+pub struct Link {
+    world: Arc<World>,
+    process: Arc<Process>,
+    node: usize,
+    /// The stream that is open now: late messages of an earlier one come there too.
+    stream: Arc<Mutex<Option<OpenStream>>>,
+}
+
+struct OpenStream {
+    sender: UnboundedSender<Wake>,
+    ends: CancellationToken,
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Link({} - {})", self.process, self.node)
+    }
+}
+
+fn sleeping(rng: &mut fastrand::Rng, longest: u64) -> Duration {
+    Duration::from_millis(rng.u64(0..=longest))
+}
+
+impl Link {
+    pub fn new(world: Arc<World>, process: Arc<Process>, node: usize) -> Self {
+        Link { world, process, node, stream: Arc::default() }
+    }
+
+    pub fn end_stream(&self) {
+        if let Some(open) = self.stream.lock().unwrap().take() {
+            open.ends.cancel();
+        }
+    }
+
+    fn passage(&self) -> Passage {
+        let world = &self.world;
+        let mut rng = world.rng();
+        let latency = world.plan.latency;
+        let (there, back) = (sleeping(&mut rng, latency), sleeping(&mut rng, latency));
+        let mut passage = Passage { there, back, fate: Fate::Fine, faulted: false };
+        if world.is_healed() {
+            return passage;
+        }
+        let outage = world.outages.lock().unwrap()[self.process.slot][self.node];
+        if let Some((_, sort)) = outage.filter(|(until, _)| *until > world.time()) {
+            passage.faulted = true;
+            match sort {
+                Outage::Down => passage.fate = Fate::Refused,
+                Outage::Hole => passage.fate = Fate::HangBefore,
+                Outage::Slow => {
+                    passage.there += sleeping(&mut rng, 1_500);
+                    passage.back += sleeping(&mut rng, 1_500);
+                }
+            }
+            return passage;
+        }
+        let rates = world.plan.rates;
+        let mut odds = [
+            rates.refused,
+            rates.lost_reply,
+            rates.hang_before,
+            rates.hang_after,
+            rates.slow,
+            rates.late,
+            rates.panic,
+        ]
+        .into_iter();
+        let mut drawn = rng.u32(0..1000);
+        let mut hit = |odds: Option<u32>| {
+            let odds = odds.unwrap_or(0);
+            let hit = drawn < odds;
+            drawn = if hit { u32::MAX } else { drawn.saturating_sub(odds) };
+            hit
+        };
+        passage.fate = if hit(odds.next()) {
+            Fate::Refused
+        } else if hit(odds.next()) {
+            Fate::LostReply
+        } else if hit(odds.next()) {
+            Fate::HangBefore
+        } else if hit(odds.next()) {
+            Fate::HangAfter
+        } else if hit(odds.next()) {
+            let longest = *rng.choice(&[60, 200, 2_000, 10_000]).unwrap();
+            let delay = Duration::from_millis(rng.u64(longest / 2..=longest));
+            if rng.bool() {
+                passage.there += delay
+            } else {
+                passage.back += delay
+            }
+            // Late, but not so late that a caller may give up.
+            passage.faulted = longest > 200;
+            return passage;
+        } else if hit(odds.next()) {
+            let after = Duration::from_millis(rng.u64(1..=5_000));
+            if rng.bool() { Fate::Twice(after) } else { Fate::Early(after) }
+        } else if hit(odds.next()) {
+            if rng.bool() { Fate::PanicBefore } else { Fate::PanicAfter }
+        } else {
+            Fate::Fine
+        };
+        passage.faulted = !matches!(passage.fate, Fate::Fine | Fate::Twice(_));
+        passage
+    }
+
+    fn failed(&self, what: &'static str) -> Error {
+        Error::new(ErrorKind::Unavailable, what).on(self.describe())
+    }
+
+    /// One request. The network goes on with it whatever the caller does.
+    async fn call<T, A>(&self, request: Asked, apply: A) -> Batch<T>
+    where
+        T: Clone + fmt::Debug + Send + 'static,
+        A: Fn(Arc<dyn LeaseStore>) -> BoxFuture<'static, Batch<T>> + Send + Sync + 'static,
+        T: Sync,
+    {
+        if self.process.is_dead() {
+            return std::future::pending().await;
+        }
+        let (world, process, node) = (Arc::clone(&self.world), Arc::clone(&self.process), self.node);
+        let passage = self.passage();
+        let number = world.check().sent(&process, node, &request, world.time(), passage.faulted);
+        let Asked { verb, claims, leases, .. } = request;
+        let name = format!("{process} #{number} {verb:?}");
+        world.note(|| {
+            let what = if verb == Verb::Acquire { shown_claims(&claims) } else { shown_leases(&leases) };
+            format!("{name} {what} → s{node}{}", shown_passage(&passage))
+        });
+        let unsent = world.check().unwanted(&process, verb, &claims, world.time());
+        if let Some(text) = unsent {
+            world.violated(rules::UNWANTED, text);
+        }
+        if passage.fate == Fate::PanicBefore {
+            std::panic::resume_unwind(Box::new("a driver that panics"));
+        }
+        let sent = world.servers[node].clock.now().as_nanos();
+        let (told, heard) = oneshot::channel::<Batch<T>>();
+        let (refused, lost) =
+            (self.failed("refused"), self.failed("the reply was lost").with_unknown_outcome());
+        world.main_work.store(true, SeqCst);
+        let main = world.main.clone();
+        main.spawn(async move {
+            let mut told = Some(told);
+            let answer = async |told: &mut Option<oneshot::Sender<Batch<T>>>, answer: Batch<T>| {
+                process.enter().await;
+                world.check().answered(number, world.time());
+                if let Some(told) = told.take() {
+                    let _ = told.send(answer);
+                }
+            };
+            if !passage.there.is_zero() {
+                sleep(passage.there).await;
+            }
+            match passage.fate {
+                Fate::Refused => return answer(&mut told, Err(refused)).await,
+                Fate::HangBefore => return std::future::pending().await,
+                Fate::Early(after) => {
+                    answer(&mut told, Err(lost.clone())).await;
+                    sleep(after).await;
+                }
+                _ => {}
+            }
+            let unheard = told.as_ref().is_none_or(oneshot::Sender::is_closed);
+            let apply = |again: bool| {
+                world.sent.store(sent, SeqCst);
+                world.check().applied(&world, verb, &claims, unheard || again);
+                apply(world.servers[node].store())
+            };
+            let reply = apply(false).await;
+            world.note(|| format!("s{node} {name}: {}", shown_reply(&reply)));
+            if let Fate::Twice(after) = passage.fate {
+                let again = async {
+                    sleep(after).await;
+                    let reply = apply(true).await;
+                    world.note(|| format!("s{node} {name} again: {}", shown_reply(&reply)));
+                };
+                let reply = async {
+                    sleep(passage.back).await;
+                    answer(&mut told, reply).await;
+                };
+                tokio::join!(again, reply);
+                return;
+            }
+            if !passage.back.is_zero() {
+                sleep(passage.back).await;
+            }
+            match passage.fate {
+                Fate::HangAfter => std::future::pending().await,
+                Fate::LostReply => answer(&mut told, Err(lost)).await,
+                _ => answer(&mut told, reply).await,
+            }
+        });
+        let reply =
+            heard.await.unwrap_or_else(|_| Err(self.failed("the network is gone").with_unknown_outcome()));
+        if passage.fate == Fate::PanicAfter {
+            std::panic::resume_unwind(Box::new("a driver that panics"));
+        }
+        reply
+    }
+
+    /// Delivers wake-ups: some late, some twice, some never.
+    async fn forward(self, mut wakes: WakeStream, stream: UnboundedSender<Wake>) {
+        loop {
+            let wake = tokio::select! {
+                biased;
+                () = stream.closed() => return,
+                wake = wakes.next() => wake,
+            };
+            let Some(wake) = wake else { return };
+            let mut deliveries = Vec::new();
+            {
+                let mut rng = self.world.rng();
+                let rates = self.world.plan.rates;
+                let mut one = || {
+                    let late = !self.world.is_healed() && rng.u32(0..1000) < rates.wake_late;
+                    let longest = if late { *rng.choice(&[100, 1_000, 3_000, 10_000]).unwrap() } else { 0 };
+                    sleeping(&mut rng, longest.max(self.world.plan.latency))
+                };
+                deliveries.push(one());
+                if !self.world.is_healed() && rng.u32(0..1000) < rates.wake_twice {
+                    deliveries.push(sleeping(&mut rng, 5_000));
+                }
+                if !self.world.is_healed() && rng.u32(0..1000) < rates.wake_lost {
+                    deliveries.clear();
+                }
+            }
+            self.world.note(|| {
+                format!("s{} ⇢ {} {} in {deliveries:?}", self.node, self.process, shown_wake(&wake))
+            });
+            for delay in deliveries {
+                let (link, wake) = (self.clone(), wake.clone());
+                self.world.main.spawn(async move {
+                    sleep(delay).await;
+                    link.process.enter().await;
+                    let wake = link.world.servers[link.node].delivered(wake);
+                    if let Some(open) = &*link.stream.lock().unwrap() {
+                        let _ = open.sender.send(wake);
+                    }
+                });
+            }
+        }
+    }
+}
+
+/// What a request is about.
+pub struct Asked {
+    pub verb: Verb,
+    pub resources: Vec<Resource>,
+    pub claims: Arc<Vec<Claim>>,
+    pub leases: Arc<Vec<Lease>>,
+}
+
+fn shown_claims(claims: &[Claim]) -> String {
+    let one = |claim: &Claim| {
+        let waits = if claim.waiting.is_some() { " waiting" } else { "" };
+        format!("{} {}{waits}", shown(&claim.lock_id), claim.resource)
+    };
+    claims.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn shown_leases(leases: &[Lease]) -> String {
+    let one = |lease: &Lease| format!("{} {}", shown(&lease.lock_id), lease.resource);
+    leases.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn shown_wake(wake: &Wake) -> String {
+    match wake {
+        Wake::Retry { lock_id } => format!("wake-up {}", shown(lock_id)),
+        Wake::Granted { lock_id, grant } => format!("pushed grant {} {grant:?}", shown(lock_id)),
+        other => format!("{:?}", std::mem::discriminant(other)),
+    }
+}
+
+fn shown_passage(passage: &Passage) -> String {
+    match passage.fate {
+        Fate::Fine if !passage.faulted => String::new(),
+        fate => format!(" [{fate:?} {:?} {:?}]", passage.there, passage.back),
+    }
+}
+
+fn shown_reply<T: fmt::Debug>(reply: &Batch<T>) -> String {
+    match reply {
+        Ok(items) => format!("{items:?}"),
+        Err(error) => format!("{error}"),
+    }
+}
+
+#[async_trait]
+impl Store for Link {
+    fn describe(&self) -> String {
+        format!("s{}", self.node)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let plan = &self.world.plan;
+        let mut capabilities = Capabilities::all();
+        capabilities.push = plan.push;
+        capabilities.max_batch = plan.max_batch;
+        capabilities.max_under_way = plan.max_in_flight;
+        capabilities
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        Ok(self.world.servers[self.node].records(query))
+    }
+
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
+        self.world.servers[self.node].store().break_lock(resource).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl LeaseStore for Link {
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
+        let all = Arc::new(claims.to_vec());
+        let resources = claims.iter().map(|claim| claim.resource.clone()).collect();
+        let asked =
+            Asked { verb: Verb::Acquire, resources, claims: Arc::clone(&all), leases: Arc::default() };
+        let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Attempt>> {
+            let all = Arc::clone(&all);
+            Box::pin(async move { store.try_acquire(&all).await })
+        };
+        self.call(asked, call).await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        let all = Arc::new(leases.to_vec());
+        let resources = leases.iter().map(|lease| lease.resource.clone()).collect();
+        let asked = Asked { verb: Verb::Renew, resources, claims: Arc::default(), leases: Arc::clone(&all) };
+        let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Renewal>> {
+            let all = Arc::clone(&all);
+            Box::pin(async move { store.renew(&all).await })
+        };
+        self.call(asked, call).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Batch<Released> {
+        let all = Arc::new(leases.to_vec());
+        let resources = leases.iter().map(|lease| lease.resource.clone()).collect();
+        let asked =
+            Asked { verb: Verb::Release, resources, claims: Arc::default(), leases: Arc::clone(&all) };
+        let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Released>> {
+            let all = Arc::clone(&all);
+            Box::pin(async move { store.release(&all).await })
+        };
+        self.call(asked, call).await
+    }
+
+    async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
+        if self.process.is_dead() {
+            return std::future::pending().await;
+        }
+        let refused = !self.world.is_healed() && {
+            let bad = self.world.plan.rates.subscribe;
+            let outage = self.world.outages.lock().unwrap()[self.process.slot][self.node];
+            self.world.rng().u32(0..1000) < bad || outage.is_some_and(|(until, _)| until > self.world.time())
+        };
+        if refused {
+            return Err(self.failed("cannot subscribe"));
+        }
+        let wakes = self.world.servers[self.node].store().subscribe(inbox).await?;
+        let (sender, receiver) = unbounded_channel();
+        let ends = CancellationToken::new();
+        *self.stream.lock().unwrap() = Some(OpenStream { sender: sender.clone(), ends: ends.clone() });
+        self.world.main_work.store(true, SeqCst);
+        self.world.main.spawn(self.clone().forward(wakes, sender));
+        let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
+            receiver.recv().await.map(|wake| (wake, receiver))
+        });
+        Ok(Box::pin(stream.take_until(ends.cancelled_owned())))
+    }
+}

@@ -1,0 +1,283 @@
+//! What a seed means: the store, the clients, what they do, and what goes wrong.
+
+use std::time::Duration;
+
+use distlock_core::Options;
+use fastrand::Rng;
+
+use crate::planted::Defect;
+
+pub const MS: Duration = Duration::from_millis(1);
+
+/// What a run is, apart from its seed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mode {
+    /// A defect put into the store on purpose.
+    pub defect: Option<Defect>,
+    /// Leaves driver panics out.
+    pub no_panics: bool,
+    /// Holds runs against this rule alone.
+    pub only: Option<&'static str>,
+}
+
+/// How likely each fault of one request is, in thousandths.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    pub refused: u32,
+    pub lost_reply: u32,
+    pub hang_before: u32,
+    pub hang_after: u32,
+    pub slow: u32,
+    /// Applied twice, or after the caller was told that it failed.
+    pub late: u32,
+    pub panic: u32,
+    pub wake_lost: u32,
+    pub wake_late: u32,
+    pub wake_twice: u32,
+    pub subscribe: u32,
+}
+
+/// Something that happens to a client or a server at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    Stall { client: usize, length: Duration, hold_messages: bool },
+    Resume { client: usize },
+    Outage { client: usize, node: usize, length: Duration, sort: Outage },
+    Crash { client: usize },
+    RuntimeEnd { client: usize },
+    ShutDown { client: usize },
+    StreamsEnd { client: usize },
+    ServerJump { node: usize, by: Duration, back: bool },
+    Restart { node: usize },
+    Break { name: usize },
+    Visit { client: usize },
+    VisitEnd,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outage {
+    /// Connections are refused.
+    Down,
+    /// Requests are swallowed.
+    Hole,
+    /// Everything takes long.
+    Slow,
+}
+
+/// One set of options that acquisitions draw from.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    pub options: Options,
+    /// A cadence was asked for that leaves no room.
+    pub ttl: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub defect: Option<Defect>,
+    /// How many nodes; one is a store by itself.
+    pub nodes: usize,
+    pub push: bool,
+    pub max_in_flight: usize,
+    pub max_batch: usize,
+    pub clients: usize,
+    pub tasks: usize,
+    pub names: usize,
+    /// Which kinds are used: mutex, reader-writer lock, semaphore, fair mutex, several at once.
+    pub kinds: [u32; 5],
+    /// How often an acquisition is for a name of its client's own, in per cent.
+    pub private: u32,
+    pub length: Duration,
+    pub latency: u64,
+    pub pause: u64,
+    pub hold: u64,
+    pub choices: Vec<Choice>,
+    pub request_timeout: Duration,
+    pub rates: Rates,
+    /// How often an acquisition or release is dropped half-way, in per cent.
+    pub drops: u32,
+    pub happenings: Vec<(Duration, Happening)>,
+    /// No fault at all: everything must be prompt.
+    pub calm: bool,
+    /// Clients of which some tasks run outside their runtime.
+    pub guests: bool,
+}
+
+fn duration(rng: &mut Rng, from: u64, to: u64) -> Duration {
+    Duration::from_millis(rng.u64(from..=to))
+}
+
+/// Long and short alike.
+fn scaled(rng: &mut Rng, from: u64, to: u64) -> u64 {
+    let (from_log, to_log) = ((from.max(1) as f64).ln(), (to.max(1) as f64).ln());
+    ((from_log + (to_log - from_log) * rng.f64()).exp() as u64).clamp(from, to)
+}
+
+impl Plan {
+    pub fn draw(seed: u64, mode: Mode) -> Plan {
+        let mut rng = Rng::with_seed(seed);
+        let rng = &mut rng;
+        let quorum = mode.defect.is_none() && rng.u32(0..4) == 0;
+        let nodes = if !quorum { 1 } else { *rng.choice(&[3, 3, 5]).unwrap() };
+        let calm = rng.u32(0..8) == 0;
+        let crowded = !quorum && rng.u32(0..4) == 0;
+        let clients = if crowded { rng.usize(1..=2) } else { rng.usize(2..=if quorum { 3 } else { 5 }) };
+        let tasks = if crowded { rng.usize(4..=9) } else { rng.usize(1..=if quorum { 2 } else { 3 }) };
+        let request_timeout = Duration::from_millis(*rng.choice(&[200, 500, 1000, 2000, 5000]).unwrap());
+        let choices = (0..rng.usize(1..=3)).map(|_| choice(rng, request_timeout)).collect();
+        let kinds = if quorum {
+            [3, 3, 0, 0, 1]
+        } else {
+            let mut kinds = [0; 5];
+            kinds.iter_mut().for_each(|weight| *weight = *rng.choice(&[0, 1, 3]).unwrap());
+            if kinds[..4].iter().sum::<u32>() == 0 { [2, 2, 2, 2, 1] } else { kinds }
+        };
+        let length = duration(rng, 3_000, 12_000);
+        let rates = if calm { Rates::default() } else { rates(rng, mode) };
+        let mut plan = Plan {
+            defect: mode.defect,
+            nodes,
+            push: rng.u32(0..5) > 0,
+            max_in_flight: *rng.choice(&[1, 1, 2, 4, 16]).unwrap(),
+            max_batch: *rng.choice(&[1, 2, 3, 1000]).unwrap(),
+            clients,
+            tasks,
+            names: rng.usize(1..=3),
+            kinds,
+            private: *rng.choice(&[0, 0, 10, 30, 60]).unwrap(),
+            length,
+            latency: if quorum {
+                *rng.choice(&[5, 10, 20]).unwrap()
+            } else {
+                *rng.choice(&[0, 1, 2, 5, 20]).unwrap()
+            },
+            pause: *rng.choice(&[5, 50, 300, 1000]).unwrap(),
+            hold: *rng.choice(&[1, 30, 300, 2500]).unwrap(),
+            choices,
+            request_timeout,
+            rates,
+            drops: *rng.choice(&[0, 0, 10, 40]).unwrap(),
+            happenings: Vec::new(),
+            calm,
+            guests: rng.u32(0..4) == 0,
+        };
+        if !calm {
+            plan.happenings = happenings(rng, &plan);
+        }
+        plan
+    }
+}
+
+fn choice(rng: &mut Rng, request_timeout: Duration) -> Choice {
+    let expiry = match rng.u32(0..4) {
+        0 => duration(rng, 100, 800),
+        1 => request_timeout.max(100 * MS),
+        2 => duration(rng, 1_000, 6_000),
+        _ => duration(rng, 8_000, 60_000),
+    };
+    let mut options = Options::new().expiry(expiry).unwrap().request_timeout(request_timeout).unwrap();
+    if rng.u32(0..5) == 0 {
+        options = options.auto_extend(false);
+    }
+    let share = *rng.choice(&[0.0, 0.0, 0.0, 0.1, 0.5, 0.9, 0.995]).unwrap();
+    if share > 0.0 {
+        // One that leaves no room for a second try may be refused, and is not used then.
+        options = options.clone().extension_cadence(expiry.mul_f64(share)).unwrap_or(options);
+    }
+    let longest = *rng.choice(&[20, 100, 800, 20_000, 60_000]).unwrap();
+    let shortest = rng.u64(1..=20);
+    options = options.busy_wait_sleep(shortest * ms(), longest * ms()).unwrap();
+    if rng.u32(0..6) == 0 {
+        options = options.hold_at_least(duration(rng, 1, 500)).unwrap();
+    }
+    options = options.adaptive_backoff(rng.bool());
+    let ttl = (longest * 3 * ms()).max(Duration::from_secs(3));
+    Choice { options, ttl }
+}
+
+fn ms() -> Milliseconds {
+    Milliseconds
+}
+
+struct Milliseconds;
+
+impl std::ops::Mul<Milliseconds> for u64 {
+    type Output = Duration;
+
+    fn mul(self, _: Milliseconds) -> Duration {
+        Duration::from_millis(self)
+    }
+}
+
+fn rates(rng: &mut Rng, mode: Mode) -> Rates {
+    let scale = *rng.choice(&[5, 20, 60]).unwrap();
+    let mut rate = |odds: u32| if rng.u32(0..odds) == 0 { rng.u32(1..=scale) } else { 0 };
+    Rates {
+        refused: rate(3),
+        lost_reply: rate(3),
+        hang_before: rate(3),
+        hang_after: rate(3),
+        slow: rate(2),
+        late: rate(4),
+        panic: if mode.no_panics { 0 } else { rate(8) },
+        wake_lost: 10 * rate(4),
+        wake_late: 10 * rate(2),
+        wake_twice: 10 * rate(4),
+        subscribe: 5 * rate(5),
+    }
+}
+
+fn happenings(rng: &mut Rng, plan: &Plan) -> Vec<(Duration, Happening)> {
+    let mut list = Vec::new();
+    let length = plan.length.as_millis() as u64;
+    let whole = |rng: &mut Rng| duration(rng, 50, length * 9 / 10);
+    let sorts =
+        |rng: &mut Rng, odds: u32, most: usize| if rng.u32(0..odds) == 0 { rng.usize(1..=most) } else { 0 };
+    if !plan.guests {
+        for _ in 0..sorts(rng, 2, 6) {
+            let (at, client) = (whole(rng), rng.usize(0..plan.clients));
+            let longest = *rng.choice(&[100, 1_000, 4_000, 20_000]).unwrap();
+            let length = Duration::from_millis(scaled(rng, 5, longest));
+            list.push((at, Happening::Stall { client, length, hold_messages: rng.bool() }));
+            list.push((at + length, Happening::Resume { client }));
+        }
+    }
+    for _ in 0..sorts(rng, 2, 4) {
+        let (at, client, node) = (whole(rng), rng.usize(0..plan.clients), rng.usize(0..plan.nodes));
+        let length = Duration::from_millis(scaled(rng, 20, 8_000));
+        let sort = *rng.choice(&[Outage::Down, Outage::Hole, Outage::Hole, Outage::Slow]).unwrap();
+        list.push((at, Happening::Outage { client, node, length, sort }));
+    }
+    for _ in 0..sorts(rng, 5, 2) {
+        list.push((whole(rng), Happening::Crash { client: rng.usize(0..plan.clients) }));
+    }
+    for _ in 0..sorts(rng, 5, 2) {
+        list.push((whole(rng), Happening::RuntimeEnd { client: rng.usize(0..plan.clients) }));
+    }
+    for _ in 0..sorts(rng, 6, 2) {
+        list.push((whole(rng), Happening::ShutDown { client: rng.usize(0..plan.clients) }));
+    }
+    for _ in 0..sorts(rng, 4, 3) {
+        list.push((whole(rng), Happening::StreamsEnd { client: rng.usize(0..plan.clients) }));
+    }
+    for _ in 0..sorts(rng, 8, 3) {
+        let (node, back) = (rng.usize(0..plan.nodes), rng.bool());
+        let by = Duration::from_millis(scaled(rng, 1, 10_000));
+        list.push((whole(rng), Happening::ServerJump { node, by, back }));
+    }
+    if plan.nodes > 1 {
+        for _ in 0..sorts(rng, 3, 3) {
+            list.push((whole(rng), Happening::Restart { node: rng.usize(0..plan.nodes) }));
+        }
+    }
+    for _ in 0..sorts(rng, 5, 3) {
+        list.push((whole(rng), Happening::Break { name: rng.usize(0..plan.names) }));
+    }
+    for _ in 0..sorts(rng, if plan.nodes > 1 { 3 } else { 8 }, 3) {
+        let at = whole(rng);
+        list.push((at, Happening::Visit { client: rng.usize(0..plan.clients) }));
+        list.push((at + duration(rng, 1, 150), Happening::VisitEnd));
+    }
+    list.sort_by_key(|(at, _)| *at);
+    list
+}

@@ -1,0 +1,309 @@
+//! Stores with a defect: the simulation must find each.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use distlock_core::memory::MemoryStore;
+use distlock_core::store::{
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
+    Renewal, Store, Wake, WakeStream,
+};
+use distlock_core::{Clock, FencingToken, Kind, LockId, Moment, Resource, Result};
+use futures_util::StreamExt;
+
+use crate::world::SimClock;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Defect {
+    /// A release frees whatever is held, whoever holds it.
+    ReleaseWithoutOwner,
+    /// A renewal takes a free lock.
+    RenewalTakes,
+    /// A renewal is answered "extended" although the lease is another's.
+    RenewalUnchecked,
+    /// Tokens begin anew when a lock is released.
+    TokenRestarts,
+    /// A pushed grant names the newest attempt that the store has seen when the message is delivered.
+    PushedAttempt,
+    /// A pushed grant claims to be younger than it is.
+    PushedAfter,
+    /// A writer is let in beside others now and then.
+    TwoWriters,
+    /// Every claim weighs one.
+    Weightless,
+    /// Nobody is ever woken.
+    NoWakes,
+    /// A renewal counts from the moment it was sent, also if a later one was applied before.
+    ExpiryMovesBack,
+    /// Whoever asks again for what it holds is told that it is busy.
+    NotIdempotent,
+    /// A release does not remove waiters.
+    WaiterStays,
+    /// Leases end earlier than was said.
+    EndsEarly,
+    /// Leases never end.
+    NeverEnds,
+    /// Renewals are refused now and then.
+    RenewalRefused,
+}
+
+impl Defect {
+    pub const ALL: [Defect; 15] = [
+        Defect::ReleaseWithoutOwner,
+        Defect::RenewalTakes,
+        Defect::RenewalUnchecked,
+        Defect::TokenRestarts,
+        Defect::PushedAttempt,
+        Defect::PushedAfter,
+        Defect::TwoWriters,
+        Defect::Weightless,
+        Defect::NoWakes,
+        Defect::ExpiryMovesBack,
+        Defect::NotIdempotent,
+        Defect::WaiterStays,
+        Defect::EndsEarly,
+        Defect::NeverEnds,
+        Defect::RenewalRefused,
+    ];
+}
+
+#[derive(Clone)]
+pub struct Planted {
+    inner: MemoryStore,
+    clock: SimClock,
+    defect: Defect,
+    sent: Arc<AtomicU64>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    calls: u64,
+    tokens: HashMap<Resource, u64>,
+    attempts: HashMap<LockId, u64>,
+    /// When leases end, where the defect says so and not the store.
+    ends: HashMap<LockId, (Moment, Lease)>,
+}
+
+impl fmt::Debug for Planted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Planted({:?})", self.defect)
+    }
+}
+
+impl Planted {
+    pub fn new(inner: MemoryStore, clock: SimClock, defect: Defect, sent: Arc<AtomicU64>) -> Self {
+        Planted { inner, clock, defect, sent, state: Arc::default() }
+    }
+
+    fn count(&self) -> u64 {
+        let mut state = self.state.lock().unwrap();
+        state.calls += 1;
+        state.calls
+    }
+
+    async fn holder(&self, resource: &Resource) -> Option<LockId> {
+        let records = self.inner.inspect(&Query::named(resource.name())).await.ok()?;
+        let record = records.into_iter().find(|record| record.kind == resource.kind())?;
+        record.holders.first().map(|holder| holder.lock_id.clone())
+    }
+
+    /// Ends what is over by the defect's own count.
+    async fn end_leases(&self) {
+        let now = self.clock.now();
+        let over: Vec<Lease> = {
+            let mut state = self.state.lock().unwrap();
+            let over: Vec<Lease> =
+                state.ends.values().filter(|(end, _)| *end <= now).map(|(_, lease)| lease.clone()).collect();
+            over.iter().for_each(|lease| drop(state.ends.remove(&lease.lock_id)));
+            over
+        };
+        for lease in over {
+            let _ = self.inner.release(&[lease]).await;
+        }
+    }
+
+    fn claim(&self, claim: &Claim) -> Claim {
+        let mut claim = claim.clone();
+        match self.defect {
+            Defect::Weightless => claim.weight = 1,
+            Defect::EndsEarly => claim.expiry = claim.expiry.mul_f64(0.9),
+            Defect::NeverEnds => claim.expiry *= 1000,
+            _ => {}
+        }
+        claim
+    }
+
+    async fn acquire(&self, claim: &Claim) -> Result<Attempt> {
+        if let Some(waiting) = &claim.waiting {
+            self.state.lock().unwrap().attempts.insert(claim.lock_id.clone(), waiting.attempt);
+        }
+        if self.defect == Defect::NotIdempotent
+            && self.holder(&claim.resource).await.as_ref() == Some(&claim.lock_id)
+        {
+            return Ok(Attempt::Busy { retry_after: None });
+        }
+        let answer = self.inner.try_acquire(&[self.claim(claim)]).await?.remove(0)?;
+        let exclusive = claim.resource.kind() == Kind::RwLock && claim.weight == claim.capacity;
+        Ok(match (self.defect, answer) {
+            (Defect::TwoWriters, Attempt::Busy { .. }) if exclusive && self.count().is_multiple_of(7) => {
+                let last = self.inner.last_token(&claim.resource).map_or(1, FencingToken::get);
+                Attempt::Granted { token: FencingToken::new(last + 1) }
+            }
+            (Defect::TokenRestarts, Attempt::Granted { .. }) => {
+                let mut state = self.state.lock().unwrap();
+                let token = state.tokens.entry(claim.resource.clone()).or_default();
+                *token += 1;
+                Attempt::Granted { token: FencingToken::new(*token) }
+            }
+            (Defect::ExpiryMovesBack, Attempt::Granted { token }) => {
+                let end = self.clock.now().after(claim.expiry);
+                let lease = Lease::of(claim, token);
+                self.state.lock().unwrap().ends.insert(claim.lock_id.clone(), (end, lease));
+                Attempt::Granted { token }
+            }
+            (_, answer) => answer,
+        })
+    }
+
+    async fn extend(&self, lease: &Lease) -> Result<Renewal> {
+        if self.defect == Defect::RenewalRefused && self.count().is_multiple_of(9) {
+            return Ok(Renewal::NotYours);
+        }
+        let mut asked = lease.clone();
+        match self.defect {
+            Defect::EndsEarly => asked.expiry = asked.expiry.mul_f64(0.9),
+            Defect::NeverEnds => asked.expiry *= 1000,
+            _ => {}
+        }
+        let answer = self.inner.renew(&[asked]).await?.remove(0)?;
+        Ok(match (self.defect, answer) {
+            (Defect::RenewalUnchecked, Renewal::NotYours) => Renewal::Extended,
+            (Defect::RenewalTakes, Renewal::NotYours) => {
+                let claim = Claim {
+                    resource: lease.resource.clone(),
+                    lock_id: lease.lock_id.clone(),
+                    weight: lease.weight,
+                    capacity: lease.capacity,
+                    expiry: lease.expiry,
+                    waiting: None,
+                    in_turn: false,
+                };
+                match self.inner.try_acquire(&[claim]).await?.remove(0)? {
+                    Attempt::Granted { .. } => Renewal::Extended,
+                    Attempt::Busy { .. } => Renewal::NotYours,
+                }
+            }
+            (Defect::ExpiryMovesBack, Renewal::Extended) => {
+                let end = Moment::from_nanos(self.sent.load(SeqCst)).after(lease.expiry);
+                self.state.lock().unwrap().ends.insert(lease.lock_id.clone(), (end, lease.clone()));
+                Renewal::Extended
+            }
+            (_, answer) => answer,
+        })
+    }
+
+    async fn free(&self, lease: &Lease) -> Result<Released> {
+        let mut lease = lease.clone();
+        let holder = self.holder(&lease.resource).await;
+        match self.defect {
+            Defect::ReleaseWithoutOwner => lease.lock_id = holder.unwrap_or(lease.lock_id),
+            Defect::WaiterStays if holder.as_ref() != Some(&lease.lock_id) => return Ok(Released::NotYours),
+            Defect::TokenRestarts => drop(self.state.lock().unwrap().tokens.remove(&lease.resource)),
+            Defect::ExpiryMovesBack => drop(self.state.lock().unwrap().ends.remove(&lease.lock_id)),
+            _ => {}
+        }
+        self.inner.release(&[lease]).await?.remove(0)
+    }
+}
+
+#[async_trait]
+impl Store for Planted {
+    fn describe(&self) -> String {
+        "planted".to_owned()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::all()
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        self.inner.inspect(query).await
+    }
+
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
+        self.inner.break_lock(resource).await
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
+}
+
+#[async_trait]
+impl LeaseStore for Planted {
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
+        self.end_leases().await;
+        let mut answers = Vec::new();
+        for claim in claims {
+            answers.push(self.acquire(claim).await);
+        }
+        Ok(answers)
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        self.end_leases().await;
+        let mut answers = Vec::new();
+        for lease in leases {
+            answers.push(self.extend(lease).await);
+        }
+        Ok(answers)
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Batch<Released> {
+        self.end_leases().await;
+        let mut answers = Vec::new();
+        for lease in leases {
+            answers.push(self.free(lease).await);
+        }
+        Ok(answers)
+    }
+
+    async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
+        let wakes = self.inner.subscribe(inbox).await?;
+        let planted = self.clone();
+        Ok(match self.defect {
+            Defect::NoWakes => Box::pin(wakes.filter(|_| std::future::ready(false))),
+            _ => Box::pin(wakes.map(move |wake| planted.wake(wake))),
+        })
+    }
+}
+
+impl Planted {
+    fn wake(&self, wake: Wake) -> Wake {
+        match wake {
+            Wake::Granted { lock_id, mut grant } => {
+                if self.defect == Defect::PushedAfter {
+                    grant.after += Duration::from_secs(1);
+                }
+                Wake::Granted { lock_id, grant }
+            }
+            other => other,
+        }
+    }
+
+    /// What a message becomes at the moment when it is delivered.
+    pub fn delivered(&self, wake: Wake) -> Wake {
+        match wake {
+            Wake::Granted { lock_id, mut grant } if self.defect == Defect::PushedAttempt => {
+                grant.attempt = self.state.lock().unwrap().attempts.get(&lock_id).copied().unwrap_or(0);
+                Wake::Granted { lock_id, grant }
+            }
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! One run: the plan of a seed, carried out to the end, and what came of it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use distlock_core::store::{LeaseStore, Store};
+use distlock_core::{Kind, Locks, Options, Resource};
+use fastrand::Rng;
+use futures_util::FutureExt;
+
+use crate::check::{Checker, End, Op};
+use crate::client::{User, backend};
+use crate::link::Link;
+use crate::plan::{Happening, Mode, Plan};
+use crate::rules;
+use crate::stage::{ClientRuntime, Stage, Visitor};
+use crate::trace::{Trace, Violation};
+use crate::world::{Process, SimClock, World};
+
+/// More steps than any run needs that comes to an end.
+const MOST_STEPS: u64 = 400_000;
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    pub violation: Option<Violation>,
+    pub trace: Vec<String>,
+    pub grants: u64,
+    pub steps: u64,
+}
+
+/// One process of a client, from its start to its end.
+pub(crate) struct Client {
+    pub(crate) process: Arc<Process>,
+    pub(crate) runtime: Option<ClientRuntime>,
+    pub(crate) locks: Option<Locks>,
+    links: Vec<Link>,
+}
+
+pub(crate) struct Simulation {
+    pub(crate) clients: Vec<Client>,
+    visitor: Option<Visitor>,
+    stage: Stage,
+    pub(crate) world: Arc<World>,
+    rng: Rng,
+    generations: usize,
+    steps: u64,
+}
+
+/// Runs a seed.
+pub fn run(seed: u64, mode: Mode, keep_trace: bool) -> Outcome {
+    // The engine draws its jitter from the generator of the thread.
+    fastrand::seed(seed);
+    let plan = Plan::draw(seed, mode);
+    let stage = Stage::new();
+    let world = World::new(seed, plan.clone(), stage.handle(), Trace::new(keep_trace, mode.only));
+    world.note(|| format!("{plan:?}"));
+    let rng = Rng::with_seed(seed ^ 0xc11e47);
+    let mut simulation =
+        Simulation { clients: Vec::new(), visitor: None, stage, world, rng, generations: 0, steps: 0 };
+    for slot in 0..plan.clients {
+        simulation.start(slot);
+    }
+    simulation.play();
+    if !simulation.world.is_over() {
+        simulation.finish();
+    }
+    simulation.outcome()
+}
+
+impl Simulation {
+    fn outcome(mut self) -> Outcome {
+        self.visitor = None;
+        // Whatever is left of the clients must not be driven any more.
+        for client in &mut self.clients {
+            client.process.dead.store(true, SeqCst);
+            client.runtime = None;
+        }
+        let guards: Vec<_> = self.world.check().holds.iter().map(|hold| Arc::clone(&hold.guard)).collect();
+        for guard in guards {
+            drop(guard.lock().unwrap().take());
+        }
+        let grants = self.world.check().grants;
+        let mut trace = self.world.trace.lock().unwrap();
+        let violation = trace.violation.take();
+        Outcome { violation, trace: std::mem::take(&mut trace.lines), grants, steps: self.steps }
+    }
+
+    /// A client's process begins.
+    fn start(&mut self, slot: usize) {
+        self.generations += 1;
+        let generation = self.generations;
+        let process = Arc::new(Process { slot, generation, ..Process::default() });
+        let clock = SimClock::new(&self.world.now, 1.0 + (self.rng.f64() - 0.5) * 0.006);
+        clock.jump(Duration::from_secs(self.rng.u64(0..1_000_000)), false);
+        let links: Vec<Link> = (0..self.world.plan.nodes)
+            .map(|node| Link::new(Arc::clone(&self.world), Arc::clone(&process), node))
+            .collect();
+        let runtime = ClientRuntime::new();
+        let locks = {
+            let _inside = runtime.inner().enter();
+            Locks::builder(backend(&links, &clock))
+                .clock(Arc::new(clock))
+                .label(process.to_string())
+                .options(Options::new().request_timeout(self.world.plan.request_timeout).unwrap())
+                .build()
+                .unwrap()
+        };
+        for task in 0..self.world.plan.tasks {
+            let guest = self.world.plan.guests && task % 2 == 1;
+            let user = self.user(&process, &locks, guest, false);
+            if guest {
+                self.world.main.spawn(user.live());
+            } else {
+                runtime.inner().spawn(user.live());
+            }
+        }
+        self.world.main_work.store(true, SeqCst);
+        process.mail.store(true, SeqCst);
+        self.world.note(|| format!("{process} starts"));
+        self.clients.push(Client { process, runtime: Some(runtime), locks: Some(locks), links });
+    }
+
+    fn user(&mut self, process: &Arc<Process>, locks: &Locks, guest: bool, visitor: bool) -> User {
+        User {
+            world: Arc::clone(&self.world),
+            process: Arc::clone(process),
+            locks: locks.clone(),
+            rng: self.rng.fork(),
+            guest,
+            visitor,
+        }
+    }
+
+    /// The process that is a client's present one.
+    fn current(&self, slot: usize) -> Option<usize> {
+        self.clients.iter().rposition(|client| client.process.slot == slot && client.process.works())
+    }
+
+    /// Everything that is ready runs, at one moment, until nothing is.
+    pub(crate) fn settle(&mut self) {
+        let mut rounds: u32 = if self.world.plan.guests || self.visitor.is_some() { 2 } else { 1 };
+        let mut all = true;
+        loop {
+            self.stage.settle();
+            for client in &self.clients {
+                let Some(runtime) = &client.runtime else { continue };
+                if !client.process.is_stalled() && (client.process.mail.swap(false, SeqCst) || all) {
+                    runtime.settle(&self.stage);
+                }
+            }
+            if let Some(visitor) = &mut self.visitor {
+                visitor.settle(self.world.time());
+            }
+            all = rounds > 1;
+            rounds = rounds.saturating_sub(1);
+            let mail = |client: &Client| {
+                client.runtime.is_some() && !client.process.is_stalled() && client.process.mail.load(SeqCst)
+            };
+            let more = self.world.main_work.swap(false, SeqCst) || self.clients.iter().any(mail);
+            if self.world.is_over() || (!more && !all) {
+                return;
+            }
+        }
+    }
+
+    /// Moves time to the next timer, `until` at the latest, and runs what is ready then.
+    pub(crate) fn step(&mut self, until: Duration) {
+        self.steps += 1;
+        if self.steps > MOST_STEPS {
+            self.world.violated(rules::LIVENESS, "it does not come to an end".to_owned());
+        }
+        let until = match &self.visitor {
+            Some(_) => until.min(self.world.time() + Duration::from_millis(2)),
+            None => until,
+        };
+        let now = self.stage.advance(until);
+        self.world.now.store(now.as_nanos() as u64, SeqCst);
+        self.settle();
+    }
+
+    pub(crate) fn advance_to(&mut self, moment: Duration) {
+        while self.world.time() < moment && !self.world.is_over() {
+            self.step(moment);
+        }
+    }
+
+    /// The part with faults.
+    fn play(&mut self) {
+        self.settle();
+        let happenings = self.world.plan.happenings.clone();
+        let length = self.world.plan.length;
+        for (at, happening) in happenings.into_iter().filter(|(at, _)| *at < length) {
+            self.advance_to(at);
+            if self.world.is_over() {
+                return;
+            }
+            self.happen(happening);
+            self.settle();
+        }
+        self.advance_to(length);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let world = Arc::clone(&self.world);
+        world.note(|| format!("{happening:?}"));
+        let now = world.time();
+        match happening {
+            Happening::Stall { client, length, hold_messages } => {
+                let Some(at) = self.current(client) else { return };
+                let process = &self.clients[at].process;
+                process.stalled.store(true, SeqCst);
+                process.holds_messages.store(hold_messages, SeqCst);
+                world.check().stalls.push((client, now, now + length));
+            }
+            Happening::Resume { client } => {
+                let over = world.check().stalls.iter().all(|(slot, _, end)| *slot != client || *end <= now);
+                if over {
+                    self.resume(client);
+                }
+            }
+            Happening::Outage { client, node, length, sort } => {
+                world.outages.lock().unwrap()[client][node] = Some((now + length, sort));
+                world.check().outages.push((client, node, now, now + length));
+            }
+            Happening::Crash { client } => self.end(client, true),
+            Happening::RuntimeEnd { client } => self.end(client, false),
+            Happening::ShutDown { client } => self.shut_down(client),
+            Happening::StreamsEnd { client } => {
+                self.clients
+                    .iter()
+                    .filter(|c| c.process.slot == client)
+                    .flat_map(|c| &c.links)
+                    .for_each(Link::end_stream);
+                self.clients.iter().for_each(|client| client.process.mail.store(true, SeqCst));
+            }
+            Happening::ServerJump { node, by, back } => {
+                if back {
+                    world.check().moved_back += by;
+                } else {
+                    self.forgets(node);
+                }
+                world.servers[node].clock.jump(by, back);
+            }
+            Happening::Restart { node } => {
+                self.forgets(node);
+                self.forget_tokens(node);
+                world.restart(node);
+                self.clients.iter().for_each(|client| client.links[node].end_stream());
+                self.clients.iter().for_each(|client| client.process.mail.store(true, SeqCst));
+            }
+            Happening::Break { name } => self.break_locks(name),
+            Happening::Visit { client } => {
+                let Some(at) = self.current(client).filter(|_| self.visitor.is_none()) else { return };
+                let (process, locks) =
+                    (Arc::clone(&self.clients[at].process), self.clients[at].locks.clone());
+                let Some(locks) = locks.filter(|_| !process.shut_down.load(SeqCst) && !process.is_stalled())
+                else {
+                    return;
+                };
+                let mut user = self.user(&process, &locks, true, true);
+                let visitor = Visitor::new(now);
+                visitor.inner().spawn(async move { user.acquire_once().await });
+                self.visitor = Some(visitor);
+            }
+            Happening::VisitEnd => self.end_visit(),
+        }
+    }
+
+    pub(crate) fn resume(&mut self, slot: usize) {
+        let Some(at) = self.current(slot) else { return };
+        let client = &self.clients[at];
+        if !client.process.stalled.swap(false, SeqCst) {
+            return;
+        }
+        let world = Arc::clone(&self.world);
+        world.note(|| format!("{} resumes", client.process));
+        // The very first look at its guards, before any of its tasks ran.
+        let ours: Vec<Resource> = {
+            let checker = world.check();
+            let live = checker.live_holds().filter(|hold| Arc::ptr_eq(&hold.process, &client.process));
+            live.map(|hold| hold.resource.clone()).collect()
+        };
+        for resource in &ours {
+            rules::exclusion(&world, resource);
+        }
+        if client.process.holds_messages.load(SeqCst)
+            && let Some(runtime) = &client.runtime
+        {
+            runtime.settle(&self.stage);
+        }
+        client.process.resumed.notify_waiters();
+        client.process.mail.store(true, SeqCst);
+        world.main_work.store(true, SeqCst);
+    }
+
+    /// A process is killed, or its runtime ends.
+    fn end(&mut self, slot: usize, killed: bool) {
+        let Some(at) = self.current(slot) else { return };
+        let process = Arc::clone(&self.clients[at].process);
+        process.dead.store(killed, SeqCst);
+        process.ended.store(true, SeqCst);
+        self.world.check().gone.push(Arc::clone(&process));
+        if self.visitor.is_some() {
+            self.end_visit();
+        }
+        drop(self.clients[at].runtime.take());
+        self.clients[at].locks = None;
+        self.vanish(|op| Arc::ptr_eq(&op.process, &process) && (killed || !op.guest), killed);
+        process.stalled.store(false, SeqCst);
+        process.resumed.notify_waiters();
+        self.world.main_work.store(true, SeqCst);
+        self.start(slot);
+    }
+
+    /// Acquisitions that are gone with their runtime; with the whole process, their guards too.
+    fn vanish(&self, which: impl Fn(&Op) -> bool, guards_too: bool) {
+        let now = self.world.time();
+        let mut checker = self.world.check();
+        let mine = |checker: &Checker, op: usize| which(&checker.ops[op]);
+        for op in checker.live_ops.clone().into_iter().filter(|op| mine(&checker, *op)).collect::<Vec<_>>() {
+            checker.end_op(op, now, End::Vanished);
+        }
+        let holds =
+            checker.live_holds.clone().into_iter().filter(|hold| mine(&checker, checker.holds[*hold].op));
+        let holds: Vec<usize> = holds.filter(|_| guards_too).collect();
+        let guards: Vec<_> = holds.into_iter().map(|hold| checker.end_hold(hold, now)).collect();
+        drop(checker);
+        drop(guards);
+    }
+
+    pub(crate) fn end_visit(&mut self) {
+        if self.visitor.take().is_none() {
+            return;
+        }
+        self.vanish(|op| op.visitor, true);
+        self.clients.iter().for_each(|client| client.process.mail.store(true, SeqCst));
+        self.world.main_work.store(true, SeqCst);
+    }
+
+    fn shut_down(&mut self, slot: usize) {
+        let Some(at) = self.current(slot) else { return };
+        let client = &self.clients[at];
+        let (Some(runtime), Some(locks)) = (&client.runtime, client.locks.clone()) else { return };
+        if client.process.is_stalled() || client.process.shut_down.swap(true, SeqCst) {
+            return;
+        }
+        let (world, process) = (Arc::clone(&self.world), Arc::clone(&client.process));
+        runtime.inner().spawn(async move {
+            let begun = world.time();
+            let ended = locks.shutdown().await;
+            world.note(|| format!("{process} is shut down: {ended:?}"));
+            let took = world.time() - begun;
+            let stalled = world.check().stalled_for(process.slot, begun, world.time());
+            if took > Duration::from_secs(12) + stalled {
+                world.violated(rules::LIVENESS, format!("the shutdown of {process} takes {took:?}"));
+            }
+        });
+        client.process.mail.store(true, SeqCst);
+        self.start(slot);
+    }
+
+    /// A node is about to lose leases. What a majority of the others has is safe.
+    fn forgets(&self, node: usize) {
+        let world = &self.world;
+        let mut checker = world.check();
+        checker.last_loss_of_memory = Some(world.time());
+        let quorum = world.plan.nodes > 1;
+        checker.excuse(
+            |_| true,
+            |hold| {
+                let left = hold.guard.lock().unwrap().as_ref().and_then(distlock_core::Guard::time_left);
+                quorum
+                    && left.is_some_and(|left| {
+                        world.votes(&hold.resource, &hold.lock_id, left, node) >= world.majority()
+                    })
+            },
+        );
+    }
+
+    fn forget_tokens(&self, node: usize) {
+        let world = &self.world;
+        let mut checker = world.check();
+        for (resource, token) in checker.highest_tokens() {
+            let others = world.servers.iter().enumerate().filter(|(at, _)| *at != node);
+            let know = others.filter(|(_, server)| {
+                server.memory().last_token(&resource).is_some_and(|last| last.get() >= token)
+            });
+            if know.count() < world.majority() {
+                checker.forget_tokens(&resource);
+            }
+        }
+    }
+
+    fn break_locks(&self, name: usize) {
+        let world = &self.world;
+        let name = format!("n{name}");
+        let mine = |resource: &Resource| resource.name() == name;
+        world.check().excuse(mine, |_| false);
+        for server in &world.servers {
+            for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
+                let resource = Resource::new(kind, name.as_str()).unwrap();
+                let store: Arc<dyn LeaseStore> = server.store();
+                let _ = Store::break_lock(&*store, &resource).now_or_never();
+            }
+        }
+        world.main_work.store(true, SeqCst);
+    }
+}

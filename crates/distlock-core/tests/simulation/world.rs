@@ -1,0 +1,275 @@
+//! What all actors share: the time, the servers, the state of each client's process, and what was seen.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use distlock_core::memory::MemoryStore;
+use distlock_core::store::{LeaseStore, Query, Record, Store, Wake};
+use distlock_core::{Clock, LockId, Moment, Resource};
+use fastrand::Rng;
+use futures_util::FutureExt;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::check::Checker;
+use crate::plan::{Outage, Plan};
+use crate::planted::Planted;
+use crate::trace::Trace;
+
+/// A clock that follows the simulation's time at its own rate and may jump.
+#[derive(Clone)]
+pub struct SimClock {
+    now: Arc<AtomicU64>,
+    rate: f64,
+    ahead: Arc<AtomicI64>,
+}
+
+impl SimClock {
+    pub fn new(now: &Arc<AtomicU64>, rate: f64) -> Self {
+        // An hour after its origin, so that there is room to move it back.
+        SimClock { now: Arc::clone(now), rate, ahead: Arc::new(AtomicI64::new(3_600_000_000_000)) }
+    }
+
+    pub fn jump(&self, by: Duration, back: bool) {
+        let by = by.as_nanos() as i64;
+        self.ahead.fetch_add(if back { -by } else { by }, SeqCst);
+    }
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Moment {
+        let elapsed = (self.now.load(SeqCst) as f64 * self.rate) as i64;
+        Moment::from_nanos(u64::try_from(elapsed + self.ahead.load(SeqCst)).unwrap_or(0))
+    }
+}
+
+impl fmt::Debug for SimClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SimClock")
+    }
+}
+
+/// One server: its clock, its memory, and the store that its users see, with the planted defect if there is one.
+pub struct Server {
+    pub clock: SimClock,
+    memory: Mutex<(MemoryStore, Option<Planted>)>,
+}
+
+impl Server {
+    fn new(clock: SimClock, plan: &Plan, sent: &Arc<AtomicU64>) -> Self {
+        Server { memory: Mutex::new(Server::empty(&clock, plan, sent)), clock }
+    }
+
+    fn empty(clock: &SimClock, plan: &Plan, sent: &Arc<AtomicU64>) -> (MemoryStore, Option<Planted>) {
+        let memory = MemoryStore::with_clock(Arc::new(clock.clone()));
+        let planted =
+            plan.defect.map(|defect| Planted::new(memory.clone(), clock.clone(), defect, Arc::clone(sent)));
+        (memory, planted)
+    }
+
+    pub fn store(&self) -> Arc<dyn LeaseStore> {
+        match &*self.memory.lock().unwrap() {
+            (memory, None) => Arc::new(memory.clone()),
+            (_, Some(planted)) => Arc::new(planted.clone()),
+        }
+    }
+
+    /// A wake-up at the moment of its delivery.
+    pub fn delivered(&self, wake: Wake) -> Wake {
+        match &self.memory.lock().unwrap().1 {
+            None => wake,
+            Some(planted) => planted.delivered(wake),
+        }
+    }
+
+    pub fn memory(&self) -> MemoryStore {
+        self.memory.lock().unwrap().0.clone()
+    }
+
+    /// All that is held or waited for.
+    pub fn records(&self, query: &Query) -> Vec<Record> {
+        self.memory().inspect(query).now_or_never().unwrap().unwrap()
+    }
+}
+
+/// The process of a client: what can be done to it from outside.
+#[derive(Debug, Default)]
+pub struct Process {
+    pub slot: usize,
+    pub generation: usize,
+    pub stalled: AtomicBool,
+    /// While it is stalled, messages wait outside, and come after what its timers have ready.
+    pub holds_messages: AtomicBool,
+    pub resumed: Notify,
+    /// Killed: nothing it does is seen any more.
+    pub dead: AtomicBool,
+    /// Its runtime is gone.
+    pub ended: AtomicBool,
+    pub shut_down: AtomicBool,
+    /// Something for it arrived.
+    pub mail: AtomicBool,
+}
+
+impl Process {
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.load(SeqCst)
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(SeqCst)
+    }
+
+    /// Whether its engine may still do what was left to it.
+    pub fn works(&self) -> bool {
+        !self.is_dead() && !self.ended.load(SeqCst)
+    }
+
+    /// What a message passes on its way in.
+    pub async fn enter(&self) {
+        while self.is_stalled() && self.holds_messages.load(SeqCst) {
+            self.resumed.notified().await;
+        }
+        self.mail.store(true, SeqCst);
+    }
+}
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "c{}.{}", self.slot, self.generation)
+    }
+}
+
+pub struct World {
+    pub plan: Plan,
+    pub now: Arc<AtomicU64>,
+    pub main: Handle,
+    pub servers: Vec<Server>,
+    /// When the request that a server applies just now was sent, by that server's clock.
+    pub sent: Arc<AtomicU64>,
+    pub rng: Mutex<Rng>,
+    /// Until when a link between a client and a node is bad.
+    pub outages: Mutex<Vec<Vec<Option<(Duration, Outage)>>>>,
+    /// The main runtime has something to do.
+    pub main_work: AtomicBool,
+    /// No more faults.
+    pub healed: AtomicBool,
+    /// Users begin nothing more, and end what they have.
+    pub stop: CancellationToken,
+    pub trace: Mutex<Trace>,
+    checker: Mutex<Checker>,
+}
+
+impl World {
+    pub fn new(seed: u64, plan: Plan, main: Handle, trace: Trace) -> Arc<Self> {
+        let mut rng = Rng::with_seed(seed ^ 0x5eed);
+        let (now, sent) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let servers = (0..plan.nodes)
+            .map(|_| {
+                let clock = SimClock::new(&now, 1.0 + (rng.f64() - 0.5) * 0.006);
+                if plan.nodes > 1 && rng.bool() {
+                    clock.jump(Duration::from_millis(rng.u64(0..600_000)), false);
+                }
+                Server::new(clock, &plan, &sent)
+            })
+            .collect();
+        Arc::new(World {
+            outages: Mutex::new(vec![vec![None; plan.nodes]; plan.clients]),
+            checker: Mutex::new(Checker::new(&plan)),
+            plan,
+            now,
+            main,
+            servers,
+            sent,
+            rng: Mutex::new(rng),
+            main_work: AtomicBool::new(false),
+            healed: AtomicBool::new(false),
+            stop: CancellationToken::new(),
+            trace: Mutex::new(trace),
+        })
+    }
+
+    pub fn time(&self) -> Duration {
+        Duration::from_nanos(self.now.load(SeqCst))
+    }
+
+    pub fn rng(&self) -> MutexGuard<'_, Rng> {
+        self.rng.lock().unwrap()
+    }
+
+    pub fn check(&self) -> MutexGuard<'_, Checker> {
+        self.checker.lock().unwrap()
+    }
+
+    /// Writes a line, if anybody reads it.
+    pub fn note(&self, line: impl FnOnce() -> String) {
+        let mut trace = self.trace.lock().unwrap();
+        if trace.is_kept() {
+            trace.line(self.time(), &line());
+        }
+    }
+
+    pub fn violated(&self, rule: &'static str, text: String) {
+        self.trace.lock().unwrap().violated(self.time(), rule, text);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.trace.lock().unwrap().violation.is_some()
+    }
+
+    pub fn is_healed(&self) -> bool {
+        self.healed.load(SeqCst)
+    }
+
+    pub fn restart(&self, node: usize) {
+        let server = &self.servers[node];
+        *server.memory.lock().unwrap() = Server::empty(&server.clock, &self.plan, &self.sent);
+    }
+
+    pub fn majority(&self) -> usize {
+        self.plan.nodes / 2 + 1
+    }
+
+    /// On how many nodes, but for one, a lock id holds at least this much longer.
+    pub fn votes(&self, resource: &Resource, lock_id: &LockId, left: Duration, without: usize) -> usize {
+        let ours = |text: &str| {
+            text.strip_prefix(lock_id.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('~'))
+        };
+        let others = self.servers.iter().enumerate().filter(|(node, _)| *node != without);
+        others
+            .filter(|(_, server)| {
+                let records = server.records(&Query::named(resource.name()));
+                let mut holders =
+                    records.iter().filter(|record| record.kind == resource.kind()).flat_map(|r| &r.holders);
+                holders.any(|holder| {
+                    ours(holder.lock_id.as_str()) && holder.expires_in >= Some(left.mul_f64(1.01))
+                })
+            })
+            .count()
+    }
+
+    /// Whether a client holds a resource, as the servers know.
+    pub fn is_held(&self, resource: &Resource) -> bool {
+        self.servers.iter().any(|server| {
+            let records = server.records(&Query::named(resource.name()));
+            records.iter().any(|record| record.kind == resource.kind() && !record.holders.is_empty())
+        })
+    }
+
+    /// Whether anybody holds or waits for a resource, as the servers know.
+    pub fn is_in_use(&self, resource: &Resource) -> bool {
+        self.servers.iter().any(|server| {
+            let records = server.records(&Query::named(resource.name()));
+            records.iter().any(|record| record.kind == resource.kind())
+        })
+    }
+}
+
+/// A lock id as the trace shows it: without its entropy, so that two runs of a seed show the same.
+pub fn shown(lock_id: &LockId) -> String {
+    let text = lock_id.as_str();
+    let number = text.rsplit_once('-').map_or("?", |(_, number)| number);
+    format!("{}-{number}", lock_id.label())
+}
