@@ -14,10 +14,10 @@ use crate::clock::Moment;
 use crate::error::Result;
 use crate::store::{Lease, Released};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LAST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// Nobody tries longer than this; what is left then goes at its expiry.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a node should give back, and after which moment it has gone by itself.
 #[derive(Debug)]

@@ -123,7 +123,9 @@ impl Plan {
         let crowded = !quorum && rng.u32(0..4) == 0;
         let clients = if crowded { rng.usize(1..=2) } else { rng.usize(2..=if quorum { 3 } else { 5 }) };
         let tasks = if crowded { rng.usize(4..=9) } else { rng.usize(1..=if quorum { 2 } else { 3 }) };
-        let request_timeout = Duration::from_millis(*rng.choice(&[200, 500, 1000, 2000, 5000]).unwrap());
+        // A quorum waits up to a second for a node that it needs.
+        let timeouts: &[u64] = if quorum { &[2_000, 5_000] } else { &[200, 500, 1_000, 2_000, 5_000] };
+        let request_timeout = Duration::from_millis(*rng.choice(timeouts).unwrap());
         let choices = (0..rng.usize(1..=3)).map(|_| choice(rng, request_timeout)).collect();
         let kinds = if quorum {
             [3, 3, 0, 0, 1]

@@ -13,7 +13,7 @@ use crate::world::{World, shown};
 /// How long an acquisition may take to answer where nothing is wrong with its own requests.
 const PROMPT: Duration = Duration::from_millis(1_500);
 /// A request without an answer for this long makes the store look down to others too.
-const SILENT: Duration = Duration::from_millis(400);
+const SILENT: Duration = Duration::from_millis(2_200);
 
 pub const EXCLUSION: &str = "exclusion";
 pub const TOKENS: &str = "tokens";
@@ -105,8 +105,10 @@ pub fn op_ended(world: &Arc<World>, number: usize, end: End) {
 type Problem = Option<(&'static str, String)>;
 
 fn works(world: &World, checker: &Checker, op: &Op, now: Duration) -> bool {
-    let verbs = [Verb::Acquire];
-    let troubled = checker.troubled_nodes(op.process.slot, &verbs, &op.resources, op.started, now);
+    // A quorum acquires in two steps: votes, and the token that all who voted must know.
+    let verbs: &[Verb] =
+        if world.plan.nodes > 1 { &[Verb::Acquire, Verb::Renew, Verb::Release] } else { &[Verb::Acquire] };
+    let troubled = checker.troubled_nodes(op.process.slot, verbs, &op.resources, op.started, now);
     world.plan.nodes - troubled.len() >= world.majority()
         && !checker.is_stalled_within(op.process.slot, op.started, now)
 }
@@ -173,7 +175,10 @@ fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
     let stalled = checker.stalled_for(op.process.slot, op.started, now);
     let took = (now - op.started).saturating_sub(stalled);
     let each = op.resources.len() as u32;
-    let most = if works(world, checker, op, now) && op.process.works() {
+    // A quorum may have to wait for one node that is slow to learn the token.
+    let troubled = world.plan.nodes > 1
+        && !checker.troubled_nodes(op.process.slot, &[Verb::Acquire, Verb::Renew], &[], op.started, now).is_empty();
+    let most = if works(world, checker, op, now) && op.process.works() && !troubled {
         limit + (PROMPT + behind_stuck(world, checker, op, now)) * each
     } else {
         limit + (3 * world.plan.request_timeout + Duration::from_secs(3)) * each
@@ -183,7 +188,9 @@ fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
 
 /// How long requests that are stuck may keep others waiting: not at all while there is a place for one more.
 fn behind_stuck(world: &World, checker: &Checker, op: &Op, now: Duration) -> Duration {
-    let (places, timeout) = (world.plan.max_in_flight, world.plan.request_timeout);
+    // A quorum has one request of a kind in flight.
+    let places = if world.plan.nodes > 1 { 1 } else { world.plan.max_in_flight };
+    let timeout = world.plan.request_timeout;
     let from = op.started.saturating_sub(timeout);
     let stuck = checker.requests.iter().filter(|request| {
         request.slot == op.process.slot
