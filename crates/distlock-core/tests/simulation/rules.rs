@@ -158,7 +158,8 @@ fn failed(world: &World, checker: &Checker, op: &Op, error: &distlock_core::Erro
         }
         ErrorKind::Lost => None,
         ErrorKind::Unavailable | ErrorKind::Internal => {
-            let excused = !process.works() || !works(world, checker, op, now);
+            let stuck = behind_stuck(world, checker, process.slot, Verb::Acquire, op.started);
+            let excused = !process.works() || !works(world, checker, op, now) || !stuck.is_zero();
             (!excused).then(|| (FAILED, error.to_string()))
         }
         _ => Some((FAILED, error.to_string())),
@@ -179,7 +180,7 @@ fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
     let troubled = world.plan.nodes > 1
         && !checker.troubled_nodes(op.process.slot, &[Verb::Acquire, Verb::Renew], &[], op.started, now).is_empty();
     let most = if works(world, checker, op, now) && op.process.works() && !troubled {
-        limit + (PROMPT + behind_stuck(world, checker, op, now)) * each
+        limit + (PROMPT + behind_stuck(world, checker, op.process.slot, Verb::Acquire, op.started)) * each
     } else {
         limit + (3 * world.plan.request_timeout + Duration::from_secs(3)) * each
     };
@@ -187,30 +188,29 @@ fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
 }
 
 /// How long requests that are stuck may keep others waiting: not at all while there is a place for one more.
-fn behind_stuck(world: &World, checker: &Checker, op: &Op, now: Duration) -> Duration {
+pub fn behind_stuck(world: &World, checker: &Checker, slot: usize, verb: Verb, started: Duration) -> Duration {
     // A quorum has one request of a kind in flight.
     let places = if world.plan.nodes > 1 { 1 } else { world.plan.max_in_flight };
     let timeout = world.plan.request_timeout;
-    let from = op.started.saturating_sub(timeout);
+    let from = started.saturating_sub(timeout);
     let stuck = checker.requests.iter().filter(|request| {
-        request.slot == op.process.slot
-            && request.verb == Verb::Acquire
-            && (from..=now).contains(&request.sent)
-            && request.answered.is_none_or(|at| at > request.sent + PROMPT / 2)
+        request.slot == slot
+            && request.verb == verb
+            && (from..=world.time()).contains(&request.sent)
+            && request.answered.is_none_or(|at| at > request.sent + timeout.min(PROMPT) / 4)
     });
     timeout * (stuck.count() / places) as u32
 }
 
-/// A guard turned lost.
-pub fn lost(world: &World, number: usize, reason: &LossReason) {
+/// A guard turned lost, around the moment until which it was held or later.
+pub fn lost(world: &World, number: usize, reason: &LossReason, held_until: Duration) {
     let checker = world.check();
     let now = world.time();
     let hold = &checker.holds[number];
     let op = &checker.ops[hold.op];
     let slot = hold.process.slot;
     let expiry = op.choice.options.get_expiry();
-    let from = now.saturating_sub(expiry + Duration::from_millis(200)).min(hold.told).max(hold.asked);
-    let window = now.saturating_sub(expiry + Duration::from_millis(200)).max(hold.asked);
+    let window = held_until.saturating_sub(expiry + Duration::from_millis(200)).max(hold.asked);
     let excused = hold.exempt
         || !hold.process.works()
         || hold.process.shut_down.load(SeqCst)
@@ -229,7 +229,7 @@ pub fn lost(world: &World, number: usize, reason: &LossReason) {
                             && (request.verb == Verb::Renew || request.sent >= hold.asked)
                     })
                     .count();
-                let out = checker.outages_of(slot, from, now).next().is_some();
+                let out = checker.outages_of(slot, window, now).next().is_some();
                 // Told with little left, there is no time for a second try.
                 plain || troubles > 1 || out || hold.left < expiry / 3
             }
