@@ -242,6 +242,7 @@ impl User {
                 told: self.world.time(),
                 ended: None,
                 exempt: op_now.exempt,
+                broken: None,
                 resource: resource.clone(),
             };
             self.world.note(|| format!("{} holds {resource} as {} token {}", self.process, shown(&hold.lock_id), hold.token));

@@ -46,6 +46,7 @@ impl User {
             sleep(Duration::from_millis(self.rng.u64(0..=500))).await;
         }
         for hold in holds {
+            rules::broken(&self.world, hold);
             self.look_for_loss(hold, until);
             self.give_back(hold).await;
         }

@@ -159,10 +159,41 @@ impl Plan {
             calm,
             guests: rng.u32(0..4) == 0,
         };
+        let theme = rng.u32(0..8);
+        if !calm && !quorum && theme == 0 {
+            plan.late_pushes(rng);
+        }
         if !calm {
             plan.happenings = happenings(rng, &plan);
         }
+        if !calm && theme == 1 {
+            plan.breaks(rng);
+        }
         plan
+    }
+}
+
+impl Plan {
+    /// Queues of waiters that hear of their grants late, or are stalled when they should.
+    fn late_pushes(&mut self, rng: &mut Rng) {
+        self.kinds = [0, rng.u32(0..3), rng.u32(0..3), rng.u32(1..3), 0];
+        (self.push, self.names, self.private, self.guests) = (true, 1, 0, false);
+        (self.hold, self.pause, self.drops) = (rng.u64(100..1_500), 50, 0);
+        self.rates.wake_late = rng.u32(100..800);
+        self.rates.wake_lost = 0;
+        for choice in &mut self.choices {
+            choice.options = choice.options.clone().auto_extend(true);
+        }
+    }
+
+    /// Locks that are held for long, and an operator who takes them away.
+    fn breaks(&mut self, rng: &mut Rng) {
+        (self.hold, self.private) = (rng.u64(2_000..6_000), 0);
+        for _ in 0..rng.usize(2..6) {
+            let at = duration(rng, 50, self.length.as_millis() as u64);
+            self.happenings.push((at, Happening::Break { name: rng.usize(0..self.names) }));
+        }
+        self.happenings.sort_by_key(|(at, _)| *at);
     }
 }
 
@@ -231,7 +262,7 @@ fn happenings(rng: &mut Rng, plan: &Plan) -> Vec<(Duration, Happening)> {
     let whole = |rng: &mut Rng| duration(rng, 50, length * 9 / 10);
     let sorts = |rng: &mut Rng, odds: u32, most: usize| if rng.u32(0..odds) == 0 { rng.usize(1..=most) } else { 0 };
     if !plan.guests {
-        for _ in 0..sorts(rng, 2, 6) {
+        for _ in 0..sorts(rng, 2, if plan.rates.wake_late >= 100 { 12 } else { 6 }) {
             let (at, client) = (whole(rng), rng.usize(0..plan.clients));
             let longest = *rng.choice(&[100, 1_000, 4_000, 20_000]).unwrap();
             let length = Duration::from_millis(scaled(rng, 5, longest));

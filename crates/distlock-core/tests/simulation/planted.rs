@@ -19,6 +19,8 @@ use crate::world::SimClock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
+    /// None: what is found in the same seeds is not the defect's doing.
+    Nothing,
     /// A release frees whatever is held, whoever holds it.
     ReleaseWithoutOwner,
     /// A renewal takes a free lock.
@@ -52,7 +54,8 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Defect; 15] = [
+    pub const ALL: [Defect; 16] = [
+        Defect::Nothing,
         Defect::ReleaseWithoutOwner,
         Defect::RenewalTakes,
         Defect::RenewalUnchecked,

@@ -12,6 +12,8 @@ use crate::world::{World, shown};
 
 /// How long an acquisition may take to answer where nothing is wrong with its own requests.
 const PROMPT: Duration = Duration::from_millis(1_500);
+/// For how long what was given up during an outage may be withdrawn after it.
+const BACKLOG: Duration = Duration::from_secs(10);
 /// A request without an answer for this long makes the store look down to others too.
 const SILENT: Duration = Duration::from_millis(2_200);
 
@@ -159,7 +161,12 @@ fn failed(world: &World, checker: &Checker, op: &Op, error: &distlock_core::Erro
         ErrorKind::Lost => None,
         ErrorKind::Unavailable | ErrorKind::Internal => {
             let stuck = behind_stuck(world, checker, process.slot, Verb::Acquire, op.started);
-            let excused = !process.works() || !works(world, checker, op, now) || !stuck.is_zero();
+            // One node that fails to learn the token fails the attempt of a quorum.
+            let renewed = [Verb::Renew];
+            let untold = world.plan.nodes > 1
+                && !checker.troubled_nodes(process.slot, &renewed, &op.resources, op.started, now).is_empty();
+            let excused =
+                !process.works() || !works(world, checker, op, now) || !stuck.is_zero() || untold;
             (!excused).then(|| (FAILED, error.to_string()))
         }
         _ => Some((FAILED, error.to_string())),
@@ -192,6 +199,11 @@ pub fn behind_stuck(world: &World, checker: &Checker, slot: usize, verb: Verb, s
     // A quorum has one request of a kind in flight.
     let places = if world.plan.nodes > 1 { 1 } else { world.plan.max_in_flight };
     let timeout = world.plan.request_timeout;
+    // What was given up during an outage is withdrawn one by one where requests carry little.
+    let backlog = verb == Verb::Release && world.plan.max_batch < 10;
+    if backlog && checker.outages_of(slot, started.saturating_sub(BACKLOG), world.time()).next().is_some() {
+        return timeout;
+    }
     let from = started.saturating_sub(timeout);
     let stuck = checker.requests.iter().filter(|request| {
         request.slot == slot
@@ -239,6 +251,28 @@ pub fn lost(world: &World, number: usize, reason: &LossReason, held_until: Durat
     drop(checker);
     if !excused {
         world.violated(HEALTHY, text);
+    }
+}
+
+/// Whoever holds what an operator broke knows after the next renewal.
+pub fn broken(world: &World, number: usize) {
+    let checker = world.check();
+    let now = world.time();
+    let hold = &checker.holds[number];
+    let Some(broken) = hold.broken else { return };
+    let options = &checker.ops[hold.op].choice.options;
+    let due = broken + options.get_extension_cadence() + Duration::from_secs(1);
+    let slot = hold.process.slot;
+    let troubled = checker.troubled_nodes(slot, &[Verb::Renew], &[], broken.saturating_sub(due - broken), now);
+    let excused = !options.extends()
+        || !hold.process.works()
+        || !troubled.is_empty()
+        || checker.is_stalled_within(slot, broken, now)
+        || hold.signal.is_cancelled();
+    let text = format!("{} was broken at {broken:?} and does not know", shown(&hold.lock_id));
+    drop(checker);
+    if now > due && !excused {
+        world.violated(NOT_TOLD, text);
     }
 }
 
