@@ -14,10 +14,35 @@ pub const MS: Duration = Duration::from_millis(1);
 pub struct Mode {
     /// A defect put into the store on purpose.
     pub defect: Option<Defect>,
+    /// What the run is about; drawn from the seed if it is not given.
+    pub theme: Option<Theme>,
     /// Leaves driver panics out.
     pub no_panics: bool,
     /// Holds runs against this rule alone.
     pub only: Option<&'static str>,
+}
+
+/// What most of a run is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Theme {
+    Anything,
+    /// Nothing goes wrong, and everything must be prompt.
+    Calm,
+    /// Queues of waiters that hear of their grants late.
+    LatePushes,
+    /// An operator who takes locks away.
+    Breaks,
+}
+
+impl Theme {
+    fn draw(rng: &mut Rng) -> Theme {
+        match rng.u32(0..8) {
+            0 => Theme::Calm,
+            1 => Theme::LatePushes,
+            2 => Theme::Breaks,
+            _ => Theme::Anything,
+        }
+    }
 }
 
 /// How likely each fault of one request is, in thousandths.
@@ -117,9 +142,11 @@ impl Plan {
     pub fn draw(seed: u64, mode: Mode) -> Plan {
         let mut rng = Rng::with_seed(seed);
         let rng = &mut rng;
-        let quorum = mode.defect.is_none() && rng.u32(0..4) == 0;
+        let theme = Theme::draw(rng);
+        let theme = mode.theme.unwrap_or(theme);
+        let quorum = rng.u32(0..4) == 0 && mode.defect.is_none() && theme != Theme::LatePushes;
         let nodes = if !quorum { 1 } else { *rng.choice(&[3, 3, 5]).unwrap() };
-        let calm = rng.u32(0..8) == 0;
+        let calm = theme == Theme::Calm;
         let crowded = !quorum && rng.u32(0..4) == 0;
         let clients = if crowded { rng.usize(1..=2) } else { rng.usize(2..=if quorum { 3 } else { 5 }) };
         let tasks = if crowded { rng.usize(4..=9) } else { rng.usize(1..=if quorum { 2 } else { 3 }) };
@@ -159,14 +186,13 @@ impl Plan {
             calm,
             guests: rng.u32(0..4) == 0,
         };
-        let theme = rng.u32(0..8);
-        if !calm && !quorum && theme == 0 {
+        if theme == Theme::LatePushes {
             plan.late_pushes(rng);
         }
         if !calm {
             plan.happenings = happenings(rng, &plan);
         }
-        if !calm && theme == 1 {
+        if theme == Theme::Breaks {
             plan.breaks(rng);
         }
         plan

@@ -15,12 +15,11 @@ use distlock_core::store::{
 use distlock_core::{Clock, FencingToken, Kind, LockId, Moment, Resource, Result};
 use futures_util::StreamExt;
 
+use crate::plan::Theme;
 use crate::world::SimClock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// None: what is found in the same seeds is not the defect's doing.
-    Nothing,
     /// A release frees whatever is held, whoever holds it.
     ReleaseWithoutOwner,
     /// A renewal takes a free lock.
@@ -54,8 +53,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    pub const ALL: [Defect; 16] = [
-        Defect::Nothing,
+    pub const ALL: [Defect; 15] = [
         Defect::ReleaseWithoutOwner,
         Defect::RenewalTakes,
         Defect::RenewalUnchecked,
@@ -72,6 +70,18 @@ impl Defect {
         Defect::NeverEnds,
         Defect::RenewalRefused,
     ];
+}
+
+impl Defect {
+    /// What shows it soon.
+    pub fn theme(self) -> Theme {
+        match self {
+            Defect::PushedAttempt | Defect::PushedAfter => Theme::LatePushes,
+            Defect::RenewalTakes | Defect::RenewalUnchecked => Theme::Breaks,
+            Defect::NoWakes => Theme::Calm,
+            _ => Theme::Anything,
+        }
+    }
 }
 
 #[derive(Clone)]
