@@ -1,0 +1,163 @@
+//! A driver that panics outside of a call's future: before it has made one, or when it is dropped.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::panics::{assert_told, goes_on};
+use common::{options, until};
+use distlock_core::memory::MemoryStore;
+use distlock_core::store::{
+    Attempt, Backend, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
+    Released, Renewal, Store, WakeStream,
+};
+use distlock_core::{Locks, ReleaseError, Resource, VirtualClock};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+
+/// A store whose methods panic before they have made their futures.
+#[derive(Debug, Default)]
+struct Rude {
+    inner: MemoryStore,
+    panics: Arc<AtomicBool>,
+    /// The first stream of wake-ups ends at once, and panics when it is dropped.
+    bad_stream: AtomicBool,
+}
+
+struct PanicsOnDrop;
+
+impl Drop for PanicsOnDrop {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new("a planned panic"));
+    }
+}
+
+impl Rude {
+    fn maybe_panic(&self) {
+        if self.panics.swap(false, Ordering::SeqCst) {
+            std::panic::resume_unwind(Box::new("a planned panic"));
+        }
+    }
+}
+
+// What `async_trait` makes of a trait's methods, without its futures.
+impl Store for Rude {
+    fn describe(&self) -> String {
+        "rude".into()
+    }
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    fn inspect<'a, 'b, 'f>(&'a self, query: &'b Query) -> BoxFuture<'f, distlock_core::Result<Vec<Record>>>
+    where
+        'a: 'f,
+        'b: 'f,
+    {
+        self.maybe_panic();
+        self.inner.inspect(query)
+    }
+    fn break_lock<'a, 'b, 'f>(&'a self, of: &'b Resource) -> BoxFuture<'f, distlock_core::Result<Vec<Holder>>>
+    where
+        'a: 'f,
+        'b: 'f,
+    {
+        self.maybe_panic();
+        self.inner.break_lock(of)
+    }
+    fn doctor<'a, 'f>(&'a self) -> BoxFuture<'f, distlock_core::Result<Vec<Finding>>>
+    where
+        'a: 'f,
+    {
+        self.maybe_panic();
+        self.inner.doctor()
+    }
+}
+
+impl LeaseStore for Rude {
+    fn try_acquire<'a, 'b, 'f>(&'a self, claims: &'b [Claim]) -> BoxFuture<'f, Batch<Attempt>>
+    where
+        'a: 'f,
+        'b: 'f,
+    {
+        self.maybe_panic();
+        self.inner.try_acquire(claims)
+    }
+    fn renew<'a, 'b, 'f>(&'a self, leases: &'b [Lease]) -> BoxFuture<'f, Batch<Renewal>>
+    where
+        'a: 'f,
+        'b: 'f,
+    {
+        self.maybe_panic();
+        self.inner.renew(leases)
+    }
+    fn release<'a, 'b, 'f>(&'a self, leases: &'b [Lease]) -> BoxFuture<'f, Batch<Released>>
+    where
+        'a: 'f,
+        'b: 'f,
+    {
+        self.maybe_panic();
+        self.inner.release(leases)
+    }
+    fn subscribe<'a, 'b, 'f>(&'a self, inbox: &'b Inbox) -> BoxFuture<'f, distlock_core::Result<WakeStream>>
+    where
+        'a: 'f,
+        'b: 'f,
+    {
+        self.maybe_panic();
+        if self.bad_stream.swap(false, Ordering::SeqCst) {
+            let bad = futures_util::stream::once(async {
+                let _panics = PanicsOnDrop;
+                std::future::pending().await
+            });
+            let ended: WakeStream = Box::pin(bad.take_until(std::future::ready(())));
+            return Box::pin(async { Ok(ended) });
+        }
+        self.inner.subscribe(inbox)
+    }
+}
+
+/// Not in a call at all: a panic in the engine's own task that is none of its own making.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_panics_when_it_is_dropped_ends_nothing_else() {
+    let store = Rude { bad_stream: AtomicBool::new(true), ..Rude::default() };
+    let inner = store.inner.clone();
+    let build = |backend| {
+        let builder = Locks::builder(backend).clock(Arc::new(VirtualClock::new()));
+        builder.options(options()).build().unwrap()
+    };
+    let (ours, theirs) = (build(Backend::lease(store)), build(Backend::lease(inner.clone())));
+    let held = ours.mutex("held").acquire().await.unwrap();
+    let blocker = theirs.mutex("a").acquire().await.unwrap();
+    let waiter = tokio::spawn(ours.mutex("a").acquire().into_future());
+    until(|| async { inner.stats().subscriptions > 0 }).await;
+    blocker.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    goes_on(&ours, &held).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_method_that_panics_before_it_made_its_future_fails_alone() {
+    let store = Rude::default();
+    let panics = Arc::clone(&store.panics);
+    let locks = Locks::builder(Backend::lease(store))
+        .clock(Arc::new(VirtualClock::new()))
+        .options(options())
+        .build()
+        .unwrap();
+    let held = locks.mutex("held").acquire().await.unwrap();
+    let plan = || panics.store(true, Ordering::SeqCst);
+    plan();
+    assert_told(&locks.mutex("a").acquire().await.unwrap_err());
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    plan();
+    assert!(matches!(guard.release().await, Err(ReleaseError::Unknown { .. })));
+    plan();
+    assert_told(&locks.doctor().await.unwrap_err());
+    plan();
+    // The next call is a renewal.
+    until(|| async { !panics.load(Ordering::SeqCst) }).await;
+    goes_on(&locks, &held).await;
+}
