@@ -15,7 +15,6 @@ use distlock_core::store::{
     Released, Renewal, Store, WakeStream,
 };
 use distlock_core::{Locks, ReleaseError, Resource, VirtualClock};
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 
 /// A store whose methods panic before they have made their futures.
@@ -108,11 +107,11 @@ impl LeaseStore for Rude {
     {
         self.maybe_panic();
         if self.bad_stream.swap(false, Ordering::SeqCst) {
-            let bad = futures_util::stream::once(async {
-                let _panics = PanicsOnDrop;
-                std::future::pending().await
-            });
-            let ended: WakeStream = Box::pin(bad.take_until(std::future::ready(())));
+            let panics = PanicsOnDrop;
+            let ended: WakeStream = Box::pin(futures_util::stream::poll_fn(move |_| {
+                let _ = &panics;
+                std::task::Poll::Ready(None)
+            }));
             return Box::pin(async { Ok(ended) });
         }
         self.inner.subscribe(inbox)

@@ -140,7 +140,9 @@ async fn a_request_that_was_given_up_is_driven_to_its_end() {
     let world = World::new();
     let (locks, faults) = engine(&world, 1, 100);
     faults.next(Verb::Acquire, 1, Fault::none().delay_before(6 * SECOND));
-    let mut stuck = locks.mutex("stuck").acquire().into_future();
+    // Its caller would wait longer, so that it is the engine that gives it up.
+    let long = options().request_timeout(600 * SECOND).unwrap();
+    let mut stuck = locks.mutex("stuck").options(long).acquire().into_future();
     assert!(!begin(&mut stuck).await);
     drop(locks.mutex("next").acquire().await.unwrap());
     let guard = stuck.await.unwrap();
