@@ -100,7 +100,7 @@ async fn a_renewal_that_panics_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_panics_long_after_it_was_given_up_harms_nobody() {
+async fn a_renewal_that_panics_long_after_it_was_given_up_loses_no_lock() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let held = locks.mutex("held").acquire().await.unwrap();

@@ -91,7 +91,7 @@ async fn a_lone_request_with_a_long_timeout_of_its_own_blocks_others_no_longer_t
     assert!(begun.elapsed() < 20 * SECOND, "it waited for its own time-out: {:?}", begun.elapsed());
 }
 
-/// The place is free in time for those who were behind the stuck request: their first attempt succeeds.
+/// The place is free in time for the requests behind the stuck one: their first attempt succeeds.
 #[tokio::test(start_paused = true)]
 async fn who_waits_behind_a_stuck_request_is_served_before_its_own_request_times_out() {
     let world = World::new();
@@ -134,7 +134,7 @@ async fn the_late_answer_of_a_request_that_was_given_up_is_undone() {
     }
 }
 
-/// Not every driver bears that a call is dropped half-way: what was given up reaches the store all the same.
+/// Not every driver bears that a call is dropped half-way: a request that was given up still reaches the store.
 #[tokio::test(start_paused = true)]
 async fn a_request_that_was_given_up_is_driven_to_its_end() {
     let world = World::new();
