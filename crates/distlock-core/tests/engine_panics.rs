@@ -32,14 +32,15 @@ async fn an_acquire_that_panics_fails_alone_and_leaves_nothing_held() {
     }
 }
 
+/// The batch of nine panics, and one of its halves; or each of the parts into which it is divided.
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_panics_in_the_engines_task_fails_alone() {
-    for panics in PANICS {
+async fn a_batch_that_panics_in_the_engines_task_is_sent_again_in_parts() {
+    for (calls, panics) in [2, 17].into_iter().flat_map(|calls| PANICS.map(|panics| (calls, panics))) {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
         let held = locks.mutex("held").acquire().await.unwrap();
         faults.next(Verb::Acquire, 1, Fault::none().delay_before(MS));
-        faults.next(Verb::Acquire, 1, panics());
+        faults.next(Verb::Acquire, calls, panics());
         let asked: Vec<_> =
             (0..10).map(|n| tokio::spawn(locks.mutex(format!("{n}")).acquire().into_future())).collect();
         let mut granted = 0;
@@ -49,7 +50,7 @@ async fn a_batch_that_panics_in_the_engines_task_fails_alone() {
                 Err(error) => assert_told(&error),
             }
         }
-        assert_eq!(granted, 1, "one went out before, the others together");
+        assert_eq!(granted, if calls == 2 { 10 } else { 1 });
         for n in 0..10 {
             world.until_clean(&format!("{n}")).await;
         }

@@ -1,4 +1,4 @@
-//! A driver that panics outside of a call's future: before it has made one, or when it is dropped.
+//! A driver that panics on one item of a batch, before it has made a future, or when something of it is dropped.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::panics::{assert_told, goes_on};
-use common::{options, until};
+use common::{MS, SECOND, options, until};
 use distlock_core::memory::MemoryStore;
 use distlock_core::store::{
     Attempt, Backend, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
@@ -33,6 +33,9 @@ impl Drop for PanicsOnDrop {
         std::panic::resume_unwind(Box::new("a planned panic"));
     }
 }
+
+const BAD: &str = "bad";
+const BAD_TO_RENEW: &str = "bad to renew";
 
 impl Rude {
     fn maybe_panic(&self) {
@@ -82,7 +85,13 @@ impl LeaseStore for Rude {
         'b: 'f,
     {
         self.maybe_panic();
-        self.inner.try_acquire(claims)
+        if claims.iter().any(|claim| claim.resource.name() == BAD) {
+            std::panic::resume_unwind(Box::new("a planned panic"));
+        }
+        Box::pin(async move {
+            tokio::time::sleep(MS).await;
+            self.inner.try_acquire(claims).await
+        })
     }
     fn renew<'a, 'b, 'f>(&'a self, leases: &'b [Lease]) -> BoxFuture<'f, Batch<Renewal>>
     where
@@ -90,6 +99,9 @@ impl LeaseStore for Rude {
         'b: 'f,
     {
         self.maybe_panic();
+        if leases.iter().any(|lease| lease.resource.name() == BAD_TO_RENEW) {
+            std::panic::resume_unwind(Box::new("a planned panic"));
+        }
         self.inner.renew(leases)
     }
     fn release<'a, 'b, 'f>(&'a self, leases: &'b [Lease]) -> BoxFuture<'f, Batch<Released>>
@@ -116,6 +128,58 @@ impl LeaseStore for Rude {
         }
         self.inner.subscribe(inbox)
     }
+}
+
+/// The name is one that the driver cannot stand. Others that are in the same batch by chance do not fail with it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_makes_a_batch_panic_fails_alone() {
+    let store = Rude::default();
+    let inner = store.inner.clone();
+    let locks = Locks::builder(Backend::lease(store))
+        .clock(Arc::new(VirtualClock::new()))
+        .options(options())
+        .build()
+        .unwrap();
+    let held = locks.mutex("held").acquire().await.unwrap();
+    for round in 0..5 {
+        let mut names: Vec<_> = (0..20).map(|n| format!("{round}/{n}")).collect();
+        names.insert(round * 5, BAD.into());
+        let asked: Vec<_> =
+            names.into_iter().map(|name| (name.clone(), locks.mutex(name).acquire().into_future())).collect();
+        let (names, asked): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
+        let mut bad = 0;
+        for (name, got) in names.iter().zip(futures_util::future::join_all(asked).await) {
+            match got {
+                Ok(guard) => guard.release().await.unwrap(),
+                Err(error) => {
+                    assert_eq!(name, BAD, "{error}");
+                    assert_told(&error);
+                    bad += 1;
+                }
+            }
+        }
+        assert_eq!(bad, 1);
+    }
+    assert!(inner.stats().acquire.items >= 100);
+    goes_on(&locks, &held).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_makes_a_batch_of_renewals_panic_is_lost_alone() {
+    let locks = Locks::builder(Backend::lease(Rude::default()))
+        .clock(Arc::new(VirtualClock::new()))
+        .options(options())
+        .build()
+        .unwrap();
+    let mut names: Vec<_> = (0..20).map(|n| format!("{n}")).collect();
+    names.insert(7, BAD_TO_RENEW.into());
+    let asked = names.into_iter().map(|name| locks.mutex(name).acquire().into_future());
+    let held: Vec<_> = futures_util::future::join_all(asked).await.into_iter().map(Result::unwrap).collect();
+    tokio::time::sleep(10 * SECOND).await;
+    for guard in &held {
+        assert_eq!(guard.is_lost(), guard.resource().name() == BAD_TO_RENEW, "{guard:?}");
+    }
+    goes_on(&locks, &held[0]).await;
 }
 
 /// Not in a call at all: a panic in the engine's own task that is none of its own making.
