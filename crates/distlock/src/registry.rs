@@ -27,9 +27,22 @@ fn driver_for(url: &StoreUrl) -> Result<&'static Driver> {
     let found = DRIVERS.iter().find(|driver| driver.schemes.contains(&url.scheme()));
     found.copied().ok_or_else(|| {
         let known: Vec<&str> = DRIVERS.iter().flat_map(|driver| driver.schemes).copied().collect();
-        Error::new(ErrorKind::InvalidInput, format!("no store answers to the scheme {:?}", url.scheme()))
-            .doing("connect")
+        // Not the scheme itself: it may be the beginning of anything that has a colon in it.
+        Error::new(ErrorKind::InvalidInput, "no store answers to its scheme")
+            .doing("read the store URL")
             .advise(format!("this build knows: {}", known.join(", ")))
+    })
+}
+
+/// Takes a URL apart. Where that fails, the scheme is named if it is one of ours.
+fn parse(text: &str) -> Result<StoreUrl> {
+    StoreUrl::parse(text).map_err(|error| {
+        let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        let known = DRIVERS.iter().flat_map(|driver| driver.schemes).find(|known| **known == scheme);
+        match known {
+            Some(scheme) => error.on(format!("{scheme}:***")),
+            None => error,
+        }
     })
 }
 
@@ -53,7 +66,7 @@ pub async fn connect(url: &str) -> Result<Locks> {
 /// # Cancel safety
 /// Dropping the future leaves nothing behind.
 pub async fn open(url: &str) -> Result<Backend> {
-    let url = StoreUrl::parse(url)?;
+    let url = parse(url)?;
     let driver = driver_for(&url)?;
     let shown = url.to_string();
     (driver.connect)(url).await.map_err(|error| error.doing("connect").on(shown))
@@ -64,7 +77,7 @@ pub async fn open(url: &str) -> Result<Backend> {
 /// # Errors
 /// [`ErrorKind::InvalidInput`] for a bad URL, [`ErrorKind::Unsupported`] where there is nothing to create.
 pub fn schema(url: &str) -> Result<String> {
-    let url = StoreUrl::parse(url)?;
+    let url = parse(url)?;
     match driver_for(&url)?.schema {
         Some(schema) => schema(&url),
         None => Err(Error::new(ErrorKind::Unsupported, "this store needs no tables or indexes")

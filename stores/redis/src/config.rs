@@ -253,7 +253,7 @@ impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
             .field("servers", &self.servers)
-            .field("user", &self.credentials.user)
+            .field("login", &(self.credentials != Credentials::default()))
             .field("database", &self.database)
             .field("tls", &self.tls.is_some())
             .field("prefix", &self.keys.prefix())
