@@ -92,9 +92,7 @@ impl FileConfig {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a host, a relative path or an unknown parameter.
     pub fn from_url(mut url: StoreUrl) -> Result<Self> {
-        if url.scheme() != "file" {
-            return Err(refuse(&url, "its scheme is not file"));
-        }
+        url.accept(DRIVER.schemes)?;
         let access = match url.take_word(ACCESS, &["private", "group"])? {
             Some("group") => Access::Group,
             _ => Access::Private,

@@ -78,6 +78,7 @@ pub(crate) struct Target {
 impl Target {
     /// Reads a store URL with our parameters.
     pub(crate) fn from_url(mut url: StoreUrl) -> Result<Target> {
+        url.accept(crate::DRIVER.schemes)?;
         let mut options = MongoOptions::new();
         if let Some(collection) = url.take("collection") {
             options = options.collection(collection)?;
@@ -88,14 +89,15 @@ impl Target {
 
     /// Reads a URL without parameters of ours: the options say what they would.
     pub(crate) fn new(url: &str, options: &MongoOptions) -> Result<Target> {
-        let url = StoreUrl::parse(url)?;
+        let mut url = StoreUrl::parse(url)?;
+        url.accept(crate::DRIVER.schemes)?;
         url.refuse_unknown(&[])?;
         Target::read(&url, options)
     }
 
     fn read(url: &StoreUrl, options: &MongoOptions) -> Result<Target> {
-        if !matches!(url.scheme(), "mongodb" | "mongodb+srv") || !url.has_authority() {
-            return Err(refuse(url, "it does not begin with mongodb:// or mongodb+srv://"));
+        if !url.has_authority() {
+            return Err(refuse(url, "it has no // behind its scheme"));
         }
         let authority = url.authority()?;
         let path = url.path()?;

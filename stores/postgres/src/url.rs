@@ -14,6 +14,7 @@ use tokio_postgres::config::{ChannelBinding, LoadBalanceHosts, SslMode, SslNegot
 use crate::config::{KeyScheme, Listen, PostgresConfig};
 use crate::tls::TlsOptions;
 
+const SCHEMES: &[&str] = &["postgres", "postgresql", "postgres+advisory", "postgresql+advisory"];
 const KNOWN: &[&str] = &["schema", "table", "listen", "create", "retention"];
 const KNOWN_ADVISORY: &[&str] = &["schema", "table", "create", "keys", "session_timeout"];
 
@@ -49,11 +50,8 @@ const DEFAULT_PORT: u16 = 5432;
 
 impl PostgresConfig {
     pub(crate) fn from_store_url(mut url: StoreUrl) -> Result<Self> {
-        let advisory = match url.scheme() {
-            "postgres" | "postgresql" => false,
-            "postgres+advisory" | "postgresql+advisory" => true,
-            _ => return Err(refuse(&url, "its scheme is not one of PostgreSQL")),
-        };
+        url.accept(SCHEMES)?;
+        let advisory = url.scheme().ends_with("+advisory");
         let tls = TlsOptions::take_from(&mut url)?;
         let driver = driver(&mut url, &tls)?;
         url.refuse_unknown_driver(DRIVERS)?;

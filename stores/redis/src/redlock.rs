@@ -79,9 +79,7 @@ impl RedlockConfig {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for anything that is wrong with it.
     pub fn from_url(mut url: StoreUrl) -> Result<Self> {
-        if !matches!(url.scheme(), "redlock" | "redlocks") {
-            return Err(url.refuse("its scheme is not redlock or redlocks"));
-        }
+        url.accept(&["redlock", "redlocks"])?;
         let mut options = QuorumOptions::new();
         if let Some(timeout) = url.take_duration(NODE_TIMEOUT)? {
             let wanted = "a time from 1ms to 1m";

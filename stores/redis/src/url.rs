@@ -55,6 +55,7 @@ impl RedisConfig {
     /// # Errors
     /// [`ErrorKind::InvalidInput`](distlock_core::ErrorKind::InvalidInput) for anything that is wrong with it.
     pub fn from_url(mut url: StoreUrl) -> Result<Self> {
+        url.accept(crate::DRIVER.schemes)?;
         let config = match url.scheme() {
             "redis+sentinel" | "rediss+sentinel" => {
                 let path = url.path()?;
@@ -86,7 +87,12 @@ impl RedisConfig {
                 of_one(&url, address, credentials)?.database(database)?
             }
             "unix" | "redis+unix" | "valkey+unix" => of_socket(&mut url)?,
-            _ => return Err(refuse(&url, "its scheme is not one of Redis")),
+            _ => {
+                return Err(refuse(
+                    &url,
+                    "its scheme is that of a Redlock, which has a configuration of its own",
+                ));
+            }
         };
         let drivers = match config.servers {
             Servers::One(Address::Unix(_)) => DRIVERS_UNIX,

@@ -34,12 +34,13 @@ pub const DEFAULT_RETENTION: Duration = Duration::from_secs(3600);
 pub static DRIVER: Driver = Driver {
     schemes: &["memory"],
     example: "memory:",
-    connect: |url| Box::pin(async move { connect(&url) }),
+    connect: |url| Box::pin(async move { connect(url) }),
     schema: None,
 };
 
-fn connect(url: &StoreUrl) -> Result<Backend> {
+fn connect(mut url: StoreUrl) -> Result<Backend> {
     static SHARED: LazyLock<MemoryStore> = LazyLock::new(MemoryStore::new);
+    url.accept(DRIVER.schemes)?;
     url.refuse_unknown(&[])?;
     url.refuse_unknown_driver(&[])?;
     if url.has_authority() || !url.path()?.is_empty() {

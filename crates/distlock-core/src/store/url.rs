@@ -22,6 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// let mut url = distlock_core::store::StoreUrl::parse(
 ///     "postgres://app:p%40ss@db1:5432,db2/orders?sslmode=require&distlock.retention=2h",
 /// )?;
+/// url.accept(&["postgres", "postgresql"])?;
 /// let authority = url.authority()?;
 /// assert_eq!(authority.login.as_ref().and_then(|login| login.user()), Some("app"));
 /// assert_eq!(authority.servers.len(), 2);
@@ -55,12 +56,14 @@ use crate::error::{Error, ErrorKind, Result};
 /// encryption.
 ///
 /// # Secrets
-/// No text of a URL is shown. `Display` and `Debug` give the scheme alone, and errors say which part is wrong. The
+/// No text of a URL is shown. `Display` and `Debug` give the scheme alone if it is a store's, and errors say which part is wrong. The
 /// exceptions are hosts, database names and folders once the whole URL was understood: those a store's configuration
 /// shows.
 #[derive(Clone)]
 pub struct StoreUrl {
     scheme: String,
+    /// The scheme is a store's, and not the beginning of something else.
+    accepted: bool,
     /// As it was written, without the slashes before it.
     authority: Option<String>,
     /// As it was written.
@@ -125,6 +128,7 @@ impl StoreUrl {
         let (ours, drivers) = parameters(query.unwrap_or_default())?;
         Ok(StoreUrl {
             scheme: scheme.to_ascii_lowercase(),
+            accepted: false,
             authority: authority.map(str::to_owned),
             path: path.to_owned(),
             ours,
@@ -136,6 +140,21 @@ impl StoreUrl {
     #[must_use]
     pub fn scheme(&self) -> &str {
         &self.scheme
+    }
+
+    /// Refuses every scheme but these. From then on the scheme is shown: before, it may be the beginning of anything that
+    /// has a colon in it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for another scheme.
+    pub fn accept(&mut self, schemes: &[&str]) -> Result<()> {
+        self.accepted = schemes.contains(&self.scheme());
+        if self.accepted {
+            return Ok(());
+        }
+        Err(self
+            .refuse("no store answers to its scheme")
+            .advise(format!("known here: {}", schemes.join(", "))))
     }
 
     /// Whether `//` follows the scheme, be there a host behind it or not.
@@ -333,11 +352,14 @@ fn is_ours(name: &str) -> bool {
     name.get(..OURS.len()).is_some_and(|start| start.eq_ignore_ascii_case(OURS))
 }
 
-/// The scheme alone.
+/// The scheme alone, once a store [accepted](StoreUrl::accept) it.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.scheme)?;
-        f.write_str(if self.has_authority() { "://***" } else { ":***" })
+        match (self.accepted, self.has_authority()) {
+            (false, _) => f.write_str("***"),
+            (true, true) => write!(f, "{}://***", self.scheme),
+            (true, false) => write!(f, "{}:***", self.scheme),
+        }
     }
 }
 

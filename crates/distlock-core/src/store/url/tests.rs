@@ -98,11 +98,15 @@ fn values_of_ours_have_one_grammar() {
 }
 
 #[test]
-fn nothing_but_the_scheme_is_shown() {
+fn nothing_but_an_accepted_scheme_is_shown() {
     for (text, shown) in
-        [("redis://u:s@h/1?x=2", "redis://***"), ("file:", "file:***"), ("memory:s", "memory:***")]
+        [("redis://u:s@h/1?x=2", "redis://***"), ("file:", "file:***"), ("MEMORY:s", "memory:***")]
     {
-        let url = StoreUrl::parse(text).unwrap();
+        let mut url = StoreUrl::parse(text).unwrap();
+        assert_eq!((url.to_string(), format!("{url:?}")), ("***".to_owned(), "***".to_owned()));
+        let error = url.accept(&["mysql"]).unwrap_err().to_string();
+        assert!(!error.contains(url.scheme()) && error.contains("mysql"), "{error}");
+        url.accept(&["redis", "file", "memory"]).unwrap();
         assert_eq!((url.to_string(), format!("{url:?}")), (shown.to_owned(), shown.to_owned()));
     }
 }
