@@ -127,6 +127,10 @@ mod tests {
                         }
                     })
                     .collect();
+                // A word with a colon in it is no URL unless a store answers to what stands before.
+                if place == ":SECRET" && ["u", "QXZ"].contains(&scheme) {
+                    continue;
+                }
                 let url = format!("{scheme}{}", place.replace("SECRET", &secret));
                 let letters: Vec<char> = secret.chars().collect();
                 for args in command_lines(&url) {
