@@ -146,7 +146,6 @@ fn told(url: &str) -> Vec<String> {
     let scheme = split.as_ref().map(|url| url.scheme().to_owned()).unwrap_or_default();
     all.push(outcome(split.clone(), |split| both(&split)));
     match scheme.as_str() {
-        "memory" => {}
         "file" => all.push(outcome(split.and_then(FileConfig::from_url), |config| format!("{config:?}"))),
         "mongodb" | "mongodb+srv" => {}
         "redlock" | "redlocks" => {
@@ -155,20 +154,17 @@ fn told(url: &str) -> Vec<String> {
         scheme if scheme.starts_with("postgres") => {
             all.push(outcome(PostgresConfig::from_url(url), |config| both(&config)));
         }
-        scheme if distlock::drivers().iter().any(|driver| driver.schemes.contains(&scheme)) => {
+        scheme if distlock_redis::DRIVER.schemes.contains(&scheme) => {
             all.push(outcome(RedisConfig::parse(url), |config| format!("{config:?}")));
         }
-        // Nothing is connected to: these are refused before.
-        _ => all.push(outcome(futures_free(distlock::open(url)), |_| String::new())),
-    }
-    if scheme == "memory" {
-        all.push(outcome(futures_free(distlock::open(url)), |_| String::new()));
+        // In memory, or refused: nothing is waited for.
+        _ => all.push(outcome(ready_now(distlock::open(url)), |_| String::new())),
     }
     all
 }
 
 /// The outcome of a future that waits for nothing.
-fn futures_free<T>(future: impl Future<Output = T>) -> T {
+fn ready_now<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     match future.as_mut().poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
         std::task::Poll::Ready(outcome) => outcome,
@@ -264,28 +260,25 @@ fn is_path(url: &str, piece: &str) -> bool {
     let (scheme, rest) = url.split_once(':').unwrap_or_default();
     let scheme = scheme.to_lowercase();
     let path = rest.split('?').next().unwrap_or_default();
-    let mut decoded = Vec::new();
-    let mut bytes = path.bytes();
-    while let Some(byte) = bytes.next() {
-        let hex = (byte == b'%').then(|| bytes.as_slice_two()).flatten();
-        decoded.push(hex.unwrap_or(byte));
-    }
-    (scheme == "file" || scheme.ends_with("unix"))
-        && String::from_utf8_lossy(&decoded).to_lowercase().contains(piece)
+    (scheme == "file" || scheme.ends_with("unix")) && decoded(path).to_lowercase().contains(piece)
 }
 
-trait TwoDigits {
-    fn as_slice_two(&mut self) -> Option<u8>;
-}
-
-impl TwoDigits for std::str::Bytes<'_> {
-    fn as_slice_two(&mut self) -> Option<u8> {
-        let mut ahead = self.clone();
-        let text = String::from_utf8(vec![ahead.next()?, ahead.next()?]).ok()?;
-        let byte = u8::from_str_radix(&text, 16).ok()?;
-        *self = ahead;
-        Some(byte)
+fn decoded(text: &str) -> String {
+    let mut pieces = text.split('%');
+    let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
+    for piece in pieces {
+        match piece.get(..2).map(|digits| u8::from_str_radix(digits, 16)) {
+            Some(Ok(byte)) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(&piece.as_bytes()[2..]);
+            }
+            _ => {
+                bytes.push(b'%');
+                bytes.extend_from_slice(piece.as_bytes());
+            }
+        }
     }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn assert_silent(url: &str, secret: &str) {
