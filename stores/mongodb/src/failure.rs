@@ -28,9 +28,10 @@ pub(crate) fn from_driver(error: &mongodb::error::Error) -> Error {
             Error::new(ErrorKind::Denied, first_line(message).to_owned())
                 .advise("check user, password and authSource in the URL")
         }
-        DriverKind::InvalidTlsConfig { message, .. } => {
-            Error::new(ErrorKind::InvalidInput, format!("TLS cannot be used: {}", first_line(message)))
-                .advise("check the tls options of the URL")
+        // Its message repeats the paths of the URL.
+        DriverKind::InvalidTlsConfig { .. } => {
+            Error::new(ErrorKind::InvalidInput, "TLS cannot be used with the certificates that the URL names")
+                .advise("check the files of tlsCAFile and tlsCertificateKeyFile")
         }
         DriverKind::InvalidArgument { message, .. } => {
             Error::new(ErrorKind::InvalidInput, first_line(message).to_owned())

@@ -65,6 +65,7 @@ mod raw;
 mod schema;
 mod statement;
 mod tls;
+mod url;
 mod values;
 
 pub use advisory::{ADVISORY_DRIVER, AdvisoryKey, AdvisoryLocks, TransactionLocks};

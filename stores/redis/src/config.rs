@@ -249,14 +249,20 @@ pub(crate) fn refuse(what: String, advice: &'static str) -> Error {
     Error::new(ErrorKind::InvalidInput, what).doing("read the Redis options").advise(advice)
 }
 
+/// A prefix, unless it has characters that a URL in the wrong place would have.
+fn shown(prefix: &str) -> &str {
+    let is_usual = prefix.chars().all(|c| c.is_alphanumeric() || ":{}._-".contains(c));
+    if is_usual { prefix } else { "***" }
+}
+
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
             .field("servers", &self.servers)
-            .field("user", &self.credentials.user)
+            .field("login", &(self.credentials != Credentials::default()))
             .field("database", &self.database)
             .field("tls", &self.tls.is_some())
-            .field("prefix", &self.keys.prefix())
+            .field("prefix", &shown(self.keys.prefix()))
             .field("response_timeout", &self.response_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("retention", &self.retention)
