@@ -58,6 +58,7 @@ mod fence;
 mod identifier;
 mod lease;
 mod link;
+mod message;
 mod names;
 mod pools;
 mod questions;

@@ -8,7 +8,6 @@ use distlock_core::store::{Attempt, Claim, Holder, Inbox, Lease, SessionHold, Wa
 use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, Resource, Result};
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
 
 use super::home::Home;
 use super::{Inner, watch};
@@ -24,11 +23,15 @@ const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 #[derive(Debug)]
 pub(super) struct Statements {
     step: Statement,
+    break_lock: Statement,
 }
 
 impl Statements {
     pub(super) fn new(tables: &Tables) -> Self {
-        Statements { step: questions::step(6, tables, true) }
+        Statements {
+            step: questions::step(6, tables, true),
+            break_lock: questions::break_step(10, tables, true),
+        }
     }
 }
 
@@ -57,30 +60,31 @@ pub(super) async fn acquire(
         claim.waiting =
             Some(Waiting { inbox: Inbox::new(home.seat.channel.as_str()), ttl: FOR_EVER, attempt: 1 });
     }
+    // Before anything is asked for: a permit can be granted and broken before the waiter hears of either.
+    let session = home.seat.welcome(&claim.lock_id);
     let mut granted = home.enlist(&claim.lock_id);
     let outcome = get_in(store, &home, &key, &claim, withdraw, &mut granted).await;
     home.strike(&claim.lock_id);
-    let token = match outcome {
-        Ok(Some(token)) => token,
-        Ok(None) if claim.waiting.is_none() => return Ok(None),
+    let outcome = match outcome {
+        Ok(Some(token)) => match home.seat.verify().await {
+            Ok(()) => return Ok(Some(SessionHold { token, session })),
+            Err(error) => {
+                home.seat.cut("the server did not answer in time");
+                Err(error)
+            }
+        },
+        Ok(None) if claim.waiting.is_none() => Ok(None),
         // Nothing of the claim may be left: neither as waiter nor as holder.
-        Ok(None) => {
-            give_back(store, &home, key, &claim.lock_id).await?;
-            return Ok(None);
-        }
+        Ok(None) => give_back(store, &home, key, &claim.lock_id).await.map(|()| None),
         Err(error) => {
             if error.kind() != ErrorKind::Mismatch {
                 let _ = give_back(store, &home, key, &claim.lock_id).await;
             }
-            return Err(error);
+            Err(error)
         }
     };
-    if let Err(error) = home.seat.verify().await {
-        home.seat.cut("the server did not answer in time");
-        return Err(error);
-    }
-    let session = home.seat.welcome(&claim.lock_id);
-    Ok(Some(SessionHold { token, session }))
+    home.seat.dismiss(&claim.lock_id);
+    outcome
 }
 
 /// Asks, and waits to be told.
@@ -164,12 +168,7 @@ pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec
     let home = store.home().await?;
     let mut questions = Questions::of_sessions();
     questions.break_lock(Key::of(resource, home.seat.wire.server.utf8));
-    let broken = questions::broken(&ask(store, &home, &questions).await?, true)?;
-    for (holder, inbox) in &broken {
-        let (Some(inbox), message) = (inbox, format!("broken {}", holder.lock_id)) else { continue };
-        let typed: &[(&(dyn ToSql + Sync), Type)] = &[(inbox, Type::TEXT), (&message, Type::TEXT)];
-        let told = home.seat.wire.client().query_typed("SELECT pg_notify($1, $2)", typed).await;
-        told.map_err(|error| failure::of_statement(&error))?;
-    }
-    Ok(broken.into_iter().map(|(holder, _)| holder).collect())
+    // One step: a session does not renew, so that a holder which is not told would never find out.
+    let rows = home.seat.wire.run(&store.pool.break_lock, &questions.parameters()).await;
+    questions::broken(&rows.map_err(|error| failure::of_statement(&error))?, true)
 }

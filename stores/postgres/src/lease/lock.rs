@@ -11,11 +11,11 @@ use tokio_postgres::types::{ToSql, Type};
 use super::{Inner, unanswered};
 use crate::names::{Key, channel};
 use crate::statement::{Statement, Tables};
-use crate::values::{get, item, left, micros, number, token};
+use crate::values::{counted, get, item, left, micros, number, token};
 
-static ACQUIRE_ONE: [Type; 7] =
-    [Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::BOOL, Type::BYTEA];
-static ACQUIRE_BATCH: [Type; 7] = [
+static ACQUIRE_ONE: [Type; 8] =
+    [Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::BOOL, Type::BYTEA, Type::INT8];
+static ACQUIRE_BATCH: [Type; 8] = [
     Type::TEXT_ARRAY,
     Type::TEXT_ARRAY,
     Type::INT8_ARRAY,
@@ -23,6 +23,7 @@ static ACQUIRE_BATCH: [Type; 7] = [
     Type::INT8_ARRAY,
     Type::BOOL_ARRAY,
     Type::BYTEA_ARRAY,
+    Type::INT8_ARRAY,
 ];
 static RENEW: [Type; 4] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
 static RELEASE_ONE: [Type; 2] = [Type::TEXT, Type::TEXT];
@@ -40,19 +41,33 @@ pub(super) struct Statements {
     acquire: BySize,
     renew: Statement,
     release: BySize,
+    break_lock: Statement,
 }
 
 impl Statements {
     pub(super) fn new(tables: &Tables) -> Self {
-        let acquire = |claims| include_str!("../sql/lock_acquire.sql").replace("{claims}", claims);
-        // How many locks the statement gave to somebody.
-        let release = |leases, granted| {
-            include_str!("../sql/lock_release.sql").replace("{leases}", leases).replace("{granted}", granted)
+        let acquire = |claims, waits, attempt| {
+            let text = include_str!("../sql/lock_acquire.sql").replace("{claims}", claims);
+            text.replace("{waits}", waits).replace("{attempt}", attempt)
         };
-        let acquire_one = acquire(include_str!("../sql/lock_acquire_one.sql"));
-        let acquire_batch = acquire(include_str!("../sql/lock_acquire_batch.sql"));
-        let release_one = release(include_str!("../sql/lock_release_one.sql"), "num_nonnulls(n.next)");
-        let release_batch = release(include_str!("../sql/lock_release_batch.sql"), "count(n.next) OVER ()");
+        // `granted`: how many locks the statement gave to somebody.
+        let release = |leases, granted, broken| {
+            let text = include_str!("../sql/lock_release.sql").replace("{leases}", leases);
+            text.replace("{granted}", granted).replace("{broken}", broken)
+        };
+        let acquire_one = acquire(include_str!("../sql/lock_acquire_one.sql"), "$5", "$8");
+        let acquire_batch = acquire(
+            include_str!("../sql/lock_acquire_batch.sql"),
+            "($5)[EXCLUDED.waits]",
+            "($8)[EXCLUDED.waits]",
+        );
+        let (one, one_granted) = (include_str!("../sql/lock_release_one.sql"), "num_nonnulls(n.next)");
+        let release_one = release(one, one_granted, "");
+        let release_batch =
+            release(include_str!("../sql/lock_release_batch.sql"), "count(n.next) OVER ()", "");
+        let notify = include_str!("../sql/broken_notify.sql").replace("{id}", "d.value");
+        let broken = format!("CASE WHEN d.let_go THEN {notify} END AS holder_told,");
+        let break_lock = release(one, one_granted, &broken);
         Statements {
             acquire: BySize {
                 one: Statement::new(8, &acquire_one, tables, &ACQUIRE_ONE),
@@ -63,6 +78,7 @@ impl Statements {
                 one: Statement::new(9, &release_one, tables, &RELEASE_ONE),
                 batch: Statement::new(2, &release_batch, tables, &RELEASE_BATCH),
             },
+            break_lock: Statement::new(10, &break_lock, tables, &RELEASE_ONE),
         }
     }
 }
@@ -83,17 +99,28 @@ pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<
         .collect();
     let waits: Vec<Option<i64>> =
         waiting().map(|waiting| waiting.map(|waiting| micros(waiting.ttl))).collect();
+    let attempts: Vec<Option<i64>> =
+        waiting().map(|waiting| waiting.map(|waiting| counted(waiting.attempt))).collect();
     let turns: Vec<bool> = claims.iter().map(|claim| claim.in_turn).collect();
     let whole: Vec<Option<&[u8]>> = keys.iter().map(|key| key.name.as_deref()).collect();
     let acquire = &store.lock.acquire;
     let rows = match claims.len() {
         1 => {
-            let one: [&(dyn ToSql + Sync); 7] =
-                [&names[0], &ids[0], &expiries[0], &inboxes[0], &waits[0], &turns[0], &whole[0]];
+            let one: [&(dyn ToSql + Sync); 8] = [
+                &names[0],
+                &ids[0],
+                &expiries[0],
+                &inboxes[0],
+                &waits[0],
+                &turns[0],
+                &whole[0],
+                &attempts[0],
+            ];
             store.link.run(&acquire.one, &one).await?
         }
         _ => {
-            let batch: [&(dyn ToSql + Sync); 7] = [&names, &ids, &expiries, &inboxes, &waits, &turns, &whole];
+            let batch: [&(dyn ToSql + Sync); 8] =
+                [&names, &ids, &expiries, &inboxes, &waits, &turns, &whole, &attempts];
             store.link.run(&acquire.batch, &batch).await?
         }
     };
@@ -169,7 +196,7 @@ fn released(row: &Row, id: &str) -> Result<Released> {
 pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
     let key = Key::of(resource, store.server.utf8).key;
     let whoever: Option<&str> = None;
-    let rows = store.link.run(&store.lock.release.one, &[&key, &whoever]).await?;
+    let rows = store.link.run(&store.lock.break_lock, &[&key, &whoever]).await?;
     let mut broken = Vec::new();
     for row in &rows {
         if get(row, "let_go")? {

@@ -17,11 +17,15 @@ const RACES: u32 = 50;
 #[derive(Debug)]
 pub(super) struct Statements {
     step: Statement,
+    break_lock: Statement,
 }
 
 impl Statements {
     pub(super) fn new(tables: &Tables) -> Self {
-        Statements { step: questions::step(3, tables, false) }
+        Statements {
+            step: questions::step(3, tables, false),
+            break_lock: questions::break_step(11, tables, false),
+        }
     }
 }
 
@@ -116,6 +120,6 @@ async fn release_at_once(store: &Inner, leases: &[&Lease]) -> Batch<Released> {
 pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
     let mut questions = Questions::default();
     questions.break_lock(Key::of(resource, store.server.utf8));
-    let broken = questions::broken(&ask(store, &questions).await?, false)?;
-    Ok(broken.into_iter().map(|(holder, _)| holder).collect())
+    let rows = store.link.run(&store.pool.break_lock, &questions.parameters()).await?;
+    questions::broken(&rows, false)
 }

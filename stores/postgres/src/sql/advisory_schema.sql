@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS {session_pool} (
     capacity    integer     NOT NULL,
     token       bigint      NOT NULL,                      -- the last fencing token
     holders     jsonb       NOT NULL,                      -- [{id, weight, token, since, until, inbox}]
-    queue       jsonb       NOT NULL,                      -- [{id, weight, inbox, expiry, asked, until}], in order
+    queue       jsonb       NOT NULL,                      -- [{id, weight, inbox, expiry, asked, until, attempt}], in order
     used_until  timestamptz NOT NULL,
     name        bytea
 ) WITH (fillfactor = 50, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.05);

@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS {table} (
     inbox       text,                                      -- the channel on which the holder can be woken
     waits       bigint,                                    -- these two carry what a claim asks for into the statement
     in_turn     boolean,                                   -- that decides, and mean nothing in a row
-    waiters     jsonb,                                     -- who waits: [{id, inbox, expiry, asked, until}], in order
+    waiters     jsonb,                                     -- the wait queue: [{id, inbox, expiry, attempt, asked, until}]
     name        bytea                                      -- the name, where the key is only its hash
 ) WITH (fillfactor = 50, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.05);
 
@@ -19,7 +19,7 @@ CREATE TABLE IF NOT EXISTS {pool} (
     capacity    integer     NOT NULL,
     token       bigint      NOT NULL,                      -- the last fencing token
     holders     jsonb       NOT NULL,                      -- [{id, weight, token, since, until, inbox}]
-    queue       jsonb       NOT NULL,                      -- [{id, weight, inbox, expiry, asked, until}], in order
+    queue       jsonb       NOT NULL,                      -- [{id, weight, inbox, expiry, asked, until, attempt}], in order
     used_until  timestamptz NOT NULL,                      -- after this moment nobody holds it or waits for it
     name        bytea
 ) WITH (fillfactor = 50, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.05);

@@ -1,5 +1,6 @@
 -- Takes each lock that is free. One row for each claim comes back: whose the lock is now, and for how long.
--- The claims are one or a batch: lock_acquire_one.sql, lock_acquire_batch.sql.
+-- The claims are one or a batch: lock_acquire_one.sql, lock_acquire_batch.sql. {waits} and {attempt} stand for the
+-- time-to-live and the number of the claim's attempt, if it waits.
 --
 -- The row under ON CONFLICT DO UPDATE is the only one that is read again after waiting for its lock, so everything
 -- that decides is in that row. `now` is taken before the wait. That is on the safe side: a lease that seems to live
@@ -19,7 +20,9 @@ ON CONFLICT (key) DO UPDATE
 SET (value, expire_time, token, acquired_at, inbox, waiters) = (
     SELECT
         CASE WHEN d.taken THEN EXCLUDED.value WHEN d.free THEN '' ELSE l.value END,
-        CASE WHEN d.taken OR d.mine THEN EXCLUDED.expire_time ELSE l.expire_time END,
+        -- The same lock id asks again: its lease never becomes shorter, since `now` may be older than the row.
+        CASE WHEN d.taken THEN EXCLUDED.expire_time WHEN d.mine THEN greatest(l.expire_time, EXCLUDED.expire_time)
+             ELSE l.expire_time END,
         CASE WHEN d.taken THEN greatest(l.token + 1, EXCLUDED.token) ELSE l.token END,
         CASE WHEN d.taken THEN EXCLUDED.acquired_at ELSE l.acquired_at END,
         CASE WHEN d.taken THEN EXCLUDED.inbox ELSE l.inbox END,
@@ -41,12 +44,16 @@ SET (value, expire_time, token, acquired_at, inbox, waiters) = (
             ELSE l.waiters || d.entry
         END
     FROM (
-        -- `known` is the entry that the claim has, `entry` the one that it gets: who does not have to wait gets none.
+        -- `known` is the entry that the claim has, `entry` the one that it gets: a claim that does not have to wait gets
+        -- none, and an attempt that is applied after a later one of the same lock id changes nothing.
         SELECT s.*, s.free AND NOT s.behind AS taken,
-               CASE WHEN NOT s.mine AND (NOT s.free OR s.behind) AND EXCLUDED.waits IS NOT NULL THEN jsonb_build_object(
-                   'id', EXCLUDED.value, 'inbox', EXCLUDED.inbox,
-                   'expiry', floor(extract(epoch FROM EXCLUDED.expire_time - EXCLUDED.acquired_at) * 1000000)::bigint,
-                   'asked', s.now, 'until', s.now + EXCLUDED.waits)
+               CASE
+                   WHEN s.mine OR (s.free AND NOT s.behind) OR EXCLUDED.waits IS NULL THEN NULL
+                   WHEN (s.known ->> 'attempt')::bigint > {attempt} THEN s.known
+                   ELSE jsonb_build_object(
+                       'id', EXCLUDED.value, 'inbox', EXCLUDED.inbox,
+                       'expiry', floor(extract(epoch FROM EXCLUDED.expire_time - EXCLUDED.acquired_at) * 1000000)::bigint,
+                       'attempt', {attempt}, 'asked', s.now, 'until', s.now + {waits})
                END AS entry
         FROM (
             SELECT t.*, NOT t.free AND l.value = EXCLUDED.value AS mine,

@@ -1,6 +1,6 @@
 -- Ends each lease: as holder, and as waiter too. What is free then goes to the first who waits and can be told, in the
 -- same step; nothing is notified where nobody waits. The leases are one or a batch: lock_release_one.sql,
--- lock_release_batch.sql.
+-- lock_release_batch.sql. A forced release notifies the holder as well.
 --
 -- Where nobody was granted anything, the commit does not wait for the disk or for replicas: a release that a crash undoes
 -- keeps others waiting until the lease expires, and harms nobody. Whoever takes the lock next does wait, and what is
@@ -56,7 +56,8 @@ RETURNING d.key, d.value, d.token, d.acquired_at, d.let_go,
     CASE WHEN NOT (d.let_go AND d.value = ALL (d.ids)) THEN
         jsonb_path_query_array(d.waiters, '$[*] ? (@.until > $now && @.id == $ids[*]).id', d.asked)::text END AS waited,
     d.next IS NOT NULL AND l.inbox IS DISTINCT FROM d.inbox AS woke,
-    CASE WHEN d.next IS NOT NULL THEN pg_notify(l.inbox, concat_ws(' ', 'granted', l.token,
-        (d.asked ->> 'now')::bigint - (d.next ->> 'asked')::bigint, least((d.next ->> 'expiry')::bigint, 2000000),
-        l.value)) END AS told,
+    CASE WHEN d.next IS NOT NULL THEN pg_notify(l.inbox, concat_ws(' ', 'pushed',
+        coalesce((d.next ->> 'attempt')::bigint, 0), l.token, (d.asked ->> 'now')::bigint - (d.next ->> 'asked')::bigint,
+        least((d.next ->> 'expiry')::bigint, 2000000), l.value)) END AS told,
+    {broken}
     CASE WHEN d.granted = 0 THEN set_config('synchronous_commit', 'off', true) END AS commit

@@ -9,14 +9,16 @@
 --
 -- Times are microseconds since 1970 by this server's clock; durations are microseconds.
 --
+-- A forced release notifies the holders as well.
+--
 -- $11: those who hold or wait are sessions and last as long as these do. The inbox of each is the name of an advisory lock
 -- that its session has; whose lock is gone is gone. Otherwise $11 is false, and they last until their time is over.
 WITH ask AS MATERIALIZED (
     SELECT *
     FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::bigint[], $7::text[],
-                $8::bigint[], $9::bigint[], $10::bytea[])
+                $8::bigint[], $9::bigint[], $10::bytea[], $12::bigint[])
          WITH ORDINALITY
-         AS u (key, verb, id, weight, capacity, expiry, inbox, waits, token, name, n)
+         AS u (key, verb, id, weight, capacity, expiry, inbox, waits, token, name, attempt, n)
 ), locked AS MATERIALIZED (
     SELECT p.*
     FROM {pool} p
@@ -50,8 +52,8 @@ WITH ask AS MATERIALIZED (
     SELECT p.key, q.*
     FROM pool p CROSS JOIN LATERAL ROWS FROM (
         jsonb_to_recordset(p.queue)
-        AS (id text, weight integer, inbox text, expiry bigint, asked bigint, until bigint)
-    ) WITH ORDINALITY AS q (id, weight, inbox, expiry, asked, until, place)
+        AS (id text, weight integer, inbox text, expiry bigint, asked bigint, until bigint, attempt bigint)
+    ) WITH ORDINALITY AS q (id, weight, inbox, expiry, asked, until, attempt, place)
     WHERE q.until > p.now AND (NOT $11 OR q.inbox IN (SELECT a.inbox FROM alive a))
 
 -- A pool in use has the capacity of those who use it; one that is not has that of the first who asks.
@@ -71,21 +73,26 @@ WITH ask AS MATERIALIZED (
     SELECT h.key, h.id, h.weight, h.since, h.inbox, h.place, f.n,
            coalesce(f.verb IN ('release', 'break'), false) AS leaves,
            greatest(h.token, f.token) AS token,
-           CASE WHEN f.verb IN ('acquire', 'renew') THEN f.now + f.expiry ELSE h.until END AS until
+           -- Never earlier: a request that was sent earlier, or for a shorter time, may be applied later.
+           CASE WHEN f.verb IN ('acquire', 'renew') THEN greatest(h.until, f.now + f.expiry) ELSE h.until END AS until
     FROM holder h LEFT JOIN fitting f ON f.key = h.key AND f.fits AND (f.id = h.id OR f.verb = 'break')
 
 -- The line: who waited, in their order and refreshed if they ask again; then those who come and would wait; then
--- those who come and would not, the lightest first.
+-- those who come and would not, the lightest first. An attempt that is applied after a later one of the same lock id
+-- refreshes nothing.
 ), line AS MATERIALIZED (
-    SELECT w.key, w.id, coalesce(f.weight, w.weight) AS weight, coalesce(f.inbox, w.inbox) AS inbox,
-           coalesce(f.expiry, w.expiry) AS expiry, f.n,
-           CASE WHEN f.n IS NULL THEN w.asked ELSE f.now END AS asked,
-           CASE WHEN f.n IS NULL THEN w.until ELSE f.now + f.waits END AS until,
+    SELECT w.key, w.id, coalesce(f.weight, w.weight) AS weight, r.n,
+           CASE WHEN r.fresh THEN coalesce(f.inbox, w.inbox) ELSE w.inbox END AS inbox,
+           CASE WHEN r.fresh THEN coalesce(f.expiry, w.expiry) ELSE w.expiry END AS expiry,
+           CASE WHEN r.fresh THEN f.attempt ELSE w.attempt END AS attempt,
+           CASE WHEN r.fresh THEN f.now ELSE w.asked END AS asked,
+           CASE WHEN r.fresh THEN f.now + f.waits ELSE w.until END AS until,
            w.place, w.until AS known_until
     FROM waiter w LEFT JOIN fitting f ON f.key = w.key AND f.id = w.id AND f.fits AND f.verb <> 'renew'
+    CROSS JOIN LATERAL (SELECT f.n, f.n IS NOT NULL AND (f.attempt < w.attempt) IS NOT TRUE AS fresh) r
     WHERE f.verb IS DISTINCT FROM 'release'
     UNION ALL
-    SELECT f.key, f.id, f.weight, f.inbox, f.expiry, f.n, f.now, f.now + f.waits,
+    SELECT f.key, f.id, f.weight, f.n, f.inbox, f.expiry, f.attempt, f.now, f.now + f.waits,
            1000000 + CASE WHEN f.waits IS NULL THEN 1000000 + f.weight::bigint * 1000000 ELSE 0 END + f.n,
            f.now + f.waits
     FROM fitting f
@@ -138,7 +145,7 @@ WITH ask AS MATERIALIZED (
         SELECT s.key, max(s.until) AS until,
                jsonb_agg(jsonb_build_object(
                    'id', s.id, 'weight', s.weight, 'inbox', s.inbox, 'expiry', s.expiry, 'asked', s.asked,
-                   'until', s.until) ORDER BY s.place) AS queue
+                   'until', s.until, 'attempt', s.attempt) ORDER BY s.place) AS queue
         FROM served s
         WHERE NOT s.granted
         GROUP BY s.key
@@ -158,15 +165,22 @@ WITH ask AS MATERIALIZED (
     ON CONFLICT (key) DO NOTHING
     RETURNING p.key
 
--- Only who was served without asking is told: an answer tells the others.
+-- Only who was served without asking is told: an answer tells the others. A session keeps what it was granted, whichever
+-- attempt it was: its message names none.
 ), pushed AS MATERIALIZED (
     SELECT s.key, s.inbox,
-           pg_notify(s.inbox, concat_ws(' ', 'granted', s.token, s.now - s.asked, s.lasts, s.id)) AS told
+           pg_notify(s.inbox, CASE
+               WHEN $11 THEN concat_ws(' ', 'granted', s.token, s.now - s.asked, s.lasts, s.id)
+               ELSE concat_ws(' ', 'pushed', coalesce(s.attempt, 0), s.token, s.now - s.asked, s.lasts, s.id)
+           END) AS told
     FROM served s
     WHERE s.granted AND s.n IS NULL AND s.inbox IS NOT NULL
 ), told AS MATERIALIZED (
     -- Counted, because rows that nobody reads are not made, and their messages not sent.
-    SELECT count(p.told) AS messages FROM pushed p
+    SELECT count(p.told) AS messages FROM (
+        SELECT p.told FROM pushed p
+        {broken}
+    ) p
 )
 SELECT f.n, f.fits, c.capacity,
        c.known OR NOT f.fits OR f.verb <> 'acquire' OR f.key IN (SELECT i.key FROM inserted i) AS written,
@@ -181,7 +195,6 @@ SELECT f.n, f.fits, c.capacity,
               AND l.place < coalesce((SELECT m.place FROM line m WHERE m.key = f.key AND m.id = f.id), 0))
        ) - f.now END AS remaining,
        k.id AS holder_id, k.weight AS holder_weight, k.since AS holder_since, k.until - f.now AS holder_remaining,
-       k.inbox AS holder_inbox,
        -- The sessions that are in the way.
        CASE WHEN $11 THEN (
            SELECT array_agg(i.inbox)
