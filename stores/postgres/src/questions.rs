@@ -43,7 +43,7 @@ fn filled(slot: usize, tables: &Tables, sessions: bool, broken: &str) -> Stateme
     let text = include_str!("sql/pool_step.sql").replace("{broken}", broken);
     match sessions {
         false => Statement::new(slot, &text, tables, &STEP),
-        true => Statement::new(slot, &text.replace("{pool}", "{session_pool}"), tables, &STEP),
+        true => Statement::of_session(slot, &text.replace("{pool}", "{session_pool}"), tables, &STEP),
     }
 }
 

@@ -74,7 +74,11 @@ async fn a_pushed_grant_names_the_newest_attempt_and_counts_from_its_decision() 
         let grant = pushed(&mut messages).await;
         assert_eq!(grant.attempt, 9, "{kind}, in company: {company}");
         // Attempts that are applied late change nothing: the time counts from the decision on the ninth.
-        assert!(grant.after >= Duration::from_millis(300), "{kind}, in company: {company}: {:?}", grant.after);
+        assert!(
+            grant.after >= Duration::from_millis(300),
+            "{kind}, in company: {company}: {:?}",
+            grant.after
+        );
     }
 }
 

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
-use distlock_core::store::{Attempt, Claim, Holder, Lease, Released, Renewal};
-use distlock_core::{Error, ErrorKind, LockId, Resource, Result};
+use distlock_core::store::{Attempt, Batch, Claim, Holder, Lease, Released, Renewal};
+use distlock_core::{Error, ErrorKind, LockId, RecordKind, Resource, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::locked::Verb;
 use super::{Inner, unanswered};
 use crate::names::{Key, channel};
-use crate::statement::{Statement, Tables};
+use crate::statement::{Patience, Statement, Tables};
 use crate::values::{counted, get, item, left, micros, number, token};
 
 static ACQUIRE_ONE: [Type; 8] =
@@ -84,10 +85,55 @@ impl Statements {
 }
 
 /// No two of the claims may be for one lock.
-pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<Result<Attempt>>> {
-    if claims.is_empty() {
-        return Ok(Vec::new());
+pub(super) struct Acquire;
+/// Renewals of leases.
+pub(super) struct Renew;
+/// Releases of leases.
+pub(super) struct Release;
+
+impl Verb for Acquire {
+    type Item = Claim;
+    type Answer = Attempt;
+    const KIND: RecordKind = RecordKind::Lock;
+
+    fn resource(claim: &Claim) -> &Resource {
+        &claim.resource
     }
+
+    async fn ask(store: &Inner, claims: &[&Claim], patience: Patience) -> Batch<Attempt> {
+        try_acquire(store, claims, patience).await
+    }
+}
+
+impl Verb for Renew {
+    type Item = Lease;
+    type Answer = Renewal;
+    const KIND: RecordKind = RecordKind::Lock;
+
+    fn resource(lease: &Lease) -> &Resource {
+        &lease.resource
+    }
+
+    async fn ask(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Renewal> {
+        renew(store, leases, patience).await
+    }
+}
+
+impl Verb for Release {
+    type Item = Lease;
+    type Answer = Released;
+    const KIND: RecordKind = RecordKind::Lock;
+
+    fn resource(lease: &Lease) -> &Resource {
+        &lease.resource
+    }
+
+    async fn ask(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Released> {
+        release(store, leases, patience).await
+    }
+}
+
+async fn try_acquire(store: &Inner, claims: &[&Claim], patience: Patience) -> Batch<Attempt> {
     let keys: Vec<Key> = claims.iter().map(|claim| Key::of(&claim.resource, store.server.utf8)).collect();
     let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
     let ids: Vec<&str> = claims.iter().map(|claim| claim.lock_id.as_str()).collect();
@@ -116,12 +162,12 @@ pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<
                 &whole[0],
                 &attempts[0],
             ];
-            store.link.run(&acquire.one, &one).await?
+            store.link.run_with(&acquire.one, &one, patience).await?
         }
         _ => {
             let batch: [&(dyn ToSql + Sync); 8] =
                 [&names, &ids, &expiries, &inboxes, &waits, &turns, &whole, &attempts];
-            store.link.run(&acquire.batch, &batch).await?
+            store.link.run_with(&acquire.batch, &batch, patience).await?
         }
     };
     let answers = by_key(&rows)?;
@@ -140,16 +186,13 @@ fn by_key(rows: &[Row]) -> Result<HashMap<&str, &Row>> {
     rows.iter().map(|row| Ok((get(row, "key")?, row))).collect()
 }
 
-pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result<Renewal>>> {
-    if leases.is_empty() {
-        return Ok(Vec::new());
-    }
+async fn renew(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Renewal> {
     let keys: Vec<Key> = leases.iter().map(|lease| Key::of(&lease.resource, store.server.utf8)).collect();
     let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
     let ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
     let expiries: Vec<i64> = leases.iter().map(|lease| micros(lease.expiry)).collect();
     let tokens: Vec<i64> = leases.iter().map(|lease| number(lease.token)).collect();
-    let rows = store.link.run(&store.lock.renew, &[&names, &ids, &expiries, &tokens]).await?;
+    let rows = store.link.run_with(&store.lock.renew, &[&names, &ids, &expiries, &tokens], patience).await?;
     let mut answers = vec![Renewal::NotYours; leases.len()];
     for row in &rows {
         if let Some(answer) = item(row, leases.len())?.and_then(|at| answers.get_mut(at)) {
@@ -159,15 +202,14 @@ pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result
     Ok(answers.into_iter().map(Ok).collect())
 }
 
-pub(super) async fn release(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result<Released>>> {
+async fn release(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Released> {
     let keys: Vec<String> =
         leases.iter().map(|lease| Key::of(&lease.resource, store.server.utf8).key).collect();
     let ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
     let release = &store.lock.release;
     let rows = match leases.len() {
-        0 => return Ok(Vec::new()),
-        1 => store.link.run(&release.one, &[&keys[0], &ids[0]]).await?,
-        _ => store.link.run(&release.batch, &[&keys, &ids]).await?,
+        1 => store.link.run_with(&release.one, &[&keys[0], &ids[0]], patience).await?,
+        _ => store.link.run_with(&release.batch, &[&keys, &ids], patience).await?,
     };
     let answers = by_key(&rows)?;
     let answer = |(key, id): (&String, &&str)| match answers.get(key.as_str()) {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::pooler;
 use crate::config::PostgresConfig;
 use crate::failure;
-use crate::statement::Statement;
+use crate::statement::{Patience, Statement};
 
 /// The oldest server that knows what our statements say.
 const OLDEST: i32 = 120_000;
@@ -153,9 +153,26 @@ impl Wire {
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.run_with(statement, parameters, Patience::Usual).await
+    }
+
+    /// The same, for rows that another session may have locked.
+    ///
+    /// # Cancel safety
+    /// As for [`run`](Wire::run).
+    pub(crate) async fn run_with(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+        patience: Patience,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let mut conflicts = 0;
         loop {
-            match self.run_once(statement, parameters).await {
+            let outcome = match patience {
+                Patience::Usual => self.run_once(statement, parameters).await,
+                Patience::Brief => self.send_whole(&statement.brief(), statement, parameters).await,
+            };
+            match outcome {
                 Err(error) if failure::is_conflict(&error) && conflicts < CONFLICTS => {
                     conflicts += 1;
                     let pause = fastrand::u64(0..=2 * u64::from(conflicts));
@@ -189,9 +206,20 @@ impl Wire {
                 return self.client.query(prepared, parameters).await;
             }
         }
+        let text = if self.whole.load(Ordering::Relaxed) { &statement.limited } else { &statement.text };
+        self.send_whole(text, statement, parameters).await
+    }
+
+    async fn send_whole(
+        &self,
+        text: &str,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let _beat = self.pulse.begin();
         let typed: Vec<(&(dyn ToSql + Sync), Type)> =
             parameters.iter().copied().zip(statement.types.iter().cloned()).collect();
-        self.client.query_typed(&statement.text, &typed).await
+        self.client.query_typed(text, &typed).await
     }
 }
 

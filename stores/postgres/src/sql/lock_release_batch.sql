@@ -2,7 +2,7 @@ SELECT l.*, a.ids, clock_timestamp() AS now
 FROM (
     SELECT l.key, l.value, l.expire_time, l.token, l.acquired_at, l.inbox, l.waiters
     FROM {table} l
-    WHERE l.key = ANY ($1)
+    WHERE l.key = ANY ($1) AND {limit}
     ORDER BY l.key  -- one order for all: batches cannot deadlock
     FOR NO KEY UPDATE
 ) l JOIN (

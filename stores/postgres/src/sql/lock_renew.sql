@@ -10,7 +10,7 @@ WITH lease AS MATERIALIZED (
 ), locked AS MATERIALIZED (
     SELECT l.key, l.value, l.expire_time, l.token
     FROM {table} l
-    WHERE l.key = ANY ($1)
+    WHERE l.key = ANY ($1) AND {limit}
     ORDER BY l.key  -- one order for all: batches cannot deadlock
     FOR NO KEY UPDATE
 ), due AS MATERIALIZED (

@@ -19,10 +19,11 @@ WITH ask AS MATERIALIZED (
                 $8::bigint[], $9::bigint[], $10::bytea[], $12::bigint[])
          WITH ORDINALITY
          AS u (key, verb, id, weight, capacity, expiry, inbox, waits, token, name, attempt, n)
+    WHERE {limit}
 ), locked AS MATERIALIZED (
     SELECT p.*
     FROM {pool} p
-    WHERE p.key = ANY ($1)
+    WHERE p.key = ANY ($1) AND {limit}
     ORDER BY p.key  -- one order for all: batches cannot deadlock
     FOR NO KEY UPDATE
 ), pool AS MATERIALIZED (
