@@ -32,7 +32,7 @@ pub(crate) fn step(slot: usize, tables: &Tables, sessions: bool) -> Statement {
 /// The same for a forced release: each holder is notified, in the same step.
 pub(crate) fn break_step(slot: usize, tables: &Tables, sessions: bool) -> Statement {
     let notify = match sessions {
-        true => "pg_notify(k.inbox, 'broken ' || k.id)".to_owned(),
+        true => "pg_catalog.pg_notify(k.inbox, 'broken ' || k.id)".to_owned(),
         false => include_str!("sql/broken_notify.sql").replace("{id}", "k.id"),
     };
     let broken = "UNION ALL SELECT {notify} FROM kept k WHERE k.leaves";

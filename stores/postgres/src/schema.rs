@@ -129,7 +129,10 @@ impl Schema {
         let schema = self.tables.schema().as_str();
         let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&schema, Type::TEXT)];
         let rows = client
-            .query_typed("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", typed)
+            .query_typed(
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname::text = $1)",
+                typed,
+            )
             .await
             .map_err(|error| failure::of_statement(&error))?;
         Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))

@@ -59,7 +59,7 @@ impl Seat {
             let ends_when_silent = settle(&wire, timeout).await?;
             let alive = fastrand::i64(..);
             let channel = format!("dl_{}", hex(&alive.to_be_bytes()));
-            let mut batch = format!("SELECT pg_advisory_lock({alive})");
+            let mut batch = format!("SELECT pg_catalog.pg_advisory_lock({alive})");
             if listens {
                 batch = format!("{batch}; LISTEN \"{channel}\"");
             }

@@ -62,10 +62,11 @@ impl Statements {
             "($5)[EXCLUDED.waits]",
             "($8)[EXCLUDED.waits]",
         );
-        let (one, one_granted) = (include_str!("../sql/lock_release_one.sql"), "num_nonnulls(n.next)");
+        let (one, one_granted) =
+            (include_str!("../sql/lock_release_one.sql"), "pg_catalog.num_nonnulls(n.next)");
         let release_one = release(one, one_granted, "");
         let release_batch =
-            release(include_str!("../sql/lock_release_batch.sql"), "count(n.next) OVER ()", "");
+            release(include_str!("../sql/lock_release_batch.sql"), "pg_catalog.count(n.next) OVER ()", "");
         let notify = include_str!("../sql/broken_notify.sql").replace("{id}", "d.value");
         let broken = format!("CASE WHEN d.let_go THEN {notify} END AS holder_told,");
         let break_lock = release(one, one_granted, &broken);

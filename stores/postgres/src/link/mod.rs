@@ -27,9 +27,8 @@ const LAST_CHANCE: Duration = Duration::from_secs(10);
 
 /// What our statements need of a session of their own. One plan for all sizes of a batch, by the key and never by
 /// a look at the whole table, which may have been small when the plan was made. A limit for rows that another session has
-/// locked. No function of another user: all names in our statements are qualified, and this is the second bolt.
-const SETTINGS: &str = "SET search_path = pg_catalog, pg_temp; SET lock_timeout = {lock_timeout};
-                        SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;
+/// locked.
+const SETTINGS: &str = "SET lock_timeout = {lock_timeout}; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;
                         SET default_transaction_isolation = 'read committed'";
 /// Ends a statement whose client is gone, from this version on, on systems that can tell.
 const CHECKS_CLIENT: i32 = 140_000;

@@ -225,12 +225,9 @@ impl Wire {
 
 async fn look_around(client: &Client) -> Result<Server> {
     let told = pooler::told_process(client).await;
+    let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&told, Type::INT4)];
     let row = client
-        .query_typed(
-            "SELECT pg_backend_pid(), current_setting('server_version_num')::integer,
-                    current_setting('server_encoding') = 'UTF8'",
-            &[],
-        )
+        .query_typed(include_str!("../sql/session.sql"), typed)
         .await
         .map_err(|error| failure::of_statement(&error))?;
     let unreadable = |error: &tokio_postgres::Error| Error::new(ErrorKind::Internal, error.to_string());
@@ -242,6 +239,16 @@ async fn look_around(client: &Client) -> Result<Server> {
         pooled: told != Some(process),
         utf8: row.try_get(2).map_err(|error| unreadable(&error))?,
     };
+    // Schemas of the session's own temporary tables have no functions that are found without their name.
+    let schemas: Vec<String> = row.try_get(4).map_err(|error| unreadable(&error))?;
+    let first = schemas.iter().find(|schema| !schema.starts_with("pg_temp")).map_or("", String::as_str);
+    if server.pooled && first != "pg_catalog" {
+        let detail =
+            format!("search_path names the schema {first} before pg_catalog, and a pooler is in between");
+        return Err(Error::new(ErrorKind::Unsupported, detail).advise(
+            "leave pg_catalog out of search_path, where it comes first, or connect to the server itself",
+        ));
+    }
     if server.version < OLDEST {
         let version = server.version / 10_000;
         return Err(Error::new(ErrorKind::Unsupported, format!("the server is PostgreSQL {version}"))

@@ -1,5 +1,5 @@
 SELECT l.*, ARRAY[coalesce($2::text, l.value)] AS ids,  -- NULL stands for whoever holds the lock
-       clock_timestamp() AS now
+       pg_catalog.clock_timestamp() AS now
 FROM (
     SELECT l.key, l.value, l.expire_time, l.token, l.acquired_at, l.inbox, l.waiters
     FROM {table} l

@@ -16,9 +16,10 @@ WITH lease AS MATERIALIZED (
 ), due AS MATERIALIZED (
     -- Joined here, where the batch is, and not row by row below.
     SELECT lease.n, locked.key, greatest(locked.token, lease.token) AS token,
-           greatest(locked.expire_time, clock_timestamp() + lease.expiry * interval '1 microsecond') AS expire_time
+           greatest(locked.expire_time, pg_catalog.clock_timestamp() + lease.expiry::double precision * interval '1 microsecond')
+               AS expire_time
     FROM locked JOIN lease ON lease.key = locked.key AND lease.id = locked.value
-    WHERE locked.expire_time > clock_timestamp()
+    WHERE locked.expire_time > pg_catalog.clock_timestamp()
 )
 UPDATE {table} l
 SET expire_time = due.expire_time, token = due.token

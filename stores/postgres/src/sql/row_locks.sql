@@ -10,5 +10,6 @@ WITH free AS MATERIALIZED (
 SELECT r.key, f.key IS NOT NULL AS free, r.xmax::text AS blocker, l.pid
 FROM {rows} r
 LEFT JOIN free f ON f.key = r.key
-LEFT JOIN pg_locks l ON f.key IS NULL AND l.locktype = 'transactionid' AND l.granted AND l.transactionid = r.xmax
+LEFT JOIN pg_catalog.pg_locks l
+    ON f.key IS NULL AND l.locktype = 'transactionid' AND l.granted AND l.transactionid = r.xmax
 WHERE r.key = ANY ($1)
