@@ -60,6 +60,7 @@ mod lease;
 mod link;
 mod message;
 mod names;
+mod pace;
 mod pools;
 mod questions;
 mod raw;

@@ -266,6 +266,20 @@ async fn nothing_planted_is_used_by_the_lease_table_behind_a_pooler() {
     with_a_locked_row(&url).await;
 }
 
+/// There it cannot be set for the session, which is not ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_path_that_finds_public_first_is_refused_behind_a_pooler() {
+    let database = Corner::new().schema;
+    server().sql(&format!("CREATE DATABASE {database}"));
+    server().sql(&format!("ALTER DATABASE {database} SET search_path = public, pg_catalog"));
+    let bouncer = PgBouncer::start(server());
+    let url = format!("postgres://postgres@127.0.0.1:{}/{database}", bouncer.port());
+    let error = LeaseTable::connect(PostgresConfig::from_url(&url).unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), distlock_core::ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("search_path"), "{error}");
+    lease_table(&url.replace(&bouncer.port().to_string(), &server().port().to_string())).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_planted_is_used_by_advisory_locks() {
     let url = victim("postgres+advisory", "");

@@ -20,4 +20,4 @@ WITH page AS MATERIALIZED (
     DELETE FROM {pool} l USING spent s WHERE l.key = s.key RETURNING l.key
 )
 SELECT (SELECT pg_catalog.max(p.key) FROM page p) AS last, (SELECT pg_catalog.count(*) FROM page) AS seen,
-       (SELECT pg_catalog.count(*) FROM deleted) AS deleted
+       (SELECT pg_catalog.count(*) FROM deleted) AS deleted, (SELECT t.ours FROM turn t) AS ours
