@@ -108,7 +108,7 @@ pub(crate) struct Item<'a> {
 }
 
 /// How many words an item has at most.
-pub(crate) const MOST_WORDS: usize = 7;
+pub(crate) const MOST_WORDS: usize = 8;
 
 impl<'a> Item<'a> {
     fn keys(&self) -> impl Iterator<Item = Key<'a>> {
@@ -119,6 +119,10 @@ impl<'a> Item<'a> {
         self.keys.line().filter(|_| self.scope == Scope::Whole)
     }
 }
+
+/// How many bytes at the end of a lock id tell it from others: 64 bits of entropy and a number. With so many the record
+/// of an unused name is one small allocation.
+const MARK: usize = 24;
 
 /// What the scripts of a store know about it.
 #[derive(Clone, Debug)]
@@ -138,7 +142,8 @@ impl Header {
         let quoted: String = channel.bytes().map(|byte| format!("\\{byte:03}")).collect();
         let (short, life) = (retention / 4, retention + retention / 4);
         format!(
-            "local CHANNEL, RETENTION, WINDOW, COUNTS, SHORT, LIFE = '{quoted}', {retention}, {window}, {counts}, {short}, '{life}'\n"
+            "local CHANNEL, RETENTION, WINDOW, COUNTS, SHORT, LIFE, MARK = \
+             '{quoted}', {retention}, {window}, {counts}, {short}, '{life}', {MARK}\n"
         )
     }
 }
