@@ -120,9 +120,9 @@ impl<'a> Item<'a> {
     }
 }
 
-/// How many bytes at the end of a lock id tell it from others: 64 bits of entropy and a number. With so many the record
-/// of an unused name is one small allocation.
-const MARK: usize = 24;
+/// How many bytes at the end of a lock id tell it from what another program wrote. With so many the record of an unused
+/// name is one small allocation (48 bytes, a string of 28 included).
+const MARK: usize = 12;
 
 /// What the scripts of a store know about it.
 #[derive(Clone, Debug)]
@@ -140,7 +140,7 @@ impl Header {
         let Header { channel, retention, window, counts } = self;
         // Any byte that could mean something to Lua as its number.
         let quoted: String = channel.bytes().map(|byte| format!("\\{byte:03}")).collect();
-        let (short, life) = (retention / 4, retention + retention / 4);
+        let (short, life) = (retention / 8, retention + retention / 8);
         format!(
             "local CHANNEL, RETENTION, WINDOW, COUNTS, SHORT, LIFE, MARK = \
              '{quoted}', {retention}, {window}, {counts}, {short}, '{life}', {MARK}\n"

@@ -19,7 +19,7 @@ return each(function()
   end
   local code, value
   if lock and call('EXISTS', line, key) == 0 then
-    code, value = 1, lock_hold(key, side, id, inbox, call('GET', side), ms)
+    code, value = 1, lock_hold(key, side, id, call('GET', side), ms)
   else
     slow = slow or contended()
     local push = string.sub(mode, 2, 2)

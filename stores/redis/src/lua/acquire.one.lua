@@ -17,7 +17,7 @@ if #KEYS == 3 and #ARGV <= 7 and call('EXISTS', KEYS[3]) == 0 then
   local token = before < now and now or before + 1
   if ms + token - now <= SHORT and call('SET', KEYS[1], id, 'NX', 'PX', ms) then
     local word = token == now and moment or format('%d', token)
-    call('SET', KEYS[2], word .. (token == now and ' 0 ' or ' ' .. moment .. ' ') .. (ARGV[6] or '-') .. ' ' .. string.sub(id, -MARK), 'PX', LIFE)
+    call('SET', KEYS[2], word .. (token == now and ' 0 ' or ' ' .. moment .. ' ') .. string.sub(id, -MARK), 'PX', LIFE)
     return token == now and moment or moment .. ' ' .. word
   end
 end

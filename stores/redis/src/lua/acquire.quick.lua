@@ -12,13 +12,11 @@ if count then
     -- Names that were all used within the last millisecond would be written twice: then all are looked at beforehand. The
     -- first one stands for all.
     local last = (not modern or ahead(call('GET', KEYS[count + 1]))) and call('MGET', unpack(KEYS, count + 1, 2 * count))
-    local id_at, id_step, ms_at, ms_step, inbox_at, inbox_step = base[2], step[2], base[3], step[3], base[5], step[5]
-    local inbox, head, ms, life = nil, nil, nil, nil
+    local id_at, id_step, ms_at, ms_step = base[2], step[2], base[3], step[3]
+    local head, ms, life = moment .. ' 0 ', nil, nil
     for i = 1, count do
       local key, side, id = KEYS[i], KEYS[count + i], ARGV[id_at + id_step * i]
-      local mine, wish = '-', ARGV[ms_at + ms_step * i]
-      if inbox_at then mine = ARGV[inbox_at + inbox_step * i] end
-      if mine ~= inbox then inbox, head = mine, moment .. ' 0 ' .. mine .. ' ' end
+      local wish = ARGV[ms_at + ms_step * i]
       if wish ~= ms then ms, life = wish, kept(wish, now) end
       if modern then
         if call('SET', key, id, 'NX', 'PX', ms, 'GET') then return end
@@ -34,7 +32,7 @@ if count then
       end
       if ahead(before) then
         tokens = tokens or {}
-        tokens[i] = lock_side(side, id, inbox, before, ms)
+        tokens[i] = lock_side(side, id, before, ms)
       elseif last then
         call('SET', side, head .. sub(id, -MARK), 'PX', life)
       end

@@ -23,9 +23,10 @@ end
 
 -- The lock record of a mutex. Its holder is the plain key: the lock id and its expiry, and nothing else, so that every
 -- program that knows SET NX PX and compare-and-delete shares it with us. Beside it, in the same hash slot:
---   side   "token acquired-at inbox mark" of our last holder; stale, but for the token, if the plain key says otherwise.
---          It stays after the release, so that the count goes on. It is short, since every name that was ever used
---          has one: an acquired-at of 0 is the token, an inbox of "-" is none, the mark is the end of the lock id.
+--   side   "token acquired-at mark" of our last holder; stale, but for the token, if the plain key says otherwise. It
+--          stays after the release, so that the count goes on. It is short, since every name that was ever used has
+--          one: an acquired-at of 0 is the token, the mark is the end of the lock id. The previous version wrote the
+--          inbox and the whole lock id instead.
 --   line   the queue of those who wait; no such key if nobody does
 
 -- The beginning and the life of the last side that was written, and its token and expiry, from which they were made: in a
@@ -34,13 +35,13 @@ local head, life, head_token, life_ms = nil, nil, nil, nil
 
 -- Writes the side of a new holder and returns its token. The rule of every lease store: one more than the last token,
 -- or the clock if that is higher.
-local function lock_side(side, id, inbox, last, ms)
+local function lock_side(side, id, last, ms)
   local before, token = last and tonumber(match(last, '^%d+')), clock()
   if before and before >= token then token = before + 1 end
   if token ~= head_token or ms ~= life_ms then
     head, life, head_token, life_ms = format('%d %d ', token, token == now and 0 or now), kept(ms, token), token, ms
   end
-  call('SET', side, head .. inbox .. ' ' .. string.sub(id, -MARK), 'PX', life)
+  call('SET', side, head .. string.sub(id, -MARK), 'PX', life)
   return token
 end
 

@@ -5,11 +5,9 @@
 
 local slow = contended()
 
--- Tells a holder that its lock was broken. The inbox of its process is the front of its lock id, if distlock made that; a
--- quorum may have put a generation behind it.
-local ENGINE = '^(.*#' .. string.rep('%x', 16) .. ')%-%x+~?%d*$'
+-- Tells a holder that its lock was broken.
 local function tell_broken(id)
-  local inbox = match(id, ENGINE)
+  local inbox = slow.inbox_of(id)
   if inbox then slow.tell(inbox, 'B ' .. id) end
 end
 
@@ -17,9 +15,8 @@ local function lock_look(key, side, line, take, from)
   local holders, id, queue = {}, call('GET', key), slow.line_of(line)
   if id then
     local token, at = -1, -1
-    local last, since, owner = match(call('GET', side) or '', '^(%d+) (%d+) %S+ (.*)$')
-    -- The previous version wrote the whole lock id.
-    if owner == string.sub(id, -MARK) or owner == id then
+    local last, since, owner = match(call('GET', side) or '', '^(%d+) (%d+) (.*)$')
+    if owner and (owner == string.sub(id, -MARK) or string.sub(owner, -#id) == id) then
       token = tonumber(last)
       at = since == '0' and token or tonumber(since)
     end

@@ -27,7 +27,7 @@ local function lock_acquire(key, side, line, id, ms, ttl, inbox, attempt, mode, 
   if holder == id then
     local last = call('GET', side)
     local token, left = last and tonumber(match(last, '^%d+')), text(lasts(key, ms))
-    if not token then return 1, lock_side(side, id, inbox, nil, left) end
+    if not token then return 1, lock_side(side, id, nil, left) end
     call('PEXPIRE', side, kept(left, token))
     return 1, token
   end
@@ -48,7 +48,7 @@ local function lock_acquire(key, side, line, id, ms, ttl, inbox, attempt, mode, 
     end
     if queue_remove(queue, id) then queue_first(queue) end
   end
-  return 1, lock_hold(key, side, id, inbox, call('GET', side), ms)
+  return 1, lock_hold(key, side, id, call('GET', side), ms)
 end
 
 -- Grants a free lock to the first waiter, or tells it to ask. Returns the inbox that was told.
@@ -68,7 +68,7 @@ local function lock_pass_on(key, side, queue, was_held)
     elseif first.mode == 'g' then
       queue_take(queue, first)
       local window = math.min(first.ms, WINDOW)
-      local token = lock_hold(key, side, first.id, first.inbox, call('GET', side), text(window))
+      local token = lock_hold(key, side, first.id, call('GET', side), text(window))
       if tell(first.inbox, grant_message(first, token, window)) then
         queue_first(queue)
         return first.inbox
@@ -94,14 +94,13 @@ end
 local function lock_released(key, side, line, id, held, holder)
   local queue = line_of(line)
   local waited = queue_remove(queue, id)
-  local told, own = nil, nil
+  local told = nil
   if held or not holder then
-    own = held and match(call('GET', side) or '', '^%d+ %d+ (%S+)')
     told = lock_pass_on(key, side, queue, held or (waited and waited.mode == 'rw'))
     if queue.more and not told then return (held or waited) and UNFINISHED or UNFINISHED_NOT_OURS end
   elseif waited then
     queue_first(queue)
   end
   if not held and not waited then return 0 end
-  return (told and told ~= own) and 2 or 1
+  return (told and told ~= inbox_of(id)) and 2 or 1
 end

@@ -135,6 +135,7 @@ local function queue_sweep(queue)
     queue.search = (last or number) + 1
     if raw and not last and tonumber(match(raw, '^%d+')) <= now then queue_drop(queue, queue_read(raw, number)) end
   end
+  if queue.search >= queue.tail then queue.search = 0 end
 end
 
 -- Adds a waiter at the end, or refreshes the entry it has: asking again keeps the place. An attempt that is applied after
@@ -187,6 +188,11 @@ local function grant_message(entry, token, window)
   local after = math.max(0, now - entry.seen - 1)
   return format('P %d %d %d %s %s', token, after, window, entry.attempt, entry.id)
 end
+
+-- The inbox of the process that made a lock id: the front of it. Nil if no engine made it. A quorum may have put a
+-- generation behind it.
+local ENGINE = '^(.*#' .. string.rep('%x', 16) .. ')%-%x+~?%d*$'
+local function inbox_of(id) return match(id, ENGINE) end
 
 -- Sends a message to one process; false if it is surely not there to read it.
 local function tell(inbox, message)

@@ -13,7 +13,7 @@ local function lock_renew(key, side, id, ms, token)
     -- A quorum writes back the highest token of its nodes; or the side is gone, and the token with it.
     clock()
     local higher = math.max(tonumber(last) or 0, tonumber(token))
-    local rest = words and match(words, '^%d+( .*)$') or format(' %d - %s', now, string.sub(id, -MARK))
+    local rest = words and match(words, '^%d+( .*)$') or format(' %d %s', now, string.sub(id, -MARK))
     call('SET', side, text(higher) .. rest, 'PX', kept(left, higher))
   elseif call('PTTL', side) < left + RETENTION / 2 then
     -- It was granted long ago: the token must outlive the lock by the retention time, more or less.
