@@ -1,7 +1,13 @@
 //! The atomic steps, each an aggregation pipeline that the server runs on one document. One file a step, written as
 //! the pipeline is; what several of them say is here.
 //!
-//! Only stages and operators of MongoDB 4.2 are used. `$$NOW` is the server's clock, the same throughout a command.
+//! Only stages and operators of MongoDB 4.2 are used. `$$NOW` is the server's clock, the same throughout a command: it is
+//! read before the command waits for its collection, so a stalled command is applied with an older reading than
+//! commands that came later. Three rules follow. A reading is never earlier than the moment the client sent the command,
+//! from which the client counts its local deadline, so a grant or a renewal lasts as long as its answer says, however old
+//! the reading. An older reading finds a hold live rather than expired, so it never lets another client in. And what is
+//! written must not go back: the expiry of a hold ([`extended`]), the moment of a grant after the decision that its
+//! message counts from (`pool.rs`).
 //! Whatever comes from outside is wrapped in `$literal`: a name or a lock id that begins with `$` is text, not a path.
 
 mod line_next;
@@ -49,6 +55,12 @@ fn literal(value: impl Into<Bson>) -> Document {
 /// The server's clock, so many milliseconds from now.
 fn in_ms(ms: impl Into<Bson>) -> Document {
     doc! { "$add": ["$$NOW", ms.into()] }
+}
+
+/// When a hold ends that is to last for so many milliseconds from now, and lasted until `before`. Never earlier than
+/// that: a renewal that was stalled and is applied after a later one of the same lock id has an older `$$NOW`.
+fn extended(before: &str, ms: i64) -> Document {
+    doc! { "$max": [before, in_ms(ms)] }
 }
 
 /// The next token: one more than the last, the server's clock if that is higher, and never below the clock as we

@@ -60,6 +60,8 @@ pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
     let lasts =
         doc! { "$cond": [is_asking("$$entry"), asks.map_or(0, |asks| asks.expiry_ms), window.clone()] };
     let entry = doc! { "entry": { "$arrayElemAt": ["$t.line", "$$this"] } };
+    // The waiter counts the window from the decision on its newest attempt. If this step was stalled, `$$NOW` is earlier.
+    let moment = doc! { "$max": ["$$NOW", "$$entry.decidedAt"] };
     let granted = doc! { "$map": { "input": { "$range": [0, "$t.count"] }, "in": { "$let": {
         "vars": entry.clone(),
         "in": {
@@ -67,11 +69,11 @@ pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
             "call": "$$entry.call",
             "weight": "$$entry.weight",
             "token": { "$add": ["$t.first", "$$this"] },
-            "acquiredAt": "$$NOW",
-            "expiresAt": { "$add": ["$$NOW", lasts] },
+            "acquiredAt": moment.clone(),
+            "expiresAt": { "$add": [moment.clone(), lasts] },
         },
     } } } };
-    let after = doc! { "$max": [0_i64, { "$subtract": ["$$NOW", "$$entry.decidedAt"] }] };
+    let after = doc! { "$subtract": [moment, "$$entry.decidedAt"] };
     let message = doc! { "$concat": [
         "$$value",
         { "$cond": [{ "$eq": ["$$value", ""] }, "", "\n"] },

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::pool::{Asks, finish, grant, how_many, purge};
-use super::{in_ms, literal};
+use super::{extended, in_ms, literal};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ pub(crate) fn pool_attempt(asking: &Asking<'_>) -> Vec<Document> {
                 { "$and": ["$t.holds", { "$not": ["$t.other"] }] },
                 { "$map": { "input": "$holders", "in": { "$cond": [
                     is_ours.clone(),
-                    { "$mergeObjects": ["$$this", { "expiresAt": in_ms(asking.expiry_ms) }] },
+                    { "$mergeObjects": ["$$this", { "expiresAt": extended("$$this.expiresAt", asking.expiry_ms) }] },
                     "$$this",
                 ] } } },
                 "$holders",
