@@ -10,6 +10,7 @@
 //! message counts from (`pool.rs`).
 //! Whatever comes from outside is wrapped in `$literal`: a name or a lock id that begins with `$` is text, not a path.
 
+mod line_break;
 mod line_next;
 mod line_register;
 mod line_ring;
@@ -27,6 +28,7 @@ mod pool_break;
 mod pool_release;
 mod pool_renew;
 
+pub(crate) use line_break::line_break;
 pub(crate) use line_next::line_next;
 pub(crate) use line_register::{Registration, line_register};
 pub(crate) use line_ring::line_ring;
@@ -105,4 +107,23 @@ fn behind(line: &str, lock_id: &Document) -> Document {
 /// the id, since servers cut long messages in the middle of a letter.
 fn failing(words: &str) -> Document {
     doc! { "$toDate": { "$concat": [words, { "$type": "$_id" }] } }
+}
+
+/// A message whose only argument is the clock: an update that changes nothing is told to nobody.
+fn stamped(call: impl Into<Bson>, verb: &str) -> Document {
+    doc! { "$concat": [call.into(), verb, { "$toString": { "$toLong": "$$NOW" } }] }
+}
+
+/// The field `wake` of these messages, one a line; without any there is no such field.
+fn messages(list: impl Into<Bson>) -> Document {
+    let line = doc! { "$cond": [{ "$eq": ["$$value", ""] }, "", "\n"] };
+    let text = doc! { "$reduce": {
+        "input": list.into(),
+        "initialValue": "",
+        "in": { "$concat": ["$$value", line, "$$this"] },
+    } };
+    doc! { "$let": {
+        "vars": { "text": text },
+        "in": { "$cond": [{ "$eq": ["$$text", ""] }, "$$REMOVE", "$$text"] },
+    } }
 }

@@ -84,6 +84,8 @@ pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
         { "$toString": after },
         " ",
         { "$toString": { "$toLong": window } },
+        " ",
+        { "$toString": { "$ifNull": ["$$entry.attempt", 0_i64] } },
     ] };
     let messages = doc! { "$reduce": {
         "input": { "$range": [0, "$t.count"] },

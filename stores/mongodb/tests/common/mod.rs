@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod bare;
+pub mod late_wakes;
 pub mod other_program;
 
 use std::future::Future;
