@@ -11,7 +11,7 @@ use distlock_core::{LockId, Result};
 use futures_util::future::{join, join_all};
 use mongodb::bson::Document;
 
-use super::{expiry_ms, line, read};
+use super::{expiry_ms, line};
 use crate::batch;
 use crate::core::Core;
 use crate::failure;
@@ -111,7 +111,7 @@ async fn look(core: &Arc<Core>, claim: &Claim, mark: bool) -> Result<Look> {
 }
 
 async fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Look> {
-    let record = read(core, found)?;
+    let record = LockRecord::read_countable(&found.document, core.wire.collection(Place::Locks))?;
     if record.lock_id == claim.lock_id {
         core.granted(record.token, found.now).await?;
         Ok(Look::Granted { token: record.token })

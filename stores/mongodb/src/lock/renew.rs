@@ -11,7 +11,7 @@ use super::{expiry_ms, one_is_ours, read, still_ours};
 use crate::batch;
 use crate::core::Core;
 use crate::failure;
-use crate::pipelines;
+use crate::pipelines::{self, LAST_TOKEN};
 use crate::wire::{Concern, Place, Step, Version, WIDEST, WideStep};
 
 fn step(lease: &Lease) -> Step {
@@ -24,7 +24,7 @@ fn step(lease: &Lease) -> Step {
 }
 
 fn number(lease: &Lease) -> i64 {
-    i64::try_from(lease.token.get()).unwrap_or(i64::MAX)
+    i64::try_from(lease.token.get()).unwrap_or(LAST_TOKEN).min(LAST_TOKEN)
 }
 
 /// One answer for each lease.

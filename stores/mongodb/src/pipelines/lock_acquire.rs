@@ -4,7 +4,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::lock::{Mark, granted_token, held_by, is_held, is_new, is_ours, with_keys, with_mark};
-use super::{extended, in_ms, literal};
+use super::{extended, in_ms, is_countable, literal};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,10 @@ pub(crate) fn lock_beginning() -> Document {
 fn taken(lock_id: Bson, expiry_ms: i64, floor: i64, busy: Bson) -> Document {
     with_keys(doc! { "$switch": {
         "branches": [
-            { "case": { "$not": [{ "$or": [is_new(), is_ours()] }] }, "then": "$$ROOT" },
+            {
+                "case": { "$not": [{ "$or": [is_new(), { "$and": [is_ours(), is_countable("$fencingToken")] }] }] },
+                "then": "$$ROOT",
+            },
             {
                 "case": { "$and": [is_held(), { "$eq": ["$lockId", lock_id.clone()] }] },
                 "then": { "$mergeObjects": ["$$ROOT", { "expiresAt": extended("$expiresAt", expiry_ms) }] },

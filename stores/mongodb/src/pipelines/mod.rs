@@ -49,6 +49,10 @@ use mongodb::bson::{Bson, Document, doc};
 /// The end of the year 9999.
 pub(crate) const LAST_DATE_MS: i64 = 253_402_300_799_999;
 
+/// No token above this is counted on from: another program wrote it, and it is so close to the end of the numbers that
+/// tokens could not rise for ever.
+pub(crate) const LAST_TOKEN: i64 = i64::MAX - (1 << 32);
+
 /// A value from outside, never read as an expression.
 fn literal(value: impl Into<Bson>) -> Document {
     doc! { "$literal": value.into() }
@@ -65,7 +69,12 @@ fn extended(before: &str, ms: i64) -> Document {
     doc! { "$max": [before, in_ms(ms)] }
 }
 
-/// The next token: one more than the last, the server's clock if that is higher, and never below the clock as we
+/// Whether a token can be counted on from. What is not a number, or lies beyond the whole numbers, cannot.
+fn is_countable(token: &str) -> Document {
+    doc! { "$and": [{ "$gte": [token, i64::MIN] }, { "$lte": [token, LAST_TOKEN] }] }
+}
+
+/// The next token of one [that can be counted on](is_countable): one more than the last, the server's clock if that is higher, and never below the clock as we
 /// have seen it before, should it have been set back.
 fn next_token(last: impl Into<Bson>, floor: i64) -> Document {
     doc! { "$max": [{ "$add": [{ "$toLong": last.into() }, 1_i64] }, { "$toLong": "$$NOW" }, floor] }
@@ -74,7 +83,8 @@ fn next_token(last: impl Into<Bson>, floor: i64) -> Document {
 /// The moment at which the server's clock alone gives higher tokens than this one: the record of a name may not be
 /// purged before. A token that is no time at all, such as another program's, stays within what a date can hold.
 fn moment_of(token: impl Into<Bson>) -> Document {
-    doc! { "$toDate": { "$min": [{ "$toLong": token.into() }, LAST_DATE_MS] } }
+    // First the bounds: what does not fit into a whole number would fail, and the lock could not be released.
+    doc! { "$toDate": { "$toLong": { "$max": [0_i64, { "$min": [token.into(), LAST_DATE_MS] }] } } }
 }
 
 /// Those entries of a list whose time is not over.

@@ -6,7 +6,7 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{from_place, in_ms, live, moment_of, next_token};
+use super::{from_place, in_ms, is_countable, live, moment_of, next_token};
 
 /// A grant to the head of the queue lasts so long at most, unless it is extended.
 pub(super) const WINDOW_MS: i64 = distlock_core::store::GRANT_WINDOW.as_millis() as i64;
@@ -50,7 +50,8 @@ pub(super) struct Asks {
     pub(super) expiry_ms: i64,
 }
 
-/// Grants to the first `t.count` of `t.line`; the rest is the queue.
+/// Grants to the first `t.count` of `t.line`; the rest is the queue. To none of them if the token cannot be counted on:
+/// whoever asks is told.
 pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
     let is_asking = |entry: &str| match asks {
         Some(asks) => doc! { "$eq": [format!("{entry}.lockId"), asks.lock_id.clone()] },
@@ -96,7 +97,10 @@ pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
         } },
     } };
     vec![
-        doc! { "$set": { "t.first": next_token("$token", floor) } },
+        doc! { "$set": {
+            "t.count": { "$cond": [is_countable("$token"), "$t.count", 0] },
+            "t.first": { "$cond": [is_countable("$token"), next_token("$token", floor), 0_i64] },
+        } },
         doc! { "$set": {
             "holders": { "$concatArrays": ["$holders", granted] },
             "queue": from_place("$t.line", "$t.count"),

@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::failure;
 use crate::message;
 use crate::pipelines::{self, Asking};
-use crate::record::{PoolRecord, above_zero, ask_again, in_ms, token};
+use crate::record::{PoolRecord, above_zero, ask_again, countable, in_ms, token};
 use crate::wire::{Concern, Found, Place, Step, Version};
 
 /// One answer for each claim.
@@ -109,6 +109,7 @@ async fn ask_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
 fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Attempt> {
     core.saw(found.now);
     let pool = PoolRecord::read(&found.document)?;
+    countable(&found.document, "token", core.wire.collection(Place::Queues))?;
     if pool.is_in_use() && pool.capacity != claim.capacity {
         let (theirs, ours) = (pool.capacity, claim.capacity);
         return Err(Error::new(
