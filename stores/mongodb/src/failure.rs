@@ -123,6 +123,17 @@ pub(crate) fn alien(collection: &str) -> Error {
     .advise("let the locks have a collection of their own (distlock.collection)")
 }
 
+/// A document whose token is too high for a higher one, or no whole number at all.
+pub(crate) fn uncountable(collection: &str, id: &str, token: &Bson) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "the fencing token {token} of the document {id:?} in {collection:?} cannot be counted on from; it was left as it is"
+        ),
+    )
+    .advise("find out which program wrote it, and delete the document once nobody uses that lock")
+}
+
 /// A reply that no MongoDB gives.
 pub(crate) fn odd(what: &'static str) -> Error {
     Error::new(ErrorKind::Internal, format!("a reply of the server makes no sense: {what}"))
