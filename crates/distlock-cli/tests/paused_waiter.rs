@@ -49,7 +49,7 @@ struct Round<'a> {
     place: Place,
     site: &'a Site,
     /// The waiter's way to the server.
-    proxy: Proxy,
+    proxy: &'a Proxy,
     kind: &'a [&'a str],
     name: String,
 }
@@ -61,9 +61,9 @@ impl Round<'_> {
         command
     }
 
-    fn start(&self, who: &str, mut distlock: Command) -> Background {
-        let script = alone(who);
-        Background::start(distlock.arg("run").args(self.kind).arg(&self.name).args(sh(&script)))
+    fn start(&self, who: &str, options: &[&str], mut distlock: Command) -> Background {
+        let run = distlock.arg("run").args(options).args(self.kind).arg(&self.name);
+        Background::start(run.args(sh(&alone(who))))
     }
 
     fn end(&self, who: &str) {
@@ -82,11 +82,12 @@ impl Round<'_> {
 
     /// True if the other holder and the resumed waiter ran side by side.
     fn play(&self) -> bool {
-        let holder = self.start("first", self.distlock());
+        let holder = self.start("first", &[], self.distlock());
         self.place.wait_for_file("first-runs");
         let mut through = self.distlock();
         through.env("DISTLOCK_STORE", self.proxy.through(&self.site.url));
-        let waiter = self.start("waiter", through);
+        // Not for longer, since an attempt that is in flight now may be granted for as long as it asks.
+        let waiter = self.start("waiter", &["--expiry", "3s"], through);
         self.wait_until_queued(&waiter);
         waiter.send(Signal::SIGSTOP);
         wait_for("a stopped waiter", || (state(waiter.pid()) == Some('T')).then_some(()));
@@ -94,7 +95,7 @@ impl Round<'_> {
         self.end("first");
         assert_eq!(holder.finish().0, 0);
         std::thread::sleep(PAUSED);
-        let other = self.start("other", self.distlock());
+        let other = self.start("other", &[], self.distlock());
         self.place.wait_for_file("other-runs");
         waiter.send(Signal::SIGCONT);
         std::thread::sleep(LATE);
@@ -125,9 +126,10 @@ impl Round<'_> {
 
 fn a_resumed_waiter_never_runs_beside_the_next_holder(site: &Site) {
     let rounds = |at: usize, kind: &[&str]| {
+        let proxy = &Proxy::start(site.addr);
         let rounds = (0..ROUNDS).map(|round| {
             let name = format!("paused-{at}-{round}");
-            let round = Round { place: Place::new(), site, proxy: Proxy::start(site.addr), kind, name };
+            let round = Round { place: Place::new(), site, proxy, kind, name };
             round.play().then(|| format!("{kind:?}"))
         });
         rounds.flatten().collect::<Vec<String>>()
