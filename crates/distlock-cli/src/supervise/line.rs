@@ -59,6 +59,11 @@ impl Line {
         }
     }
 
+    /// The process id of the watchdog.
+    pub(super) fn watchdog(&self) -> i32 {
+        i32::try_from(self.watchdog.id()).unwrap_or(0)
+    }
+
     /// Ends a watchdog that does not answer. The command then dies with it, or becomes our child.
     pub(super) fn kill_watchdog(&mut self) {
         let _ = self.watchdog.kill();
