@@ -28,8 +28,10 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_sec
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// How long a command may take to stop when Ctrl-Z is passed on to it.
 const STOPPING: Duration = Duration::from_millis(500);
-/// How often to look whether everybody is gone who has to go, and how many times.
-const GONE: (Duration, u32) = (Duration::from_millis(10), 200);
+/// How often to look whether everybody is gone who has to go, and for how long.
+const GONE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
+/// How often after that.
+const SLOW_TICK: Duration = Duration::from_millis(250);
 
 /// Why we are to stop with the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +109,7 @@ impl<'a> Course<'a> {
             tokio::select! {
                 biased;
                 news = self.line.next() => match news {
-                    None => return Ok(self.without_watchdog().await),
+                    None => return Ok(self.without_watchdog(signals).await),
                     Some(News::Exited(code)) => return Ok(End::Exited(code)),
                     Some(News::Killed(number)) => return Ok(End::Killed(number)),
                     Some(News::Failed(why)) => return Err(io::Error::other(why)),
@@ -224,14 +226,16 @@ impl<'a> Course<'a> {
         (self.lost, self.gone) = (true, true);
     }
 
-    /// The watchdog was killed. The kernel killed the command with it; the rest of its group is left to us.
-    async fn without_watchdog(&mut self) -> End {
-        let (tick, times) = GONE;
+    /// The watchdog was killed. The kernel killed the command with it; the rest of its group is left to us. The lock is
+    /// kept for those who cannot be ended, until a signal ends the wait or the lock is lost.
+    async fn without_watchdog(&mut self, signals: &mut Signals) -> End {
+        let (tick, patience) = GONE;
+        let (since, mut said) = (BootClock.now(), false);
         let mut end = End::Killed(Signal::SIGKILL as i32);
         self.notes.say("the watchdog of the command was killed; ending the command");
         let Some(command) = self.command else { return end };
         let family = Family::of(command);
-        for _ in 0..times {
+        loop {
             family.signal_everybody(Signal::SIGKILL);
             // The watchdog's children became ours, the command among them unless it had ended.
             while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -242,10 +246,24 @@ impl<'a> Course<'a> {
             if family.alive() == 0 {
                 return end;
             }
-            tokio::time::sleep(tick).await;
+            let patient = BootClock.now().since(since) < patience;
+            if !patient && !said {
+                self.say_who_is_left(family.alive());
+                said = true;
+            }
+            self.lost |= self.guard.is_lost();
+            if !patient && self.lost {
+                return end;
+            }
+            tokio::select! {
+                signal = signals.next(), if !patient => {
+                    if !matches!(signal, Signal::SIGCONT | Signal::SIGWINCH | Signal::SIGTSTP) {
+                        return end;
+                    }
+                }
+                () = tokio::time::sleep(if patient { tick } else { SLOW_TICK }) => {}
+            }
         }
-        self.say_who_is_left(family.alive());
-        end
     }
 
     async fn pass_on(&mut self, signal: Signal, signals: &mut Signals) {
