@@ -18,7 +18,7 @@ use crate::store::LossReason;
 ///
 /// It is extended in the background for as long as it lives. If it cannot be extended in time, or the store says
 /// that it is not ours any more, it is *lost*: [`is_lost`](Guard::is_lost) says so from that moment on, before
-/// the store may give the lock to somebody else. It is lost at once, as [`LossReason::RuntimeGone`], if the runtime ends
+/// the store may grant the lock to another client. It is lost at once, as [`LossReason::RuntimeGone`], if the runtime ends
 /// that the [`Locks`](crate::Locks) were connected on: nothing renews or releases it then, and the store frees it at its
 /// expiry.
 #[must_use = "dropping a guard releases the lock"]
@@ -164,6 +164,15 @@ impl Guard {
             Moment::NEVER => None,
             deadline => Some(deadline.since(self.clock().now())),
         }
+    }
+
+    /// A copy of the open file that the lock lives with, on stores whose locks are the kernel's (files); `None` on others.
+    /// A process that has a copy keeps the lock held if this process dies, until it closes the copy: for a supervisor
+    /// that ends what was done under the lock. A release frees the lock whatever copies there are.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn descriptor(&self) -> Option<std::os::fd::OwnedFd> {
+        self.engine.shared.backend.store().descriptor(self.lock_id())
     }
 
     /// Does the work while the lock is held: if the lock is lost first, the work is cancelled by dropping it.

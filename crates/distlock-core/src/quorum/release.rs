@@ -7,7 +7,7 @@ use super::Inner;
 use super::error::Failures;
 use super::round::{Answer, Round};
 use super::ticket::{Ledger, Use};
-use super::withdraw::{Persist, release_on, withdraw};
+use super::withdraw::{FIRST_PAUSE, LAST_PAUSE, PATIENCE, Persist, release_on, withdraw};
 use crate::error::{Error, Result};
 use crate::store::{Batch, Lease, Released};
 
@@ -92,12 +92,27 @@ pub(super) async fn release(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Relea
 
 /// What is held or was asked last under a later generation of its lock id may still wait under the first one.
 fn stop_waiting<'a>(inner: &Arc<Inner>, released: impl Iterator<Item = (&'a Lease, &'a Use)>) {
-    let waiting: Vec<Lease> =
-        released.filter(|(_, ticket)| !ticket.is_first()).map(|(lease, _)| lease.clone()).collect();
-    if !waiting.is_empty() {
-        for node in 0..inner.nodes.len() {
-            tokio::spawn(release_on(Arc::clone(inner), node, waiting.clone(), inner.patience()));
+    let later: Vec<_> = released.filter(|(_, ticket)| !ticket.is_first()).collect();
+    let Some(lasts) = later.iter().map(|(_, ticket)| ticket.lasts).max() else { return };
+    let waiting: Vec<Lease> = later.into_iter().map(|(lease, _)| lease.clone()).collect();
+    for node in 0..inner.nodes.len() {
+        tokio::spawn(leave_queue(Arc::clone(inner), node, waiting.clone(), lasts));
+    }
+}
+
+/// Asks a node until it confirms: a queue entry that is left there keeps the next waiter from being woken.
+async fn leave_queue(inner: Arc<Inner>, node: usize, mut waiting: Vec<Lease>, lasts: Duration) {
+    let until = inner.options.clock.now().after(lasts.min(PATIENCE));
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let answers = release_on(Arc::clone(&inner), node, waiting.clone(), inner.patience()).await;
+        let mut answers = answers.into_iter();
+        waiting.retain(|_| answers.next().is_some_and(|answer| answer.is_err()));
+        if waiting.is_empty() || inner.options.clock.now().after(pause) >= until {
+            return;
         }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_PAUSE);
     }
 }
 

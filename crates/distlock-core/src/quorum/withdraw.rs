@@ -15,10 +15,10 @@ use crate::error::Result;
 use crate::resource::RecordKind;
 use crate::store::{Lease, Released};
 
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LAST_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// Nobody tries longer than this; what is left then goes at its expiry.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const PATIENCE: Duration = Duration::from_secs(300);
 /// What is taken back on a lock record may be the entry of a waiter, which lives for as long as this.
 const QUEUED: Duration = Duration::from_secs(63);
 

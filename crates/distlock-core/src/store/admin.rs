@@ -47,7 +47,8 @@ pub struct Capabilities {
     pub max_batch: usize,
     /// How many acquisitions, and how many releases, of a process may be under way at once. As soon as there are more
     /// tasks than that, what comes while a request is under way goes out together as the next one. One where a request
-    /// costs about as much as a whole batch; more where the way there and back is most of it.
+    /// costs about as much as a whole batch; more where the way there and back is most of it. A request that was not
+    /// answered within half of the request time-out does not count any more.
     pub max_under_way: usize,
     /// Why something above is missing, for the error: `("semaphores", "two majorities may …")`.
     pub reasons: &'static [(&'static str, &'static str)],
@@ -261,6 +262,15 @@ pub trait Store: Send + Sync + Debug + 'static {
     /// # Errors
     /// If the store cannot be reached at all.
     async fn doctor(&self) -> Result<Vec<Finding>>;
+
+    /// A copy of the open file that a held lock lives with, where locks are the kernel's: the lock stays held for as long
+    /// as any copy is open, also if this process dies, and a release frees it whatever copies there are. `None` for
+    /// locks that live elsewhere, and for a lock id that holds nothing.
+    #[cfg(unix)]
+    fn descriptor(&self, lock_id: &LockId) -> Option<std::os::fd::OwnedFd> {
+        let _ = lock_id;
+        None
+    }
 
     /// The driver alone, for benchmarks; `None` where there is no driver to compare with.
     ///

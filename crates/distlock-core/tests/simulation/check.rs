@@ -78,6 +78,8 @@ pub struct Hold {
     /// When the user began to give it back, or saw that it is lost.
     pub ended: Option<Duration>,
     pub exempt: bool,
+    /// When an operator took it away.
+    pub broken: Option<Duration>,
 }
 
 /// One request on its way.
@@ -291,7 +293,10 @@ impl Checker {
             };
             wrong.then(|| format!("token {} of {resource} is told after {}", told.token, other.token))
         });
-        earlier.push(told);
+        // What nodes forgot meanwhile binds them no longer.
+        if !(exempt && self.quorum) {
+            earlier.push(told);
+        }
         problem
     }
 

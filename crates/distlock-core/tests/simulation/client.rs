@@ -249,6 +249,7 @@ impl User {
                 told: self.world.time(),
                 ended: None,
                 exempt: op_now.exempt,
+                broken: None,
                 resource: resource.clone(),
             };
             self.world.note(|| {

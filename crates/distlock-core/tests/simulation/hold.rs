@@ -40,24 +40,26 @@ impl User {
             _ = select_all(signals.iter().map(|signal| Box::pin(signal.cancelled()))) => {}
             () = sleep(length) => {}
         }
+        let until = world.time();
         // A lost guard is kept for a while: nothing may depend on its user being quick.
         if self.rng.u32(0..4) == 0 && signals.iter().any(CancellationToken::is_cancelled) {
             sleep(Duration::from_millis(self.rng.u64(0..=500))).await;
         }
         for hold in holds {
-            self.look_for_loss(hold);
+            rules::broken(&self.world, hold);
+            self.look_for_loss(hold, until);
             self.give_back(hold).await;
         }
     }
 
-    fn look_for_loss(&self, number: usize) {
+    fn look_for_loss(&self, number: usize, held_until: Duration) {
         let hold = self.world.check().holds[number].clone();
         let loss = hold.guard.lock().unwrap().as_ref().and_then(Guard::loss);
         if let Some(reason) = loss {
             self.world.note(|| {
                 format!("{} sees that {} is lost: {reason}", self.process, crate::world::shown(&hold.lock_id))
             });
-            rules::lost(&self.world, number, &reason);
+            rules::lost(&self.world, number, &reason, held_until);
         }
     }
 
@@ -114,6 +116,7 @@ impl User {
         );
         let works = self.world.plan.nodes - troubled.len() >= self.world.majority();
         let excused = !works
+            || !rules::behind_stuck(&self.world, &checker, self.process.slot, Verb::Release, begun).is_zero()
             || !self.process.works()
             || self.process.shut_down.load(SeqCst)
             || checker.is_stalled_within(self.process.slot, begun, now);

@@ -18,26 +18,75 @@ mod stage;
 mod trace;
 mod world;
 
-use plan::Mode;
+use plan::{Mode, Theme};
 use planted::Defect;
 use run::run;
+
+/// How many seeds the shards run together: few without optimisation, so that an ordinary test run stays short.
+/// `scripts/test` runs thousands, optimised.
+const SEEDS: u64 = 320;
+const SHARDS: u64 = 8;
+/// How many seeds it may take to find a planted defect.
+const PLANTED: u64 = 150;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
+/// What a run is, from the environment: for replays, and for whoever works on the simulation.
 fn mode() -> Mode {
     let defect = std::env::var("DISTLOCK_DEFECT").ok();
     let defect = defect.map(|name| *Defect::ALL.iter().find(|defect| format!("{defect:?}") == name).unwrap());
-    Mode {
-        defect,
-        no_panics: std::env::var("DISTLOCK_NO_PANICS").is_ok(),
-        only: rules::named(std::env::var("DISTLOCK_RULE").ok()),
+    let only = rules::named(std::env::var("DISTLOCK_RULE").ok());
+    let theme = defect.map(Defect::theme).or(theme());
+    Mode { defect, theme, no_panics: std::env::var("DISTLOCK_NO_PANICS").is_ok(), only }
+}
+
+fn theme() -> Option<Theme> {
+    let name = std::env::var("DISTLOCK_THEME").ok()?;
+    let all = [Theme::Anything, Theme::Calm, Theme::LatePushes, Theme::Breaks];
+    all.into_iter().find(|theme| format!("{theme:?}") == name)
+}
+
+fn must_hold(seed: u64) {
+    let outcome = run(seed, Mode::default(), false);
+    if let Some(violation) = outcome.violation {
+        panic!(
+            "seed {seed}: {}: {}\nreplay it with\n    DISTLOCK_SEED={seed} cargo test --profile simulation \
+             -p distlock-core --test simulation replay -- --nocapture",
+            violation.rule, violation.text
+        );
     }
 }
 
-fn replay_command(seed: u64) -> String {
-    format!("DISTLOCK_SEED={seed} cargo test -p distlock-core --test simulation replay -- --nocapture")
+fn shard(number_of_shard: u64) {
+    let (count, first) = (number("DISTLOCK_SEEDS").unwrap_or(SEEDS), number("DISTLOCK_FIRST").unwrap_or(0));
+    let begun = std::time::Instant::now();
+    let seeds = (first..first + count).filter(|seed| seed % SHARDS == number_of_shard);
+    let run = seeds.map(must_hold).count();
+    println!("{run} seeds, {:.0} a minute", run as f64 * 60.0 / begun.elapsed().as_secs_f64());
+}
+
+macro_rules! shards {
+    ($($name:ident: $number:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                shard($number);
+            }
+        )*
+    };
+}
+
+shards! {
+    no_seed_breaks_a_rule_0: 0;
+    no_seed_breaks_a_rule_1: 1;
+    no_seed_breaks_a_rule_2: 2;
+    no_seed_breaks_a_rule_3: 3;
+    no_seed_breaks_a_rule_4: 4;
+    no_seed_breaks_a_rule_5: 5;
+    no_seed_breaks_a_rule_6: 6;
+    no_seed_breaks_a_rule_7: 7;
 }
 
 /// Runs one seed and shows everything that happened.
@@ -63,6 +112,25 @@ fn a_seed_gives_the_same_run_every_time() {
         }
         assert_eq!(one.trace.len(), two.trace.len(), "seed {seed}");
     }
+}
+
+/// A simulation that finds nothing proves nothing.
+#[test]
+fn every_planted_defect_is_found() {
+    let most = number("DISTLOCK_PLANTED").unwrap_or(PLANTED);
+    let mut missed = Vec::new();
+    for defect in Defect::ALL {
+        let mode = Mode { defect: Some(defect), theme: Some(defect.theme()), ..Mode::default() };
+        let found =
+            (0..most).find_map(|seed| run(seed, mode, false).violation.map(|violation| (seed, violation)));
+        match found {
+            Some((seed, violation)) => {
+                println!("{defect:?}: seed {seed}: {}: {}", violation.rule, violation.text)
+            }
+            None => missed.push(defect),
+        }
+    }
+    assert!(missed.is_empty(), "not found within {most} seeds: {missed:?}");
 }
 
 /// Many seeds, every failure counted by its rule: for whoever works on the simulation.

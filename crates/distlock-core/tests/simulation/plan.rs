@@ -14,10 +14,35 @@ pub const MS: Duration = Duration::from_millis(1);
 pub struct Mode {
     /// A defect put into the store on purpose.
     pub defect: Option<Defect>,
+    /// What the run is about; drawn from the seed if it is not given.
+    pub theme: Option<Theme>,
     /// Leaves driver panics out.
     pub no_panics: bool,
     /// Holds runs against this rule alone.
     pub only: Option<&'static str>,
+}
+
+/// What most of a run is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Theme {
+    Anything,
+    /// Nothing goes wrong, and everything must be prompt.
+    Calm,
+    /// Queues of waiters that hear of their grants late.
+    LatePushes,
+    /// An operator who takes locks away.
+    Breaks,
+}
+
+impl Theme {
+    fn draw(rng: &mut Rng) -> Theme {
+        match rng.u32(0..8) {
+            0 => Theme::Calm,
+            1 => Theme::LatePushes,
+            2 => Theme::Breaks,
+            _ => Theme::Anything,
+        }
+    }
 }
 
 /// How likely each fault of one request is, in thousandths.
@@ -117,13 +142,17 @@ impl Plan {
     pub fn draw(seed: u64, mode: Mode) -> Plan {
         let mut rng = Rng::with_seed(seed);
         let rng = &mut rng;
-        let quorum = mode.defect.is_none() && rng.u32(0..4) == 0;
+        let theme = Theme::draw(rng);
+        let theme = mode.theme.unwrap_or(theme);
+        let quorum = rng.u32(0..4) == 0 && mode.defect.is_none() && theme != Theme::LatePushes;
         let nodes = if !quorum { 1 } else { *rng.choice(&[3, 3, 5]).unwrap() };
-        let calm = rng.u32(0..8) == 0;
+        let calm = theme == Theme::Calm;
         let crowded = !quorum && rng.u32(0..4) == 0;
         let clients = if crowded { rng.usize(1..=2) } else { rng.usize(2..=if quorum { 3 } else { 5 }) };
         let tasks = if crowded { rng.usize(4..=9) } else { rng.usize(1..=if quorum { 2 } else { 3 }) };
-        let request_timeout = Duration::from_millis(*rng.choice(&[200, 500, 1000, 2000, 5000]).unwrap());
+        // A quorum waits up to a second for a node that it needs.
+        let timeouts: &[u64] = if quorum { &[2_000, 5_000] } else { &[200, 500, 1_000, 2_000, 5_000] };
+        let request_timeout = Duration::from_millis(*rng.choice(timeouts).unwrap());
         let choices = (0..rng.usize(1..=3)).map(|_| choice(rng, request_timeout)).collect();
         let kinds = if quorum {
             [3, 3, 0, 0, 1]
@@ -161,10 +190,40 @@ impl Plan {
             calm,
             guests: rng.u32(0..4) == 0,
         };
+        if theme == Theme::LatePushes {
+            plan.late_pushes(rng);
+        }
         if !calm {
             plan.happenings = happenings(rng, &plan);
         }
+        if theme == Theme::Breaks {
+            plan.breaks(rng);
+        }
         plan
+    }
+}
+
+impl Plan {
+    /// Queues of waiters that hear of their grants late, or are stalled when they should.
+    fn late_pushes(&mut self, rng: &mut Rng) {
+        self.kinds = [0, rng.u32(0..3), rng.u32(0..3), rng.u32(1..3), 0];
+        (self.push, self.names, self.private, self.guests) = (true, 1, 0, false);
+        (self.hold, self.pause, self.drops) = (rng.u64(100..1_500), 50, 0);
+        self.rates.wake_late = rng.u32(100..800);
+        self.rates.wake_lost = 0;
+        for choice in &mut self.choices {
+            choice.options = choice.options.clone().auto_extend(true);
+        }
+    }
+
+    /// Locks that are held for long, and an operator who takes them away.
+    fn breaks(&mut self, rng: &mut Rng) {
+        (self.hold, self.private) = (rng.u64(2_000..6_000), 0);
+        for _ in 0..rng.usize(2..6) {
+            let at = duration(rng, 50, self.length.as_millis() as u64);
+            self.happenings.push((at, Happening::Break { name: rng.usize(0..self.names) }));
+        }
+        self.happenings.sort_by_key(|(at, _)| *at);
     }
 }
 
@@ -234,7 +293,7 @@ fn happenings(rng: &mut Rng, plan: &Plan) -> Vec<(Duration, Happening)> {
     let sorts =
         |rng: &mut Rng, odds: u32, most: usize| if rng.u32(0..odds) == 0 { rng.usize(1..=most) } else { 0 };
     if !plan.guests {
-        for _ in 0..sorts(rng, 2, 6) {
+        for _ in 0..sorts(rng, 2, if plan.rates.wake_late >= 100 { 12 } else { 6 }) {
             let (at, client) = (whole(rng), rng.usize(0..plan.clients));
             let longest = *rng.choice(&[100, 1_000, 4_000, 20_000]).unwrap();
             let length = Duration::from_millis(scaled(rng, 5, longest));

@@ -15,6 +15,7 @@ use distlock_core::store::{
 use distlock_core::{Clock, FencingToken, Kind, LockId, Moment, Resource, Result};
 use futures_util::StreamExt;
 
+use crate::plan::Theme;
 use crate::world::SimClock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +70,18 @@ impl Defect {
         Defect::NeverEnds,
         Defect::RenewalRefused,
     ];
+}
+
+impl Defect {
+    /// What shows it soon.
+    pub fn theme(self) -> Theme {
+        match self {
+            Defect::PushedAttempt | Defect::PushedAfter => Theme::LatePushes,
+            Defect::RenewalTakes | Defect::RenewalUnchecked => Theme::Breaks,
+            Defect::NoWakes => Theme::Calm,
+            _ => Theme::Anything,
+        }
+    }
 }
 
 #[derive(Clone)]

@@ -12,8 +12,10 @@ use crate::world::{World, shown};
 
 /// How long an acquisition may take to answer where nothing is wrong with its own requests.
 const PROMPT: Duration = Duration::from_millis(1_500);
+/// For how long what was given up during an outage may be withdrawn after it.
+const BACKLOG: Duration = Duration::from_secs(10);
 /// A request without an answer for this long makes the store look down to others too.
-const SILENT: Duration = Duration::from_millis(400);
+const SILENT: Duration = Duration::from_millis(2_200);
 
 pub const EXCLUSION: &str = "exclusion";
 pub const TOKENS: &str = "tokens";
@@ -121,8 +123,10 @@ pub fn op_ended(world: &Arc<World>, number: usize, end: End) {
 type Problem = Option<(&'static str, String)>;
 
 fn works(world: &World, checker: &Checker, op: &Op, now: Duration) -> bool {
-    let verbs = [Verb::Acquire];
-    let troubled = checker.troubled_nodes(op.process.slot, &verbs, &op.resources, op.started, now);
+    // A quorum acquires in two steps: votes, and the token that all who voted must know.
+    let verbs: &[Verb] =
+        if world.plan.nodes > 1 { &[Verb::Acquire, Verb::Renew, Verb::Release] } else { &[Verb::Acquire] };
+    let troubled = checker.troubled_nodes(op.process.slot, verbs, &op.resources, op.started, now);
     world.plan.nodes - troubled.len() >= world.majority()
         && !checker.is_stalled_within(op.process.slot, op.started, now)
 }
@@ -173,7 +177,12 @@ fn failed(world: &World, checker: &Checker, op: &Op, error: &distlock_core::Erro
         }
         ErrorKind::Lost => None,
         ErrorKind::Unavailable | ErrorKind::Internal => {
-            let excused = !process.works() || !works(world, checker, op, now);
+            let stuck = behind_stuck(world, checker, process.slot, Verb::Acquire, op.started);
+            // One node that fails to learn the token fails the attempt of a quorum.
+            let renewed = [Verb::Renew];
+            let untold = world.plan.nodes > 1
+                && !checker.troubled_nodes(process.slot, &renewed, &op.resources, op.started, now).is_empty();
+            let excused = !process.works() || !works(world, checker, op, now) || !stuck.is_zero() || untold;
             (!excused).then(|| (FAILED, error.to_string()))
         }
         _ => Some((FAILED, error.to_string())),
@@ -190,8 +199,13 @@ fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
     let stalled = checker.stalled_for(op.process.slot, op.started, now);
     let took = (now - op.started).saturating_sub(stalled);
     let each = op.resources.len() as u32;
-    let most = if works(world, checker, op, now) && op.process.works() {
-        limit + (PROMPT + behind_stuck(world, checker, op, now)) * each
+    // A quorum may have to wait for one node that is slow to learn the token.
+    let troubled = world.plan.nodes > 1
+        && !checker
+            .troubled_nodes(op.process.slot, &[Verb::Acquire, Verb::Renew], &[], op.started, now)
+            .is_empty();
+    let most = if works(world, checker, op, now) && op.process.works() && !troubled {
+        limit + (PROMPT + behind_stuck(world, checker, op.process.slot, Verb::Acquire, op.started)) * each
     } else {
         limit + (3 * world.plan.request_timeout + Duration::from_secs(3)) * each
     };
@@ -199,28 +213,40 @@ fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
 }
 
 /// How long requests that are stuck may keep others waiting: not at all while there is a place for one more.
-fn behind_stuck(world: &World, checker: &Checker, op: &Op, now: Duration) -> Duration {
-    let (places, timeout) = (world.plan.max_in_flight, world.plan.request_timeout);
-    let from = op.started.saturating_sub(timeout);
+pub fn behind_stuck(
+    world: &World,
+    checker: &Checker,
+    slot: usize,
+    verb: Verb,
+    started: Duration,
+) -> Duration {
+    // A quorum has one request of a kind in flight.
+    let places = if world.plan.nodes > 1 { 1 } else { world.plan.max_in_flight };
+    let timeout = world.plan.request_timeout;
+    // What was given up during an outage is withdrawn one by one where requests carry little.
+    let backlog = verb == Verb::Release && world.plan.max_batch < 10;
+    if backlog && checker.outages_of(slot, started.saturating_sub(BACKLOG), world.time()).next().is_some() {
+        return timeout;
+    }
+    let from = started.saturating_sub(timeout);
     let stuck = checker.requests.iter().filter(|request| {
-        request.slot == op.process.slot
-            && request.verb == Verb::Acquire
-            && (from..=now).contains(&request.sent)
-            && request.answered.is_none_or(|at| at > request.sent + PROMPT / 2)
+        request.slot == slot
+            && request.verb == verb
+            && (from..=world.time()).contains(&request.sent)
+            && request.answered.is_none_or(|at| at > request.sent + timeout.min(PROMPT) / 4)
     });
     timeout * (stuck.count() / places) as u32
 }
 
-/// A guard turned lost.
-pub fn lost(world: &World, number: usize, reason: &LossReason) {
+/// A guard turned lost, around the moment until which it was held or later.
+pub fn lost(world: &World, number: usize, reason: &LossReason, held_until: Duration) {
     let checker = world.check();
     let now = world.time();
     let hold = &checker.holds[number];
     let op = &checker.ops[hold.op];
     let slot = hold.process.slot;
     let expiry = op.choice.options.get_expiry();
-    let from = now.saturating_sub(expiry + Duration::from_millis(200)).min(hold.told).max(hold.asked);
-    let window = now.saturating_sub(expiry + Duration::from_millis(200)).max(hold.asked);
+    let window = held_until.saturating_sub(expiry + Duration::from_millis(200)).max(hold.asked);
     let excused = hold.exempt
         || !hold.process.works()
         || hold.process.shut_down.load(SeqCst)
@@ -239,7 +265,7 @@ pub fn lost(world: &World, number: usize, reason: &LossReason) {
                             && (request.verb == Verb::Renew || request.sent >= hold.asked)
                     })
                     .count();
-                let out = checker.outages_of(slot, from, now).next().is_some();
+                let out = checker.outages_of(slot, window, now).next().is_some();
                 // Told with little left, there is no time for a second try.
                 plain || troubles > 1 || out || hold.left < expiry / 3
             }
@@ -249,6 +275,29 @@ pub fn lost(world: &World, number: usize, reason: &LossReason) {
     drop(checker);
     if !excused {
         world.violated(HEALTHY, text);
+    }
+}
+
+/// Whoever holds what an operator broke knows after the next renewal.
+pub fn broken(world: &World, number: usize) {
+    let checker = world.check();
+    let now = world.time();
+    let hold = &checker.holds[number];
+    let Some(broken) = hold.broken else { return };
+    let options = &checker.ops[hold.op].choice.options;
+    let due = broken + options.get_extension_cadence() + Duration::from_secs(1);
+    let slot = hold.process.slot;
+    let troubled =
+        checker.troubled_nodes(slot, &[Verb::Renew], &[], broken.saturating_sub(due - broken), now);
+    let excused = !options.extends()
+        || !hold.process.works()
+        || !troubled.is_empty()
+        || checker.is_stalled_within(slot, broken, now)
+        || hold.signal.is_cancelled();
+    let text = format!("{} was broken at {broken:?} and does not know", shown(&hold.lock_id));
+    drop(checker);
+    if now > due && !excused {
+        world.violated(NOT_TOLD, text);
     }
 }
 

@@ -402,7 +402,13 @@ impl Simulation {
             for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
                 let resource = Resource::new(kind, name.as_str()).unwrap();
                 let store: Arc<dyn LeaseStore> = server.store();
-                let _ = Store::break_lock(&*store, &resource).now_or_never();
+                let Some(Ok(broken)) = Store::break_lock(&*store, &resource).now_or_never() else { continue };
+                let mut checker = world.check();
+                for hold in
+                    checker.holds.iter_mut().filter(|hold| broken.iter().any(|b| b.lock_id == hold.lock_id))
+                {
+                    hold.broken = Some(world.time());
+                }
             }
         }
         world.main_work.store(true, SeqCst);
