@@ -61,13 +61,16 @@ pub(super) async fn withdraw(inner: Arc<Inner>, node: usize, what: Vec<Use>, per
     }
     let now = inner.options.clock.now();
     for what in failed {
-        let expiry = what.lease.expiry;
-        let lasts = match what.lease.resource.kind().record() {
-            RecordKind::Lock => expiry.max(QUEUED),
-            RecordKind::Pool => expiry,
-        };
-        let until = now.after(lasts.min(PATIENCE));
+        let until = now.after(lasts(&what.lease).min(PATIENCE));
         leave(&inner, node, Leftover { what, until });
+    }
+}
+
+/// How long a node keeps what this lease may have left there.
+pub(super) fn lasts(lease: &Lease) -> Duration {
+    match lease.resource.kind().record() {
+        RecordKind::Lock => lease.expiry.max(QUEUED),
+        RecordKind::Pool => lease.expiry,
     }
 }
 
