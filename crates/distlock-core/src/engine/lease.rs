@@ -345,10 +345,8 @@ impl<'a> Acquisition<'a> {
         if plain || deadline.since(now) < grant.window / 2 {
             return Ok(None);
         }
-        match self.accept(grant.token, deadline)? {
-            Step::Got(held) => Ok(Some(held)),
-            _ => Ok(None),
-        }
+        let Step::Got(held) = self.accept(grant.token, deadline)? else { return Ok(None) };
+        Ok(Some(held))
     }
 
     fn accept(&mut self, token: FencingToken, deadline: Moment) -> Result<Step> {
