@@ -12,6 +12,7 @@ use distlock_core::store::{
 };
 use distlock_core::{FencingToken, Kind, LockId, Resource};
 use distlock_postgres::{LEASE_DRIVER, LeaseTable};
+use distlock_testkit::actors::Terms;
 use distlock_testkit::conformance::{Fixture, Stage, run};
 use distlock_testkit::history::Want;
 use futures_util::StreamExt;
@@ -133,7 +134,9 @@ fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_n
         let (holder, next) = (stage.locks().await, stage.locks().await);
         for round in 0..4 {
             let held = want.acquire(&holder).await.unwrap();
-            let mut waiter = stage.actor("stopped", stage.lasting());
+            // If it is stopped while an attempt is in flight, that attempt is granted, and lasts for the expiry.
+            let terms = Terms { expiry: Duration::from_secs(5), ..stage.lasting() };
+            let mut waiter = stage.actor("stopped", terms);
             let waiting = tokio::spawn(waiter.take(1, &want));
             stage.until_waiting(&holder, &want, 1).await;
             waiter.pause().await;
