@@ -10,6 +10,7 @@ mod lease;
 mod lines;
 mod lone;
 mod neighbours;
+mod pending;
 mod release;
 mod renewal;
 mod schedule;
