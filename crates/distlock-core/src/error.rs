@@ -59,6 +59,7 @@ struct Inner {
     advice: Option<Cow<'static, str>>,
     outcome_unknown: bool,
     still_under_way: bool,
+    panicked: bool,
     retry: Option<bool>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
@@ -76,6 +77,7 @@ impl Error {
             advice: None,
             outcome_unknown: false,
             still_under_way: false,
+            panicked: false,
             retry: None,
             source: None,
         }))
@@ -133,6 +135,16 @@ impl Error {
 
     pub(crate) fn is_request_under_way(&self) -> bool {
         self.0.still_under_way
+    }
+
+    /// Says that the store's code panicked.
+    #[must_use]
+    pub(crate) fn with_panic(self) -> Self {
+        self.change(|inner| inner.panicked = true)
+    }
+
+    pub(crate) fn is_panic(&self) -> bool {
+        self.0.panicked
     }
 
     /// Says whether trying again can help, where the kind alone says it wrongly.

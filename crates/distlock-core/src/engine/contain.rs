@@ -1,17 +1,13 @@
-//! Panics in a store's code: each is an error of the one call that panicked, and in a batch of the one item.
+//! Panics in a store's code: each is an error of the one call that panicked.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use futures_core::future::BoxFuture;
 use futures_util::FutureExt;
 
 use super::verbs::too_few;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::{Batch, LeaseStore, Store};
-
-/// A verb of a lease store.
-type Call<I, T> = for<'a> fn(&'a dyn LeaseStore, &'a [I]) -> BoxFuture<'a, Batch<T>>;
+use crate::store::{Batch, Lease, LeaseStore, Renewal, Store};
 
 /// A call of a store. If it panics, that is an error of this call: the engine's task, and every guard that depends on
 /// it, goes on. `call` must be an async block around the store's method: the method itself may panic before it has made
@@ -25,36 +21,25 @@ pub(crate) async fn contained<T>(
     AssertUnwindSafe(call).catch_unwind().await.unwrap_or_else(|_| Err(panicked(store, doing)))
 }
 
-/// A call of a verb that may be repeated. If it panics, it is repeated with the first and the second half of its items,
-/// and so on: the items that are in one batch by chance do not fail with the one that the driver cannot stand.
-pub(super) async fn contained_batch<I, T>(
-    store: &dyn LeaseStore,
-    doing: &'static str,
-    items: &[I],
-    call: Call<I, T>,
-) -> Batch<T> {
-    let caught = |part| AssertUnwindSafe(async move { call(store, part).await }).catch_unwind();
-    match caught(items).await {
-        Ok(answers) => return answers,
-        Err(_) if items.len() <= 1 => return Err(panicked(store, doing)),
-        Err(_) => {}
-    }
-    let (first, second) = items.split_at(items.len() / 2);
-    let mut parts = vec![second, first];
-    let mut answers = Vec::with_capacity(items.len());
+/// Renews leases. If that panics, it is repeated with the first and the second half of them, and so on: leases that are in
+/// one batch by chance are not lost with the one that the driver cannot stand. A renewal may be repeated: it never takes
+/// what is not held.
+pub(super) async fn contained_renewal(store: &dyn LeaseStore, leases: &[Lease]) -> Batch<Renewal> {
+    let mut parts = vec![leases];
+    let mut answers = Vec::new();
     while let Some(part) = parts.pop() {
         let end = answers.len() + part.len();
-        match caught(part).await {
-            Ok(Ok(answered)) => {
-                answers.extend(answered.into_iter().take(part.len()));
-                answers.resize_with(end, || Err(too_few()));
-            }
-            Ok(Err(error)) => answers.resize_with(end, || Err(error.clone())),
-            Err(_) if part.len() > 1 => {
+        match contained(store, "extend", async { store.renew(part).await }).await {
+            Err(error) if error.is_panic() && part.len() > 1 => {
                 let (first, second) = part.split_at(part.len() / 2);
                 parts.extend([second, first]);
             }
-            Err(_) => answers.push(Err(panicked(store, doing))),
+            answered if part.len() == leases.len() => return answered,
+            Ok(answered) => {
+                answers.extend(answered.into_iter().take(part.len()));
+                answers.resize_with(end, || Err(too_few()));
+            }
+            Err(error) => answers.resize_with(end, || Err(error.clone())),
         }
     }
     Ok(answers)
@@ -65,6 +50,7 @@ fn panicked(store: &dyn Store, doing: &'static str) -> Error {
     let error = Error::new(ErrorKind::Internal, "the driver of the store panicked")
         .doing(doing)
         .with_unknown_outcome()
+        .with_panic()
         .advise("report it with the message of the panic: this is a defect");
     match catch_unwind(AssertUnwindSafe(|| store.describe())) {
         Ok(name) => error.on(name),

@@ -6,7 +6,6 @@
 //! drives it to its end and undoes what no caller awaits any more. A request that is not answered stops no batch that
 //! has another place, and frees its own in time for those behind it to be served before they time out.
 
-use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,18 +17,16 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::desk::{Desk, Mail};
 use super::lone::{Lone, Submission, drive};
+use super::pending::{Pending, Reply};
 use super::verbs::spread;
 pub(crate) use super::verbs::{AcquireVerb, ReleaseVerb, Verb, silent};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::{Batch, Capabilities, LeaseStore};
 
 /// After this share of the request time-out a request counts as stalled: a crowd does not wait for it any longer.
 const STALLED_AFTER: u32 = 20;
 /// After this share of the request time-out a request frees its place.
 const FREES_AFTER: u32 = 2;
-
-type Reply<V> = oneshot::Sender<Result<<V as Verb>::Answer>>;
-type Queued<V> = (<V as Verb>::Item, Reply<V>);
 
 pub(crate) struct Lane<V: Verb> {
     pub(super) store: Arc<dyn LeaseStore>,
@@ -47,7 +44,7 @@ struct State<V: Verb> {
     /// gathers large batches, which cost the store less than many small requests do.
     crowded: bool,
     /// What waits for a place. Not empty only while a request is in flight, and the engine drives all that are.
-    pending: VecDeque<Queued<V>>,
+    pending: Pending<V>,
     /// The number of the request that was sent last.
     sent: u64,
     /// No request up to this number holds up a crowd: it was answered, stalled, or overtaken by one that was sent later.
@@ -127,7 +124,7 @@ impl<V: Verb> Lane<V> {
         patience: Duration,
     ) -> Arc<Self> {
         let places = (0..capabilities.max_under_way.max(1)).map(|_| Place::Free).collect();
-        let state = State { places, crowded: false, pending: VecDeque::new(), sent: 0, passed: 0 };
+        let state = State { places, crowded: false, pending: Pending::default(), sent: 0, passed: 0 };
         let max_batch = capabilities.max_batch.max(1);
         Arc::new(Lane { store, desk, max_batch, patience, state: Mutex::new(state) })
     }
@@ -166,7 +163,7 @@ impl<V: Verb> Lane<V> {
         if self.desk.is_dead() {
             return answer;
         }
-        state.pending.push_back((item, reply));
+        state.pending.push(item, reply);
         let gathering = free.map(|place| {
             let number = state.next_number();
             // Its items are counted where they wait.
@@ -227,28 +224,24 @@ impl<V: Verb> Lane<V> {
             return;
         }
         let Some(place) = free else { return };
-        let batch = self.take_batch(&mut state);
-        if batch.is_empty() {
+        let (items, replies) = state.pending.take_batch(self.max_batch, &self.desk);
+        if items.is_empty() {
             return;
         }
         let number = state.next_number();
-        state.places[place] = Place::Driven { number, items: batch.len() };
+        state.places[place] = Place::Driven { number, items: items.len() };
         drop(state);
-        self.desk.post(Mail::Work(Box::pin(run_batch(self.turn(place, number), batch))));
+        self.desk.post(Mail::Work(Box::pin(run_batch(self.turn(place, number), items, replies))));
     }
 
-    /// What goes out together now. An item whose caller is gone was never sent, and is dropped: the caller posted its
-    /// lock id to be forgotten, which undoes what an earlier attempt may have left.
-    fn take_batch(&self, state: &mut State<V>) -> Vec<Queued<V>> {
-        let mut batch = Vec::with_capacity(state.pending.len().min(self.max_batch));
-        while batch.len() < self.max_batch
-            && let Some((item, reply)) = state.pending.pop_front()
-        {
-            if !reply.is_closed() {
-                batch.push((item, reply));
-            }
-        }
-        batch
+    /// Queues the halves of a batch that panicked, each to go out by itself: items that are in one batch by chance do not
+    /// fail with the one that the driver cannot stand.
+    fn divide(self: &Arc<Self>, items: Vec<V::Item>, replies: Vec<Reply<V>>, error: &Error) {
+        let mut state = self.lock();
+        let numbers = [state.next_number(), state.next_number()];
+        state.pending.push_halves(numbers, items, replies, error);
+        let free = state.free_place();
+        self.send(state, free);
     }
 }
 
@@ -296,24 +289,30 @@ pub(super) async fn answer_in_time<V: Verb, T>(
 /// Sends what has come as soon as every task that is ready has had its turn.
 async fn gather<V: Verb>(turn: Turn<V>) {
     tokio::task::yield_now().await;
-    let batch = {
+    let (items, replies) = {
         let mut state = turn.lane.lock();
-        let batch = turn.lane.take_batch(&mut state);
+        let batch = state.pending.take_batch(turn.lane.max_batch, &turn.lane.desk);
         let Seat { place, number } = turn.seat;
-        state.places[place] = Place::Driven { number, items: batch.len() };
+        state.places[place] = Place::Driven { number, items: batch.0.len() };
         batch
     };
-    if !batch.is_empty() {
-        run_batch(turn, batch).await;
+    if !items.is_empty() {
+        run_batch(turn, items, replies).await;
     }
 }
 
-async fn run_batch<V: Verb>(turn: Turn<V>, batch: Vec<Queued<V>>) {
+async fn run_batch<V: Verb>(turn: Turn<V>, items: Vec<V::Item>, replies: Vec<Reply<V>>) {
     let lane = Arc::clone(&turn.lane);
-    let (items, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
     let sent = Instant::now();
     let mut call = V::call(Arc::clone(&lane.store), items.clone());
     let answers = answer_in_time(&lane, turn.seat, sent, &mut call).await;
+    if V::REPEATABLE
+        && items.len() > 1
+        && let Some(Err(error)) = &answers
+        && error.is_panic()
+    {
+        return lane.divide(items, replies, error);
+    }
     // The next batch goes out now, also when this one is stuck; its answers are worked on meanwhile.
     drop(turn);
     match answers {

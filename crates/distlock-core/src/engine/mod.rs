@@ -11,6 +11,7 @@ mod lines;
 mod local_queue;
 mod lone;
 mod neighbours;
+mod pending;
 mod release;
 mod renewal;
 mod schedule;

@@ -7,7 +7,7 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument;
 
-use super::contain::contained_batch;
+use super::contain::contained_renewal;
 use super::held::Held;
 use super::schedule::{OffSchedule, renewal_due};
 use super::{LeaseSide, Shared, release, telemetry};
@@ -74,9 +74,7 @@ fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch
             held.lease.clone()
         })
         .collect();
-    Box::pin(
-        async move { contained_batch(&*store, "extend", &leases, |store, leases| store.renew(leases)).await },
-    )
+    Box::pin(async move { contained_renewal(&*store, &leases).await })
 }
 
 /// How soon a failed renewal is tried again: often enough for several tries before the deadline.

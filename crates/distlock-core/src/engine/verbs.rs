@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 
-use super::contain::{contained, contained_batch};
+use super::contain::contained;
 use super::desk::{Desk, Mail};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Attempt, Batch, Claim, Lease, LeaseStore, Released};
@@ -15,6 +15,8 @@ pub(crate) trait Verb: Sized + Send + Sync + 'static {
     type Item: Clone + Send + Sync + 'static;
     type Answer: Send + 'static;
     const DOING: &'static str;
+    /// Whether an item may be sent once more after a call that may have been applied.
+    const REPEATABLE: bool;
 
     /// Calls the store. A panic in the store's code is an error of this call.
     fn call(store: Arc<dyn LeaseStore>, items: Vec<Self::Item>) -> BoxFuture<'static, Batch<Self::Answer>>;
@@ -36,12 +38,13 @@ impl Verb for AcquireVerb {
     type Item = Claim;
     type Answer = Attempt;
     const DOING: &'static str = "acquire";
+    /// The store recognises a claim by its lock id.
+    const REPEATABLE: bool = true;
 
     fn call(store: Arc<dyn LeaseStore>, items: Vec<Claim>) -> BoxFuture<'static, Batch<Attempt>> {
-        // A claim is recognised by its lock id, so it may be sent again.
-        Box::pin(async move {
-            contained_batch(&*store, Self::DOING, &items, |store, claims| store.try_acquire(claims)).await
-        })
+        Box::pin(
+            async move { contained(&*store, Self::DOING, async { store.try_acquire(&items).await }).await },
+        )
     }
 
     fn call_one(store: Arc<dyn LeaseStore>, item: Claim) -> BoxFuture<'static, Batch<Attempt>> {
@@ -74,10 +77,10 @@ impl Verb for ReleaseVerb {
     type Item = Lease;
     type Answer = Released;
     const DOING: &'static str = "release";
+    /// A lease that was released by the first call would be told as lost.
+    const REPEATABLE: bool = false;
 
     fn call(store: Arc<dyn LeaseStore>, items: Vec<Lease>) -> BoxFuture<'static, Batch<Released>> {
-        // Not sent again: a lease that the call released before it panicked would be told as lost. Each is released once
-        // more in the background.
         Box::pin(async move { contained(&*store, Self::DOING, async { store.release(&items).await }).await })
     }
 

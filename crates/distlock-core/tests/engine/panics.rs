@@ -55,6 +55,29 @@ async fn a_batch_that_panics_in_the_engines_task_is_sent_again_in_parts() {
     }
 }
 
+/// The callers left, and their lock ids were forgotten, before the store applied the batch that then panicked.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_panics_after_its_callers_left_is_undone() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    let held = locks.mutex("held").acquire().await.unwrap();
+    faults.next(Verb::Acquire, 1, Fault::none().delay_before(MS));
+    faults.next(Verb::Acquire, 1, Fault::panic_after().delay_before(20 * MS));
+    let asked: Vec<_> =
+        (0..5).map(|n| tokio::spawn(locks.mutex(format!("{n}")).acquire().into_future())).collect();
+    tokio::time::sleep(10 * MS).await;
+    asked.iter().for_each(tokio::task::JoinHandle::abort);
+    drop(asked);
+    until(|| async { world.store.stats().acquire.items == 6 }).await;
+    let begun = tokio::time::Instant::now();
+    for n in 0..5 {
+        world.until_clean(&format!("{n}")).await;
+    }
+    assert!(begun.elapsed() < SECOND, "not before its expiry: {:?}", begun.elapsed());
+    assert_eq!(world.store.stats().acquire.items, 6, "claims that no caller awaits are not sent again");
+    goes_on(&locks, &held).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lone_request_that_panics_while_the_engine_drives_it_fails_alone() {
     let world = World::new();
