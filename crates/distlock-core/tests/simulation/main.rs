@@ -44,7 +44,7 @@ fn mode() -> Mode {
 
 fn theme() -> Option<Theme> {
     let name = std::env::var("DISTLOCK_THEME").ok()?;
-    let all = [Theme::Anything, Theme::Calm, Theme::LatePushes, Theme::Breaks];
+    let all = [Theme::Anything, Theme::Calm, Theme::LatePushes, Theme::Breaks, Theme::Silence, Theme::Visits];
     all.into_iter().find(|theme| format!("{theme:?}") == name)
 }
 
