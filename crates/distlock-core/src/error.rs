@@ -33,7 +33,7 @@ pub enum ErrorKind {
     Lost,
     /// `shutdown` was called, or the runtime that the engine lived on is gone.
     ShutDown,
-    /// The store broke a rule of ours: a defect worth reporting.
+    /// The store broke a rule of ours or its driver panicked: a defect worth reporting.
     Internal,
 }
 

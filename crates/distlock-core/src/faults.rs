@@ -117,7 +117,7 @@ impl Fault {
         Fault { panics_there: true, ..Fault::default() }
     }
 
-    /// The call is carried out, and the driver panics instead of answering.
+    /// The store applies the call, and the driver panics instead of answering.
     #[must_use]
     pub fn panic_after() -> Self {
         Fault { panics_back: true, ..Fault::default() }

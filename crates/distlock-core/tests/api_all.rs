@@ -151,7 +151,7 @@ async fn bad_input_is_found_before_anything_is_sent() {
 async fn what_the_store_cannot_do_is_found_before_anything_is_sent() {
     let (server, clock) = (Server::default(), VirtualClock::new());
     let (ours, theirs) = (server.locks(&clock), server.locks(&clock));
-    // Whoever asked the store for this one would wait.
+    // An attempt to acquire this one would wait.
     let _held = theirs.mutex("a").acquire().await.unwrap();
     for bad in
         [Request::fair_mutex("z"), Request::read("z"), Request::write("z"), Request::permits("z", 2, 1)]

@@ -3,42 +3,17 @@
 
 mod common;
 
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
+use std::future::IntoFuture;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 
+use common::panics::{assert_told, goes_on};
 use common::sessions::{Call, Server, When};
-use common::{MS, SECOND, World, options, until};
+use common::{MS, SECOND, World, begin, options, until};
 use distlock_core::faults::{Fault, FaultyStore, Verb};
 use distlock_core::memory::MemoryStore;
 use distlock_core::quorum::{Quorum, QuorumOptions};
-use distlock_core::store::{
-    Attempt, Backend, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
-    Released, Renewal, Store, WakeStream,
-};
-use distlock_core::{Error, ErrorKind, Guard, Kind, Locks, LossReason, ReleaseError, Resource, VirtualClock};
-use futures_util::future::BoxFuture;
-
-/// Polls once, and leaves it at that.
-async fn begin<F: Future + Unpin>(future: &mut F) -> bool {
-    std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_ready())).await
-}
-
-/// The lock that was held all along is renewed on, and the engine takes and releases others.
-async fn goes_on(locks: &Locks, held: &Guard) {
-    tokio::time::sleep(10 * SECOND).await;
-    assert!(!held.is_lost(), "{:?}", held.loss());
-    let other = locks.mutex("other").acquire().await.unwrap();
-    other.release().await.unwrap();
-}
-
-fn assert_told(error: &Error) {
-    assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
-    assert!(error.is_outcome_unknown() && error.store().is_some(), "{error}");
-    assert!(error.to_string().contains("panicked"), "{error}");
-}
+use distlock_core::store::{Backend, LeaseStore, Query};
+use distlock_core::{Kind, Locks, LossReason, ReleaseError, VirtualClock};
 
 const PANICS: [fn() -> Fault; 2] = [Fault::panic_before, Fault::panic_after];
 
@@ -57,14 +32,15 @@ async fn an_acquire_that_panics_fails_alone_and_leaves_nothing_held() {
     }
 }
 
+/// The batch of nine panics, and one of its halves; or each of the parts into which it is divided.
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_panics_in_the_engines_task_fails_alone() {
-    for panics in PANICS {
+async fn a_batch_that_panics_in_the_engines_task_is_sent_again_in_parts() {
+    for (calls, panics) in [2, 17].into_iter().flat_map(|calls| PANICS.map(|panics| (calls, panics))) {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
         let held = locks.mutex("held").acquire().await.unwrap();
         faults.next(Verb::Acquire, 1, Fault::none().delay_before(MS));
-        faults.next(Verb::Acquire, 1, panics());
+        faults.next(Verb::Acquire, calls, panics());
         let asked: Vec<_> =
             (0..10).map(|n| tokio::spawn(locks.mutex(format!("{n}")).acquire().into_future())).collect();
         let mut granted = 0;
@@ -74,7 +50,7 @@ async fn a_batch_that_panics_in_the_engines_task_fails_alone() {
                 Err(error) => assert_told(&error),
             }
         }
-        assert_eq!(granted, 1, "one went out before, the others together");
+        assert_eq!(granted, if calls == 2 { 10 } else { 1 });
         for n in 0..10 {
             world.until_clean(&format!("{n}")).await;
         }
@@ -125,7 +101,7 @@ async fn a_renewal_that_panics_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_panics_long_after_it_was_given_up_harms_nobody() {
+async fn a_renewal_that_panics_long_after_it_was_given_up_loses_no_lock() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let held = locks.mutex("held").acquire().await.unwrap();
@@ -208,113 +184,6 @@ async fn an_operators_request_that_panics_is_an_error() {
     assert_told(&locks.inspect(&Query::default()).await.unwrap_err());
     assert_told(&locks.break_lock(Kind::Mutex, "a").await.unwrap_err());
     assert_told(&locks.doctor().await.unwrap_err());
-    goes_on(&locks, &held).await;
-}
-
-/// A store whose methods panic before they have made their futures.
-#[derive(Debug, Default)]
-struct Rude {
-    inner: MemoryStore,
-    panics: Arc<AtomicBool>,
-}
-
-impl Rude {
-    fn maybe_panic(&self) {
-        if self.panics.swap(false, Ordering::SeqCst) {
-            std::panic::resume_unwind(Box::new("a planned panic"));
-        }
-    }
-}
-
-// What `async_trait` makes of a trait's methods, without its futures.
-impl Store for Rude {
-    fn describe(&self) -> String {
-        "rude".into()
-    }
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-    fn inspect<'a, 'b, 'f>(&'a self, query: &'b Query) -> BoxFuture<'f, distlock_core::Result<Vec<Record>>>
-    where
-        'a: 'f,
-        'b: 'f,
-    {
-        self.maybe_panic();
-        self.inner.inspect(query)
-    }
-    fn break_lock<'a, 'b, 'f>(&'a self, of: &'b Resource) -> BoxFuture<'f, distlock_core::Result<Vec<Holder>>>
-    where
-        'a: 'f,
-        'b: 'f,
-    {
-        self.maybe_panic();
-        self.inner.break_lock(of)
-    }
-    fn doctor<'a, 'f>(&'a self) -> BoxFuture<'f, distlock_core::Result<Vec<Finding>>>
-    where
-        'a: 'f,
-    {
-        self.maybe_panic();
-        self.inner.doctor()
-    }
-}
-
-impl LeaseStore for Rude {
-    fn try_acquire<'a, 'b, 'f>(&'a self, claims: &'b [Claim]) -> BoxFuture<'f, Batch<Attempt>>
-    where
-        'a: 'f,
-        'b: 'f,
-    {
-        self.maybe_panic();
-        self.inner.try_acquire(claims)
-    }
-    fn renew<'a, 'b, 'f>(&'a self, leases: &'b [Lease]) -> BoxFuture<'f, Batch<Renewal>>
-    where
-        'a: 'f,
-        'b: 'f,
-    {
-        self.maybe_panic();
-        self.inner.renew(leases)
-    }
-    fn release<'a, 'b, 'f>(&'a self, leases: &'b [Lease]) -> BoxFuture<'f, Batch<Released>>
-    where
-        'a: 'f,
-        'b: 'f,
-    {
-        self.maybe_panic();
-        self.inner.release(leases)
-    }
-    fn subscribe<'a, 'b, 'f>(&'a self, inbox: &'b Inbox) -> BoxFuture<'f, distlock_core::Result<WakeStream>>
-    where
-        'a: 'f,
-        'b: 'f,
-    {
-        self.maybe_panic();
-        self.inner.subscribe(inbox)
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_method_that_panics_before_it_made_its_future_fails_alone() {
-    let store = Rude::default();
-    let panics = Arc::clone(&store.panics);
-    let locks = Locks::builder(Backend::lease(store))
-        .clock(Arc::new(VirtualClock::new()))
-        .options(options())
-        .build()
-        .unwrap();
-    let held = locks.mutex("held").acquire().await.unwrap();
-    let plan = || panics.store(true, Ordering::SeqCst);
-    plan();
-    assert_told(&locks.mutex("a").acquire().await.unwrap_err());
-    let guard = locks.mutex("a").acquire().await.unwrap();
-    plan();
-    assert!(matches!(guard.release().await, Err(ReleaseError::Unknown { .. })));
-    plan();
-    assert_told(&locks.doctor().await.unwrap_err());
-    plan();
-    // The next call is a renewal.
-    until(|| async { !panics.load(Ordering::SeqCst) }).await;
     goes_on(&locks, &held).await;
 }
 

@@ -4,14 +4,12 @@
 
 mod common;
 
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
+use std::future::IntoFuture;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use common::sessions::Server;
-use common::{MS, SECOND};
+use common::{MS, SECOND, begin};
 use distlock_core::faults::{Fault, Faults, FaultyStore, Verb};
 use distlock_core::memory::MemoryStore;
 use distlock_core::store::{Backend, Query, Store};
@@ -50,11 +48,6 @@ fn engine_on(runtime: &Runtime, store: &MemoryStore) -> (Locks, Faults) {
 fn session_engine_on(runtime: &Runtime, server: &Server) -> Locks {
     let backend = Backend::session(server.clone());
     runtime.block_on(async { Locks::builder(backend).options(options()).build().unwrap() })
-}
-
-/// Polls once, and leaves it at that.
-async fn begin<F: Future + Unpin>(future: &mut F) -> bool {
-    std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_ready())).await
 }
 
 /// A task on a runtime that has begun to wait.
@@ -176,6 +169,22 @@ fn waiters_on_another_runtime_get_an_error_when_the_runtime_of_the_engine_ends()
         drop(engines);
         assert_all_gone(&ours, waiters);
         assert_lost(&ours, case, own);
+    }
+}
+
+/// The lost guard lets the next one of this process in: it must not ask the store for what nothing would release.
+#[test]
+fn no_claim_is_sent_after_the_runtime_ended() {
+    let ours = ours();
+    for (_, engines) in runtimes() {
+        let store = MemoryStore::new();
+        let (locks, _faults) = engine_on(&engines, &store);
+        let own = ours.block_on(locks.mutex("a").acquire().into_future()).unwrap();
+        let waiters = [(); 3].map(|()| spawn_waiting(&ours, locks.mutex("a").acquire()));
+        drop(engines);
+        assert_all_gone(&ours, waiters.into());
+        assert_eq!(store.stats().acquire.requests, 1);
+        drop(own);
     }
 }
 

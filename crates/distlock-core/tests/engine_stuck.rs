@@ -3,22 +3,15 @@
 
 mod common;
 
-use std::future::{Future, IntoFuture};
-use std::pin::Pin;
+use std::future::IntoFuture;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use common::{MS, SECOND, World, options, until};
+use common::{MS, SECOND, World, begin, options, until};
 use distlock_core::faults::{Fault, Faults, FaultyStore, Verb};
 use distlock_core::store::Backend;
 use distlock_core::{ErrorKind, Locks, ReleaseError, VirtualClock};
 use tokio::time::Instant;
-
-/// Polls once, and leaves it at that.
-async fn begin<F: Future + Unpin>(future: &mut F) -> bool {
-    std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_ready())).await
-}
 
 /// An engine on the world's store, whose requests take a millisecond and time out after five seconds.
 fn engine(world: &World, max_in_flight: usize, max_batch: usize) -> (Locks, Faults) {
@@ -95,9 +88,10 @@ async fn a_lone_request_with_a_long_timeout_of_its_own_blocks_others_no_longer_t
     assert!(failed <= 5, "{failed} of 600 failed in {:?}", begun.elapsed());
     // The engine gave that request up, and its acquisition went on under a fresh lock id.
     assert!(!stuck.await.unwrap().unwrap().is_lost());
+    assert!(begun.elapsed() < 20 * SECOND, "it waited for its own time-out: {:?}", begun.elapsed());
 }
 
-/// The place is free in time for those who were behind the stuck request: their first attempt succeeds.
+/// The place is free in time for the requests behind the stuck one: their first attempt succeeds.
 #[tokio::test(start_paused = true)]
 async fn who_waits_behind_a_stuck_request_is_served_before_its_own_request_times_out() {
     let world = World::new();
@@ -138,6 +132,61 @@ async fn the_late_answer_of_a_request_that_was_given_up_is_undone() {
         world.until_clean("stuck").await;
         locks.shutdown().await.unwrap();
     }
+}
+
+/// Not every driver bears that a call is dropped half-way: a request that was given up still reaches the store.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_given_up_is_driven_to_its_end() {
+    let world = World::new();
+    let (locks, faults) = engine(&world, 1, 100);
+    faults.next(Verb::Acquire, 1, Fault::none().delay_before(6 * SECOND));
+    // Its caller would wait longer, so that it is the engine that gives it up.
+    let long = options().request_timeout(600 * SECOND).unwrap();
+    let mut stuck = locks.mutex("stuck").options(long).acquire().into_future();
+    assert!(!begin(&mut stuck).await);
+    drop(locks.mutex("next").acquire().await.unwrap());
+    let guard = stuck.await.unwrap();
+    assert_eq!(world.store.stats().acquire.items, 2);
+    tokio::time::sleep(2 * SECOND).await;
+    assert_eq!(world.store.stats().acquire.items, 3);
+    assert!(!guard.is_lost());
+}
+
+/// Its task did not poll it for longer than the request time-out. The answer needs a few more polls, and counts.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_was_not_polled_for_long_is_not_given_up_before_it_was_driven() {
+    let world = World::new();
+    let (locks, faults) = engine(&world, 1, 100);
+    faults.next(Verb::Acquire, 1, Fault::none().delay_before(MS).delay_after(MS));
+    let mut first = locks.mutex("first").acquire().into_future();
+    assert!(!begin(&mut first).await);
+    tokio::time::sleep(12 * SECOND).await;
+    let begun = Instant::now();
+    drop(locks.mutex("second").acquire().await.unwrap());
+    assert!(begun.elapsed() < 10 * MS, "{:?}", begun.elapsed());
+    assert!(!first.await.unwrap().is_lost());
+    assert_eq!(world.store.stats().acquire.items, 2);
+}
+
+/// A slow request frees its place, another one takes it, and then the slow one is answered: the place stays taken.
+#[tokio::test(start_paused = true)]
+async fn a_late_answer_does_not_free_the_place_of_another_request() {
+    let world = World::new();
+    let (locks, faults) = engine(&world, 1, 100);
+    faults.next(Verb::Acquire, 1, Fault::none().delay_before(3 * SECOND));
+    faults.next(Verb::Acquire, 1, Fault::none().delay_before(SECOND));
+    let begun = Instant::now();
+    let slow = tokio::spawn(locks.mutex("slow").acquire().into_future());
+    tokio::task::yield_now().await;
+    let second = tokio::spawn(locks.mutex("second").acquire().into_future());
+    // Half of the request time-out has passed, and the second one is in flight.
+    tokio::time::sleep(2600 * MS).await;
+    drop(locks.mutex("third").acquire().await.unwrap());
+    assert!(begun.elapsed() >= 3500 * MS, "two at once: {:?}", begun.elapsed());
+    for one in [slow, second] {
+        assert!(!one.await.unwrap().unwrap().is_lost());
+    }
+    assert!(begun.elapsed() < 4 * SECOND, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use crate::store::LossReason;
 ///
 /// It is extended in the background for as long as it lives. If it cannot be extended in time, or the store says
 /// that it is not ours any more, it is *lost*: [`is_lost`](Guard::is_lost) says so from that moment on, before
-/// the store may give the lock to somebody else. It is lost at once, as [`LossReason::RuntimeGone`], if the runtime ends
+/// the store may grant the lock to another client. It is lost at once, as [`LossReason::RuntimeGone`], if the runtime ends
 /// that the [`Locks`](crate::Locks) were connected on: nothing renews or releases it then, and the store frees it at its
 /// expiry.
 #[must_use = "dropping a guard releases the lock"]

@@ -26,7 +26,7 @@ pub(super) async fn keep(gone: Gone) {
     let mut stuck = Tasks::new();
     let mut background = Tasks::new();
     let mut draining: Vec<(Moment, oneshot::Sender<Result<()>>)> = Vec::new();
-    // Dropped before all of these: those who wait for them are to hear that the engine ended.
+    // Dropped before all of these, so that tasks which await them are told that the engine ended.
     let _gone = gone;
     loop {
         for mail in shared.desk.take() {

@@ -219,8 +219,8 @@ impl<V: Verb> Lane<V> {
             return;
         }
         if self.desk.is_dead() {
-            // Nobody drives a batch any more. All are told here: were each posted and dropped, with its turn, the next
-            // one would begin inside that drop, and so on, as deep as there are items.
+            // No batch is driven any more, so all callers are told here. If each batch were posted instead, it would be
+            // dropped with its turn, and that drop would post the next one: as deep a recursion as there are batches.
             let pending = std::mem::take(&mut state.pending);
             drop(state);
             drop(pending);

@@ -56,7 +56,7 @@ impl<V: Verb> Lone<V> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Polls the call, whoever drives it. Ready when there is an answer, or no caller who wants one.
+    /// Polls the call, for either task. Ready when there is an answer, or no caller that wants one.
     fn poll_call(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut progress = self.lock();
         let Progress::Out { call, .. } = &mut *progress else { return Poll::Ready(()) };

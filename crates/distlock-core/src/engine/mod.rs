@@ -145,7 +145,7 @@ impl Shared {
 
     /// The engine's task ends: by itself, with its runtime or by a panic. Guards are lost and waiters get an error.
     fn end(&self) {
-        // First of all, so that those who are told below say why.
+        // First, so that the errors and losses below say why.
         self.desk.die();
         self.closing.cancel();
         self.lose_all();

@@ -7,7 +7,7 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument;
 
-use super::contain::contained;
+use super::contain::contained_batch;
 use super::held::Held;
 use super::schedule::{OffSchedule, renewal_due};
 use super::{LeaseSide, Shared, release, telemetry};
@@ -53,7 +53,9 @@ fn is_to_be_extended(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
 fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch<Renewal>> {
     let store = Arc::clone(&side.store);
     let leases: Vec<Lease> = chunk.iter().map(|held| held.lease.clone()).collect();
-    Box::pin(async move { contained(&*store, "extend", async { store.renew(&leases).await }).await })
+    Box::pin(
+        async move { contained_batch(&*store, "extend", &leases, |store, leases| store.renew(leases)).await },
+    )
 }
 
 /// How soon a failed renewal is tried again: often enough for several tries before the deadline.

@@ -263,6 +263,23 @@ mod tests {
     }
 
     #[test]
+    fn a_hold_that_comes_when_the_engine_has_ended_is_lost() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let backend = crate::store::Backend::lease(crate::memory::MemoryStore::new());
+        let engine = runtime.block_on(async {
+            crate::engine::Engine::start(backend, Arc::new(crate::BootClock), "test", Duration::from_secs(5))
+        });
+        let shared = Arc::clone(&engine.unwrap().shared);
+        drop(runtime);
+        let (scheduled, off) = (hold(), hold());
+        shared.watch(Moment::NEVER, &scheduled);
+        drop(OffSchedule::new(&shared, vec![Arc::clone(&off)]));
+        for held in [scheduled, off] {
+            assert_eq!(held.loss_at(Moment::from_nanos(0)), Some(&LossReason::RuntimeGone));
+        }
+    }
+
+    #[test]
     fn what_is_taken_out_leaves_the_others_where_they_are() {
         let (schedule, due) = (Schedule::default(), Moment::from_nanos(7));
         let holds: Vec<_> = (0..5).map(|_| hold()).collect();

@@ -52,6 +52,10 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
         let (store, claim, desk) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.desk));
         let withdraw = withdraw.clone();
         async move {
+            // The caller left before the engine's task came to this: nothing was asked of the store yet.
+            if reply.is_closed() {
+                return;
+            }
             let answer =
                 contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await;
             let unknown = matches!(&answer, Err(error) if error.is_outcome_unknown());

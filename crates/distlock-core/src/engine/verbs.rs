@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 
-use super::contain::contained;
+use super::contain::{contained, contained_batch};
 use super::desk::{Desk, Mail};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Attempt, Batch, Claim, Lease, LeaseStore, Released};
@@ -38,9 +38,10 @@ impl Verb for AcquireVerb {
     const DOING: &'static str = "acquire";
 
     fn call(store: Arc<dyn LeaseStore>, items: Vec<Claim>) -> BoxFuture<'static, Batch<Attempt>> {
-        Box::pin(
-            async move { contained(&*store, Self::DOING, async { store.try_acquire(&items).await }).await },
-        )
+        // A claim is recognised by its lock id, so it may be sent again.
+        Box::pin(async move {
+            contained_batch(&*store, Self::DOING, &items, |store, claims| store.try_acquire(claims)).await
+        })
     }
 
     fn call_one(store: Arc<dyn LeaseStore>, item: Claim) -> BoxFuture<'static, Batch<Attempt>> {
@@ -75,6 +76,8 @@ impl Verb for ReleaseVerb {
     const DOING: &'static str = "release";
 
     fn call(store: Arc<dyn LeaseStore>, items: Vec<Lease>) -> BoxFuture<'static, Batch<Released>> {
+        // Not sent again: a lease that the call released before it panicked would be told as lost. Each is released once
+        // more in the background.
         Box::pin(async move { contained(&*store, Self::DOING, async { store.release(&items).await }).await })
     }
 
@@ -108,12 +111,12 @@ pub(super) fn spread<T>(answers: Batch<T>) -> Box<dyn Iterator<Item = Result<T>>
 where
     T: Send + 'static,
 {
-    let short = || {
-        let what = "the store answered fewer items than it was asked";
-        Err(Error::new(ErrorKind::Internal, what).with_unknown_outcome())
-    };
     match answers {
-        Ok(answers) => Box::new(answers.into_iter().chain(std::iter::repeat_with(short))),
+        Ok(answers) => Box::new(answers.into_iter().chain(std::iter::repeat_with(|| Err(too_few())))),
         Err(error) => Box::new(std::iter::repeat_with(move || Err(error.clone()))),
     }
+}
+
+pub(super) fn too_few() -> Error {
+    Error::new(ErrorKind::Internal, "the store answered fewer items than it was asked").with_unknown_outcome()
 }

@@ -47,7 +47,8 @@ pub struct Capabilities {
     pub max_batch: usize,
     /// How many acquisitions, and how many releases, of a process may be under way at once. As soon as there are more
     /// tasks than that, what comes while a request is under way goes out together as the next one. One where a request
-    /// costs about as much as a whole batch; more where the way there and back is most of it.
+    /// costs about as much as a whole batch; more where the way there and back is most of it. A request that was not
+    /// answered within half of the request time-out does not count any more.
     pub max_under_way: usize,
     /// Why something above is missing, for the error: `("semaphores", "two majorities may …")`.
     pub reasons: &'static [(&'static str, &'static str)],

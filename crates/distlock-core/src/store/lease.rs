@@ -219,7 +219,8 @@ pub struct PushedGrant {
 /// Every verb is one atomic step for each item, takes many items, and never waits for a lock. The order of the
 /// items says nothing; a store that locks rows does so in one order. The engine calls each verb in a future
 /// that is driven to its end whatever the user drops, and puts its own time limit on it: an implementation needs
-/// neither, but must not stay busy for ever once its connection is gone.
+/// neither, but must not stay busy for ever once its connection is gone. A panic is an error of that one call, of unknown
+/// outcome.
 #[async_trait]
 pub trait LeaseStore: Store {
     /// Grants each claim that can be granted now.

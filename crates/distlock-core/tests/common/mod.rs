@@ -1,10 +1,13 @@
 //! What the engine's tests share: a memory store under virtual time, with faults, and engines on it.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
+pub mod panics;
 pub mod sessions;
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use distlock_core::faults::{Faults, FaultyStore};
@@ -77,4 +80,9 @@ pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
         tokio::time::sleep(10 * MS).await;
     }
     panic!("the condition never came true");
+}
+
+/// Polls once, and leaves it at that.
+pub async fn begin<F: Future + Unpin>(future: &mut F) -> bool {
+    std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_ready())).await
 }
