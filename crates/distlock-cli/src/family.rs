@@ -7,12 +7,19 @@ use nix::unistd::Pid;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
     group: Pid,
+    /// Whoever loses its parent becomes a child of this process.
+    reaper: i32,
 }
 
 impl Family {
-    /// The family of a command that leads the process group of its own number.
+    /// The family of a command that leads the process group of its own number and descends from us.
     pub(crate) fn of(command: i32) -> Self {
-        Family { group: Pid::from_raw(command) }
+        Family::below(i32::try_from(std::process::id()).unwrap_or(0), command)
+    }
+
+    /// The same, seen from the parent of the watchdog from which the command descends.
+    pub(crate) fn below(watchdog: i32, command: i32) -> Self {
+        Family { group: Pid::from_raw(command), reaper: watchdog }
     }
 
     /// Signals the group, as a terminal would.
@@ -23,7 +30,7 @@ impl Family {
     /// Signals the group and also those who left it (`setsid`), which is no way to outlive a lost lock.
     pub(crate) fn signal_everybody(self, signal: Signal) {
         self.signal_group(signal);
-        for pid in strays(self.group) {
+        for pid in self.strays() {
             let _ = kill(pid, signal);
         }
     }
@@ -34,29 +41,28 @@ impl Family {
         {
             let all = processes::running();
             let group = all.iter().filter(|process| process.group == self.group.as_raw()).count();
-            group + strays(self.group).len()
+            group + self.strays().len()
         }
         #[cfg(not(target_os = "linux"))]
         {
             usize::from(killpg(self.group, None).is_ok())
         }
     }
-}
 
-/// Our descendants outside the group. We are their subreaper: who lost its parent became our child.
-fn strays(group: Pid) -> Vec<Pid> {
-    #[cfg(target_os = "linux")]
-    {
-        let all = processes::running();
-        let me = i32::try_from(std::process::id()).unwrap_or(0);
-        let descendants = processes::descendants(&all, me).into_iter();
-        let strays = descendants.filter(|process| process.group != group.as_raw());
-        strays.map(|process| Pid::from_raw(process.pid)).collect()
-    }
-    #[cfg(not(target_os = "linux"))]
-    {
-        let _ = group;
-        Vec::new()
+    /// The descendants outside the group.
+    fn strays(self) -> Vec<Pid> {
+        #[cfg(target_os = "linux")]
+        {
+            let all = processes::running();
+            let descendants = processes::descendants(&all, self.reaper).into_iter();
+            let strays = descendants.filter(|process| process.group != self.group.as_raw());
+            strays.map(|process| Pid::from_raw(process.pid)).collect()
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = self.reaper;
+            Vec::new()
+        }
     }
 }
 

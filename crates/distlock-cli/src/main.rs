@@ -14,6 +14,7 @@ mod orders;
 mod output;
 mod redact;
 mod signals;
+mod startup;
 mod store;
 mod supervise;
 mod table;
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     // The helpers that `run` and `bench` start are this same program. They are no commands: no help, no completion.
     let mut args = std::env::args_os().skip(1);
     match args.next().as_deref().and_then(|word| word.to_str()) {
-        Some(watchdog::WORD) => return watchdog::main(args),
+        Some(watchdog::WORD) => return watchdog::main(),
         Some(watchdog::LAUNCH_WORD) => return watchdog::launch(args),
         Some(distlock_load::WORD) => return commands::bench::worker(),
         _ => {}

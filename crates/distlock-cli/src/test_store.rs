@@ -21,8 +21,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) fn open(url: &str) -> Option<Result<Backend>> {
     let url = StoreUrl::parse(url).ok().filter(|url| url.scheme() == "distlock-test")?;
     // What stands before the path is nobody's address; it is there so that a URL may have a password.
-    let rest = url.rest().strip_prefix("//").unwrap_or_default();
-    let dir = PathBuf::from(&rest[rest.find('/').unwrap_or(0)..]);
+    let dir = url.file_path().unwrap_or_default();
     if dir.join("connect.fail").exists() {
         let error =
             Error::new(ErrorKind::Unavailable, "connection refused").doing("connect").on(url.to_string());

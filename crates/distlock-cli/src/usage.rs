@@ -25,10 +25,16 @@ pub(crate) fn explain(error: &clap::Error) -> ExitCode {
             ExitCode::from(USAGE)
         }
         _ => {
-            say(&redact::urls(&one_line(&text.to_string())));
+            let args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+            say(&line(&text.to_string(), &args.collect::<Vec<_>>()));
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// One line without secrets. They are taken out first: a password may have line breaks in it.
+fn line(text: &str, args: &[String]) -> String {
+    one_line(&redact::urls(text, args))
 }
 
 /// What is wrong and what to do, without the usage lines between them.
@@ -49,6 +55,8 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     #[test]
@@ -59,5 +67,83 @@ mod tests {
             one_line(text),
             "the following required arguments were not provided: --of <MAX>; try --help"
         );
+    }
+
+    /// The places where a URL is written by mistake, and the one where it belongs.
+    fn command_lines(url: &str) -> Vec<Vec<String>> {
+        let option = format!("--stroe={url}");
+        let lines: [&[&str]; 9] = [
+            &[url],
+            &["run", "--stroe", url, "x", "true"],
+            &[&option, "ls"],
+            &["ls", "one", url],
+            &["run", "--timeout", url, "x", "true"],
+            &["run", "--permits", url, "x", "true"],
+            &["bench", "--scenario", url],
+            &["completions", url],
+            &["--store", url, "schema"],
+        ];
+        lines.iter().map(|line| line.iter().map(|word| (*word).to_owned()).collect()).collect()
+    }
+
+    /// What is said about a command line, nothing if it is right.
+    fn said(args: &[String]) -> String {
+        let words = std::iter::once("distlock").chain(args.iter().map(String::as_str));
+        match crate::cli::Cli::try_parse_from(words) {
+            Err(error) => line(&error.render().to_string(), args),
+            Ok(cli) => {
+                let done = cli.store.url().and_then(distlock::schema).map_err(crate::exit::Failure::from);
+                format!("{cli:?} {:?}", done.map(drop))
+            }
+        }
+    }
+
+    #[test]
+    fn no_command_line_shows_the_secret_of_a_url() {
+        let mut state: u32 = 21;
+        let mut random = |limit: usize| {
+            // Numerical Recipes' generator: the same URLs in each run.
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 16) as usize % limit
+        };
+        let special: Vec<char> = "@#?/:%\\,&=+[]! \n\t'\"<>{".chars().collect();
+        let mut tried = 0;
+        let schemes = distlock::drivers().iter().flat_map(|driver| driver.schemes);
+        for scheme in schemes.copied().chain(["u", "QXZ"]) {
+            for place in [
+                "://u:SECRET@h/db",
+                "://SECRET@h",
+                "://h/db?password=SECRET&user=me@srv",
+                ":SECRET",
+                "//u:SECRET@h",
+            ] {
+                // Two rare letters and a special one, and so on.
+                let secret: String = (0..12)
+                    .map(|n| {
+                        if n % 3 == 2 {
+                            special[random(special.len())]
+                        } else {
+                            char::from(b"QXZJKVW"[random(7)])
+                        }
+                    })
+                    .collect();
+                // A word with a colon in it is no URL unless a store answers to what stands before.
+                if place == ":SECRET" && ["u", "QXZ"].contains(&scheme) {
+                    continue;
+                }
+                let url = format!("{scheme}{}", place.replace("SECRET", &secret));
+                let letters: Vec<char> = secret.chars().collect();
+                for args in command_lines(&url) {
+                    let said = said(&args);
+                    for piece in letters.windows(4).map(|piece| piece.iter().collect::<String>()) {
+                        let escaped = format!("{piece:?}");
+                        let shown = said.contains(&piece) || said.contains(escaped.trim_matches('"'));
+                        assert!(!shown, "{args:?} shows {piece:?}: {said}");
+                    }
+                    tried += 1;
+                }
+            }
+        }
+        assert!(tried > 500, "{tried}");
     }
 }

@@ -47,7 +47,7 @@ impl Site {
     }
 }
 
-fn every_command_does_what_it_says(url: String, server: &ServerProcess, has_schema: bool) {
+fn every_command_does_what_it_says(url: String, server: &ServerProcess, has_schema: bool, pushes: bool) {
     let site = Site::new(url);
     let (holder, token, _) = site.hold("10s");
     site.ends_with(75, &["run", "--no-wait", NAME, "true"]);
@@ -60,7 +60,11 @@ fn every_command_does_what_it_says(url: String, server: &ServerProcess, has_sche
     assert_eq!(listed[0]["token"], token, "{listed}");
     assert!(site.ends_with(0, &["show", NAME]).contains("mutex"));
 
-    site.ends_with(0, &["break", NAME, "--yes"]);
+    let broken = site.distlock().args(["break", NAME, "--yes"]).output().unwrap();
+    let said = stderr(&broken);
+    assert_eq!(code(&broken), 0, "{said}");
+    assert_eq!(said.contains("told at once"), pushes, "{said}");
+    assert!(said.contains(&format!(":{} ", holder.pid())) && said.contains("side by side"), "{said}");
     let (status, said) = holder.finish();
     assert_eq!(status, 76, "{said}");
     let next = site.ends_with(0, &["run", NAME, "--", "sh", "-c", "echo $DISTLOCK_TOKEN"]);
@@ -109,23 +113,28 @@ fn every_command_does_what_it_says(url: String, server: &ServerProcess, has_sche
 #[test]
 fn redis() {
     let server = RedisServer::start();
-    every_command_does_what_it_says(server.url(), &server, false);
+    every_command_does_what_it_says(server.url(), &server, false, true);
 }
 
 #[test]
 fn postgres() {
     let server = PostgresServer::start();
-    every_command_does_what_it_says(server.url(), &server, true);
+    every_command_does_what_it_says(server.url(), &server, true, true);
 }
 
 #[test]
 fn postgres_advisory() {
     let server = PostgresServer::start();
-    every_command_does_what_it_says(server.url().replace("postgres:", "postgres+advisory:"), &server, true);
+    every_command_does_what_it_says(
+        server.url().replace("postgres:", "postgres+advisory:"),
+        &server,
+        true,
+        true,
+    );
 }
 
 #[test]
 fn mongodb() {
     let server = MongoServer::start();
-    every_command_does_what_it_says(server.url().replace("/?", "/locks?"), &server, true);
+    every_command_does_what_it_says(server.url().replace("/?", "/locks?"), &server, true, false);
 }

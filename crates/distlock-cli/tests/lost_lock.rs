@@ -107,7 +107,8 @@ fn a_command_that_does_not_listen_is_killed_when_its_grace_is_over() {
         let args = ["run", "--expiry", "6s", "--grace", "1s", "x"];
         let run = Background::start(place.leased().args(args).args(sh(STUBBORN)));
         let pids = [place.wait_for_pid("leader"), place.wait_for_pid("child")];
-        place.leased().args(["break", "x", "--yes"]).output().unwrap();
+        // The lock cannot be renewed, and is still held: that is what a grace is for.
+        place.fault("renew.fail");
         wait_for("the end of the command", || pids.iter().all(|pid| !is_alive(*pid)).then_some(()));
         let told = told(&place).ok_or("it had no time to hear SIGTERM before SIGKILL")?;
         let took = boot_clock().saturating_sub(told);
@@ -115,6 +116,85 @@ fn a_command_that_does_not_listen_is_killed_when_its_grace_is_over() {
         assert_eq!(run.finish().0, 76);
         // What it notes of SIGTERM may come late, and then the grace looks short.
         if took >= Duration::from_millis(800) { Ok(()) } else { Err(format!("it had {took:?} of its grace")) }
+    });
+}
+
+/// What the help of `run` promises once the lock is certainly gone.
+const BOUND: Duration = Duration::from_secs(1);
+
+/// How long the command ran on after `since`, if that is longer than it may.
+fn dead_in_time(since: Duration, pids: &[i32]) -> Result<(), String> {
+    wait_for("the end of the command", || pids.iter().all(|pid| !is_alive(*pid)).then_some(()));
+    let took = boot_clock().saturating_sub(since);
+    println!("dead {took:?} after the lock was gone");
+    if took <= BOUND { Ok(()) } else { Err(format!("it ran on for {took:?}")) }
+}
+
+#[test]
+fn a_command_whose_lock_file_was_removed_does_not_run_on_beside_the_next_holder() {
+    for (options, file) in [
+        (&["--grace", "20s"][..], "mutex/x.lock"),
+        (&["--grace", "20s", "--write"], "rwlock/x/hold"),
+        (&["--grace", "20s", "--of", "1"], "semaphore/x/hold"),
+    ] {
+        in_time(|| {
+            let place = Place::new();
+            let run =
+                Background::start(place.distlock().arg("run").args(options).arg("x").args(sh(STUBBORN)));
+            let pids = [place.wait_for_pid("leader"), place.wait_for_pid("child")];
+            let path = place.path("state/distlock").join(file);
+            let removed = boot_clock();
+            if path.is_dir() {
+                std::fs::remove_dir_all(&path).unwrap();
+            } else {
+                std::fs::remove_file(&path).unwrap();
+            }
+            dead_in_time(removed, &pids)?;
+            assert!(told(&place).is_some(), "SIGTERM came first");
+            let (code, said) = run.finish();
+            assert_eq!(code, 76, "{said}");
+            assert!(said.contains("lost") && said.contains("removed or replaced"), "{said}");
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn a_command_whose_lock_was_broken_gets_no_grace() {
+    in_time(|| {
+        let place = Place::new();
+        let args = ["run", "--expiry", "30s", "--extend-every", "200ms", "--grace", "20s", "x"];
+        let run = Background::start(place.leased().args(args).args(sh(STUBBORN)));
+        let pids = [place.wait_for_pid("leader"), place.wait_for_pid("child")];
+        place.leased().args(["break", "x", "--yes"]).output().unwrap();
+        // It notices at its next renewal.
+        let told = wait_for("SIGTERM", || told(&place));
+        dead_in_time(told, &pids)?;
+        assert_eq!(run.finish().0, 76);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_grace_that_runs_ends_when_the_lock_turns_out_to_be_gone() {
+    in_time(|| {
+        let place = Place::new();
+        let args = ["run", "--expiry", "24s", "--extend-every", "500ms", "--grace", "1h", "x"];
+        let run = Background::start(place.leased().args(args).args(sh(STUBBORN)));
+        let pids = [place.wait_for_pid("leader"), place.wait_for_pid("child")];
+        place.fault("renew.fail");
+        wait_for("SIGTERM", || told(&place));
+        // Half of the lease is left, and all of it is grace; but the lock has another holder now.
+        place.leased().args(["break", "x", "--yes"]).output().unwrap();
+        let other = Background::start(place.leased().args(["run", "x"]).args(sh("echo > other; sleep 60")));
+        place.wait_for_file("other");
+        assert!(is_alive(pids[0]), "it has its grace until it is known");
+        place.mend("renew.fail");
+        // The next try to renew is not far.
+        dead_in_time(boot_clock() + Duration::from_secs(2), &pids)?;
+        assert_eq!(run.finish().0, 76);
+        drop(other);
+        Ok(())
     });
 }
 

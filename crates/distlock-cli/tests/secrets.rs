@@ -21,7 +21,7 @@ fn errors_and_logs_do_not_show_it() {
     let place = Place::new();
     place.leased();
     let url = url(&place);
-    let runs: [&[&str]; 16] = [
+    let runs: [&[&str]; 18] = [
         &["--store", &url, "run", "-vv", "x", "true"],
         &["--store", &url, "run", "--read", "x", "true"],
         &["--store", &url, "ls"],
@@ -38,6 +38,8 @@ fn errors_and_logs_do_not_show_it() {
         &[&format!("--stroe={url}"), "ls"],
         &["ls", "one", &url],
         &["--store", &format!("nonsense://user:{SECRET}@host"), "ls"],
+        &[&format!("redis://user:word in 'quotes' {SECRET}@host")],
+        &["run", &format!("--stroe=redis://user:word \" {SECRET}@host"), "x", "true"],
     ];
     for fault in [None, Some("connect.fail")] {
         if let Some(fault) = fault {
@@ -73,6 +75,30 @@ fn urls_that_do_not_work_do_not_show_it() {
         "file:///tmp/x?password=SECRET",
         "file:///tmp/x?distlock.nonsense=SECRET",
         "u:SECRET@host",
+        // What was not escaped, and what another parser would take for something else.
+        "redis+cluster://:SECRET?half@127.0.0.1:1",
+        "redis+cluster://:half?SECRET@127.0.0.1:1",
+        "redis+cluster://:half/SECRET@127.0.0.1:1",
+        "redis+sentinel://:half?SECRET@127.0.0.1:1/main",
+        "redlock://u:half,SECRET@127.0.0.1:1,127.0.0.1:2",
+        "redlock://127.0.0.1:1,SECRET,u:p@127.0.0.1:2",
+        "redis://u:SECRET#x@127.0.0.1:1",
+        "redis://u:SECRET\nx@127.0.0.1:1",
+        "redis://127.0.0.1:1/SECRET",
+        "rediss://127.0.0.1:1?distlock.tls_ca=/nowhere/SECRET",
+        "postgres://127.0.0.1:1/db?password=SECRET&user=me@srv",
+        "postgres://u:half?SECRET@127.0.0.1:1/db",
+        "postgres://u:1234/SECRET@127.0.0.1:1/db",
+        "postgres://127.0.0.1:1/db?sslmode=verify-full&sslrootcert=/nowhere/SECRET",
+        "postgres://127.0.0.1:1/db?sslpassword=SECRET",
+        "postgres://SECRET@127.0.0.1:1",
+        "mongodb://u:half/SECRET@127.0.0.1:1/db",
+        "mongodb://127.0.0.1:1/db?authMechanismProperties=TOKEN:SECRET",
+        "mongodb://127.0.0.1:1/db?tlsCAFile=/nowhere/SECRET&serverSelectionTimeoutMS=200",
+        "file:SECRET",
+        "memory:SECRET",
+        "SECRET://host",
+        "SECRET:x",
     ] {
         let url = url.replace("SECRET", SECRET);
         for command in [&["run", "-vv", "x", "true"][..], &["ls"]] {

@@ -61,15 +61,16 @@ pub trait Clock: Send + Sync + Debug {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BootClock;
 
+/// The system's clock behind it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
 impl Clock for BootClock {
     #[cfg(unix)]
     fn now(&self) -> Moment {
-        use rustix::time::{ClockId, clock_gettime};
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        let id = ClockId::Boottime;
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let id = ClockId::Monotonic;
-        let now = clock_gettime(id);
+        let now = rustix::time::clock_gettime(CLOCK);
         let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
         let nanos = u64::try_from(now.tv_nsec).unwrap_or(0);
         Moment(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
@@ -167,6 +168,20 @@ mod tests {
         let first = BootClock.now();
         assert!(BootClock.now() >= first);
         assert!(first.as_nanos() > 0);
+    }
+
+    /// The two differ only on a machine that was suspended, so their readings cannot tell which one it is.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn the_boot_clock_is_the_one_that_counts_suspended_time() {
+        use rustix::time::{ClockId, clock_gettime};
+        assert_eq!(CLOCK, ClockId::Boottime);
+        let read = || {
+            let now = clock_gettime(ClockId::Boottime);
+            u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+        };
+        let (before, ours, after) = (read(), BootClock.now().as_nanos(), read());
+        assert!(before <= ours && ours <= after, "{before} {ours} {after}");
     }
 
     #[tokio::test(start_paused = true)]

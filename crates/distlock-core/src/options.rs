@@ -49,6 +49,7 @@ pub struct Options {
     adaptive_backoff: bool,
     hold_at_least: Duration,
     request_timeout: Duration,
+    notice_break: bool,
 }
 
 impl Default for Options {
@@ -61,6 +62,7 @@ impl Default for Options {
             adaptive_backoff: false,
             hold_at_least: Duration::ZERO,
             request_timeout: Duration::from_secs(5),
+            notice_break: false,
         }
     }
 }
@@ -196,6 +198,21 @@ impl Options {
         }
         self.request_timeout = timeout;
         Ok(self)
+    }
+
+    /// Keeps the subscription for wake-ups open while the lock is held, so that a forced release is noticed within a
+    /// round trip instead of at the next renewal. Default off: it costs a subscription for each process. Has no effect
+    /// where the store cannot push, and on a lease that is not renewed.
+    #[must_use]
+    pub fn notice_break(mut self, on: bool) -> Self {
+        self.notice_break = on;
+        self
+    }
+
+    /// Whether a holder listens for a forced release.
+    #[must_use]
+    pub fn notices_break(&self) -> bool {
+        self.notice_break
     }
 
     /// The expiry.

@@ -43,9 +43,9 @@ async fn unavailable_to_those_behind(locks: &Locks) {
 async fn a_store_that_hangs_is_unavailable_to_those_behind_the_first_waiter() {
     for fault in [Fault::hang_before(), Fault::hang_after()] {
         let world = World::new();
-        let (locks, _clock, faults) = world.process();
-        // Long enough for the first waiter to be in front all the time.
-        let patient = locks.with_options(options().request_timeout(60 * SECOND).unwrap());
+        // Patient enough for the first waiter to be in front all the time.
+        let (patient, _clock, faults) = world.process_with(options().request_timeout(60 * SECOND).unwrap());
+        let locks = patient.with_options(options());
         faults.always(Verb::Acquire, fault);
         let front = waiter(&patient).await;
         unavailable_to_those_behind(&locks).await;
@@ -93,8 +93,8 @@ async fn the_time_limit_of_a_lone_waiter_that_ends_in_an_outage_is_unavailable()
 #[tokio::test(start_paused = true)]
 async fn a_release_that_hangs_is_unavailable_and_not_contention() {
     let world = World::new();
-    let (locks, _clock, faults) = world.process();
-    let slow = locks.with_options(options().request_timeout(60 * SECOND).unwrap());
+    let (slow, _clock, faults) = world.process_with(options().request_timeout(60 * SECOND).unwrap());
+    let locks = slow.with_options(options());
     let held = slow.mutex("a").acquire().await.unwrap();
     assert!(locks.mutex("a").try_acquire().await.unwrap().is_none());
     faults.always_all(Fault::hang_before());

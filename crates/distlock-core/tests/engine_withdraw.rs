@@ -85,6 +85,22 @@ async fn an_attempt_that_was_given_up_leaves_no_second_entry_for_its_writer() {
     writer.abort();
 }
 
+/// The store's future is not dropped half-way: what it may yet bring about lives for as long as the entry of a waiter.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_stuck_is_seen_to_its_end_and_withdrawn() {
+    let world = World::new();
+    let (_theirs, _reader) = held_by_a_reader(&world).await;
+    let (ours, _clock, faults) = world.process();
+    faults.next(Verb::Acquire, 1, Fault::none().delay_before(10 * SECOND));
+    let before = world.store.stats().acquire.items;
+    let writer = tokio::spawn(ours.rw_lock("a").options(rare()).write().into_future());
+    tokio::time::sleep(100 * MS).await;
+    writer.abort();
+    tokio::time::sleep(11 * SECOND).await;
+    assert_eq!(world.store.stats().acquire.items, before + 1, "it arrived");
+    assert!(!waits(&world).await);
+}
+
 /// A waiter that died cannot withdraw. How long it keeps others out is bounded, whatever it asked for.
 #[tokio::test(start_paused = true)]
 async fn the_entry_of_a_waiter_lives_a_little_longer_than_it_sleeps() {

@@ -5,7 +5,7 @@
 mod quorum_support;
 
 use distlock_core::faults::{Fault, Verb};
-use distlock_core::store::{Claim, Inbox, Query, Store, Waiting};
+use distlock_core::store::{Claim, Inbox, LeaseStore, Query, Store, Waiting};
 use distlock_core::{Kind, Resource, WRITER_WEIGHT};
 use quorum_support::*;
 
@@ -53,6 +53,23 @@ async fn a_waiter_that_reaches_a_node_after_it_withdrew_does_not_stay_there() {
     assert!(ask(&quorum, waiting("waiter")).await.is_ok());
     release(&quorum, "waiter").await.unwrap();
     rest(SECOND).await;
+    assert_eq!(waiters(&fleet).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_withdrew_while_a_node_was_down_is_gone_once_the_node_is_back() {
+    let fleet = Fleet::new(3);
+    let quorum = fleet.quorum();
+    granted(&quorum, "holder").await;
+    let short = Claim { expiry: 200 * MS, ..waiting("waiter") };
+    assert!(ask(&quorum, short.clone()).await.is_ok());
+    fleet.faults[2].always(Verb::Release, Fault::fail());
+    let lease = distlock_core::store::Lease::of(&short, distlock_core::FencingToken::new(0));
+    quorum.release(&[lease]).await.unwrap().remove(0).unwrap();
+    rest(50 * SECOND).await;
+    assert_eq!(waiters(&fleet).await, 1);
+    fleet.up(&[2]);
+    rest(2 * SECOND).await;
     assert_eq!(waiters(&fleet).await, 0);
 }
 

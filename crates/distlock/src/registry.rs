@@ -23,14 +23,17 @@ pub fn drivers() -> &'static [&'static Driver] {
     DRIVERS
 }
 
-fn driver_for(url: &StoreUrl) -> Result<&'static Driver> {
+/// Takes a URL apart and finds its store. The scheme is named in errors if it is one of ours.
+fn driver_for(text: &str) -> Result<(StoreUrl, &'static Driver)> {
+    let known: Vec<&str> = DRIVERS.iter().flat_map(|driver| driver.schemes).copied().collect();
+    let mut url = StoreUrl::parse(text).map_err(|error| {
+        let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        if known.contains(&scheme.as_str()) { error.on(format!("{scheme}:***")) } else { error }
+    })?;
+    url.accept(&known)?;
     let found = DRIVERS.iter().find(|driver| driver.schemes.contains(&url.scheme()));
-    found.copied().ok_or_else(|| {
-        let known: Vec<&str> = DRIVERS.iter().flat_map(|driver| driver.schemes).copied().collect();
-        Error::new(ErrorKind::InvalidInput, format!("no store answers to the scheme {:?}", url.scheme()))
-            .doing("connect")
-            .advise(format!("this build knows: {}", known.join(", ")))
-    })
+    let driver = found.ok_or_else(|| Error::new(ErrorKind::Internal, "a scheme without a store"))?;
+    Ok((url, driver))
 }
 
 /// Connects to any registered store by URL.
@@ -53,8 +56,7 @@ pub async fn connect(url: &str) -> Result<Locks> {
 /// # Cancel safety
 /// Dropping the future leaves nothing behind.
 pub async fn open(url: &str) -> Result<Backend> {
-    let url = StoreUrl::parse(url)?;
-    let driver = driver_for(&url)?;
+    let (url, driver) = driver_for(url)?;
     let shown = url.to_string();
     (driver.connect)(url).await.map_err(|error| error.doing("connect").on(shown))
 }
@@ -64,8 +66,8 @@ pub async fn open(url: &str) -> Result<Backend> {
 /// # Errors
 /// [`ErrorKind::InvalidInput`] for a bad URL, [`ErrorKind::Unsupported`] where there is nothing to create.
 pub fn schema(url: &str) -> Result<String> {
-    let url = StoreUrl::parse(url)?;
-    match driver_for(&url)?.schema {
+    let (url, driver) = driver_for(url)?;
+    match driver.schema {
         Some(schema) => schema(&url),
         None => Err(Error::new(ErrorKind::Unsupported, "this store needs no tables or indexes")
             .doing("print the schema")

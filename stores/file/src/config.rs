@@ -1,12 +1,11 @@
 //! Where the lock files are and who may use them; and how a URL says so.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use distlock_core::store::url::Host;
 use distlock_core::store::{Backend, Driver, StoreUrl};
 use distlock_core::{Error, ErrorKind, Result};
-use percent_encoding::percent_decode_str;
 
 use crate::FileStore;
 
@@ -93,21 +92,26 @@ impl FileConfig {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a host, a relative path or an unknown parameter.
     pub fn from_url(mut url: StoreUrl) -> Result<Self> {
-        let access = match url.take(ACCESS).as_deref() {
-            None | Some("private") => Access::Private,
+        url.accept(DRIVER.schemes)?;
+        let access = match url.take_word(ACCESS, &["private", "group"])? {
             Some("group") => Access::Group,
-            Some(other) => return Err(refuse_value(&url, ACCESS, other, "private or group")),
+            _ => Access::Private,
         };
-        let wakeups = match url.take(WAKEUPS).as_deref() {
-            None | Some("auto") => Wakeups::Auto,
+        let wakeups = match url.take_word(WAKEUPS, &["auto", "poll"])? {
             Some("poll") => Wakeups::Poll,
-            Some(other) => return Err(refuse_value(&url, WAKEUPS, other, "auto or poll")),
+            _ => Wakeups::Auto,
         };
         url.refuse_unknown(&[ACCESS, WAKEUPS])?;
-        let config = if url.rest().is_empty() && !url.driver_part().contains('?') {
+        url.refuse_unknown_driver(&[])?;
+        let path = url.file_path()?;
+        let config = if !url.has_authority() && path.as_os_str().is_empty() {
             FileConfig::of_user()?
         } else {
-            FileConfig::new(path_of(&url)?)
+            check_local(&url)?;
+            if !path.is_absolute() {
+                return Err(refuse(&url, "its path is not absolute"));
+            }
+            FileConfig::new(path)
         };
         Ok(config.access(access).wakeups(wakeups))
     }
@@ -115,45 +119,16 @@ impl FileConfig {
 
 const SPELLING: &str = "write file: for the folder of this user, or file:///var/lock/app for another one";
 
-fn refuse(url: &StoreUrl, what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
-        .doing("read the store URL")
-        .on(url.to_string())
-        .advise(SPELLING)
+fn refuse(url: &StoreUrl, what: &str) -> Error {
+    url.refuse(what).advise(SPELLING)
 }
 
-fn refuse_value(url: &StoreUrl, key: &str, value: &str, known: &str) -> Error {
-    refuse(url, format!("distlock.{key}={value:?} is not known")).advise(format!("write {known}"))
-}
-
-fn path_of(url: &StoreUrl) -> Result<PathBuf> {
-    if let Some((_, query)) = url.driver_part().split_once('?') {
-        // Its name alone: what stands behind it may be a secret that was meant for another store.
-        let name = query.split(['=', '&']).next().unwrap_or_default();
-        return Err(refuse(url, format!("unknown parameter {name:?}")));
-    }
-    let rest = url.rest();
-    let path = match rest.strip_prefix("//") {
-        Some(rest) => {
-            let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            if !host.is_empty() && !host.eq_ignore_ascii_case("localhost") {
-                return Err(refuse(url, format!("it names a host, {host:?}, and files are local")));
-            }
-            path
-        }
-        None => rest,
-    };
-    if !path.starts_with('/') {
-        return Err(refuse(url, format!("the path {path:?} is not absolute")));
-    }
-    if path.contains('#') {
-        return Err(refuse(url, "a # in a path is ambiguous").advise("write it as %23"));
-    }
-    let decoded: Vec<u8> = percent_decode_str(path).collect();
-    if decoded.contains(&0) {
-        return Err(refuse(url, "there is a NUL byte in the path"));
-    }
-    Ok(PathBuf::from(OsString::from_vec(decoded)))
+fn check_local(url: &StoreUrl) -> Result<()> {
+    let authority = url.authority()?;
+    let here = |host: &Host| matches!(host, Host::Name(name) if name.eq_ignore_ascii_case("localhost"));
+    let is_local = authority.login.is_none()
+        && authority.servers.iter().all(|server| here(&server.host) && server.port.is_none());
+    if is_local { Ok(()) } else { Err(refuse(url, "it names a host, and files are local")) }
 }
 
 /// The folder of a user, from the two variables. As the XDG specification says, a value that is not an absolute
@@ -185,6 +160,8 @@ pub static DRIVER: Driver = Driver {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
 
     fn parse(text: &str) -> Result<FileConfig> {
@@ -209,6 +186,7 @@ mod tests {
     fn a_path_is_percent_decoded_and_may_hold_any_byte_but_nul() {
         assert_eq!(parse("file:///a%20b/c").unwrap().dir(), Path::new("/a b/c"));
         assert_eq!(parse("file:/x").unwrap().dir(), Path::new("/x"));
+        assert_eq!(parse("file:///home/me@work").unwrap().dir(), Path::new("/home/me@work"));
         assert_eq!(parse("FILE://localhost/x").unwrap().dir(), Path::new("/x"));
         let bytes = parse("file:///%ff%3f").unwrap().dir().as_os_str().to_owned().into_vec();
         assert_eq!(bytes, b"/\xff?");

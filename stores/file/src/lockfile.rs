@@ -37,6 +37,10 @@ impl LockFile {
         LockFile { file: watcher.raise(self.file), ..self }
     }
 
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }

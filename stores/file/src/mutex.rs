@@ -37,12 +37,18 @@ pub(crate) struct MutexHold {
     pub(crate) session: Session,
 }
 
+impl MutexHold {
+    pub(crate) fn file(&self) -> &File {
+        self.file.file()
+    }
+}
+
 impl Drop for MutexHold {
     fn drop(&mut self) {
         self.kept = None;
         self.file.clear_note();
-        // First unlock, then close (which wakes the waiters): so they find it free. And should a child process
-        // that was forked just now still have the descriptor, the lock is free all the same.
+        // First unlock, then close (which wakes the waiters): so they find it free. And should another process have a
+        // copy of the descriptor, the lock is free nevertheless.
         self.file.unlock();
     }
 }

@@ -1,6 +1,7 @@
 //! What all parts of one store share.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use distlock_core::store::{Claim, SessionHold};
@@ -28,6 +29,15 @@ impl Hold {
             Hold::Pool(hold) => (hold.token, &hold.session),
         };
         SessionHold { token, session: session.clone() }
+    }
+
+    /// A copy of the open file that the kernel lock belongs to.
+    pub(crate) fn descriptor(&self) -> Option<OwnedFd> {
+        let file = match self {
+            Hold::Mutex(hold) => hold.file(),
+            Hold::Pool(hold) => hold.file(),
+        };
+        file.as_fd().try_clone_to_owned().ok()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The store: the parts put together behind the traits of the core.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use distlock_core::store::{
     Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, RawDriver, Record, SessionHold,
     SessionStore, Store,
 };
-use distlock_core::{Error, ErrorKind, RecordKind, Resource, Result};
+use distlock_core::{Error, ErrorKind, LockId, RecordKind, Resource, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::FileConfig;
@@ -105,6 +106,10 @@ impl Store for FileStore {
         let shared = Arc::clone(&self.shared);
         let found = blocking(move || doctor::examine(&shared)).await;
         found.map_err(|error| error.doing("examine").on(self.describe()))
+    }
+
+    fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
+        self.shared.holds().get(lock_id).and_then(Hold::descriptor)
     }
 
     async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {

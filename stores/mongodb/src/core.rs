@@ -87,7 +87,7 @@ impl Core {
     /// the clock was set back, that is written down before the grant is believed.
     pub(crate) async fn granted(&self, token: i64, now: Option<i64>) -> Result<()> {
         // Both are to be told.
-        if !(self.floor.saw_token(token) | self.floor.saw(now)) {
+        if !(self.floor.saw_token(token, now) | self.floor.saw(now)) {
             return Ok(());
         }
         match self.note_clock().await {

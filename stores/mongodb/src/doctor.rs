@@ -10,8 +10,10 @@ use mongodb::options::SelectionCriteria;
 
 use crate::core::Core;
 use crate::failure::number;
+use crate::floor::{self, DAY_MS};
+use crate::record::is_countable;
 use crate::topology::Shape;
-use crate::wire::Concern;
+use crate::wire::{Concern, Place};
 use crate::{index, wakes};
 
 /// Clocks further apart than this are worth a word.
@@ -23,6 +25,7 @@ pub(crate) async fn examine(core: &Arc<Core>) -> Result<Vec<Finding>> {
     let mut findings = vec![version(core).await, shape(core, &hello), concern(core, &hello).await];
     findings.extend(indexes(core).await);
     findings.extend(rights(core).await);
+    findings.extend(tokens(core, &hello).await);
     findings.extend(clocks(core, &hello).await);
     Ok(findings)
 }
@@ -186,6 +189,84 @@ async fn rights(core: &Arc<Core>) -> Vec<Finding> {
         });
     }
     findings
+}
+
+/// Tokens that are no time: another program's, or a mistake.
+async fn tokens(core: &Core, hello: &Document) -> Vec<Finding> {
+    const SHOWN: i64 = 3;
+    let names = core.wire.names();
+    let now = hello.get_datetime("localTime").map(|now| now.timestamp_millis()).unwrap_or_default();
+    let latest = now.max(core.floor.get()).saturating_add(DAY_MS);
+    let mut findings = Vec::new();
+    for (collection, field) in [(&names.locks, "fencingToken"), (&names.queues, "token")] {
+        let found = core.wire.run(doc! {
+            "find": collection,
+            "filter": { field: { "$type": "number", "$not": { "$lte": latest } } },
+            "projection": { field: 1 },
+            "limit": SHOWN,
+            "singleBatch": true,
+        });
+        let found = match found.await {
+            Ok(found) => found,
+            // What may not be read was told before.
+            Err(error) if error.kind() == ErrorKind::Denied => continue,
+            Err(error) => {
+                findings.push(Finding::warning(
+                    format!("the tokens in {collection} cannot be read: {error}"),
+                    "see what the server says",
+                ));
+                continue;
+            }
+        };
+        let batch = found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
+        for document in batch.into_iter().flatten().filter_map(Bson::as_document) {
+            findings.push(one_token(collection, document, field));
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::good("no fencing token is far ahead of the server's clock"));
+    }
+    findings.extend(clock_note(core, now).await);
+    findings
+}
+
+fn one_token(collection: &str, document: &Document, field: &str) -> Finding {
+    let id = document.get("_id").and_then(Bson::as_str).unwrap_or_default();
+    let token = document.get(field).unwrap_or(&Bson::Null);
+    let what = format!("the fencing token {token} of the document {id:?} in {collection}");
+    if is_countable(Some(token)) {
+        return Finding::warning(
+            format!(
+                "{what} is more than a day ahead of the clock; what is left of that name is never purged"
+            ),
+            "find out which program wrote it; delete the document only if nobody compares tokens of that name",
+        );
+    }
+    Finding::warning(
+        format!("{what} cannot be counted on from, so that lock is refused"),
+        "find out which program wrote it, and delete the document once nobody uses that lock",
+    )
+}
+
+/// The note of how far the clock was set back shifts the tokens of every name.
+async fn clock_note(core: &Core, now: i64) -> Option<Finding> {
+    let found = core.wire.read(Place::Queues, &[floor::ID], None).await.ok()?;
+    let collection = core.wire.collection(Place::Queues);
+    let what = format!("the document {:?} in {collection}", floor::ID);
+    match floor::noted(&found.get(floor::ID)?.document, now) {
+        Some(behind) if behind > DAY_MS => Some(Finding::warning(
+            format!(
+                "{what} says that the clock was set back by {} days; all tokens are that far ahead",
+                behind / DAY_MS
+            ),
+            "if it never was, delete the document, then restart all clients; tokens of all names fall once",
+        )),
+        Some(_) => None,
+        None => Some(Finding::warning(
+            format!("{what} says that the clock was set back by more than there is; it is not believed"),
+            "delete the document",
+        )),
+    }
 }
 
 /// The primary's clock decides when a lock expires, and the next primary's does after it.

@@ -28,9 +28,10 @@ pub(crate) fn from_driver(error: &mongodb::error::Error) -> Error {
             Error::new(ErrorKind::Denied, first_line(message).to_owned())
                 .advise("check user, password and authSource in the URL")
         }
-        DriverKind::InvalidTlsConfig { message, .. } => {
-            Error::new(ErrorKind::InvalidInput, format!("TLS cannot be used: {}", first_line(message)))
-                .advise("check the tls options of the URL")
+        // Its message repeats the paths of the URL.
+        DriverKind::InvalidTlsConfig { .. } => {
+            Error::new(ErrorKind::InvalidInput, "TLS cannot be used with the certificates that the URL names")
+                .advise("check the files of tlsCAFile and tlsCertificateKeyFile")
         }
         DriverKind::InvalidArgument { message, .. } => {
             Error::new(ErrorKind::InvalidInput, first_line(message).to_owned())
@@ -120,6 +121,17 @@ pub(crate) fn alien(collection: &str) -> Error {
         format!("the document of that name in {collection:?} is no lock; it was left as it is"),
     )
     .advise("let the locks have a collection of their own (distlock.collection)")
+}
+
+/// A document whose token is too high for a higher one, or no whole number at all.
+pub(crate) fn uncountable(collection: &str, id: &str, token: &Bson) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!(
+            "the fencing token {token} of the document {id:?} in {collection:?} cannot be counted on from; it was left as it is"
+        ),
+    )
+    .advise("find out which program wrote it, and delete the document once nobody uses that lock")
 }
 
 /// A reply that no MongoDB gives.

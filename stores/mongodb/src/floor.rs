@@ -23,7 +23,17 @@ use crate::wire::{Concern, Found, Place, Step, Version, Wire};
 /// Clocks of the members of a set differ by a little, and are corrected by a little all the time.
 const NOTEWORTHY_MS: i64 = 1000;
 
-const ID: &str = "clock";
+/// A token tells how far the clock had been only if it is no further ahead of it than this. Anything else is another
+/// program's way of counting: taken for a clock, it would shift the tokens of every name for good.
+pub(crate) const DAY_MS: i64 = 24 * 60 * 60 * 1000;
+
+pub(crate) const ID: &str = "clock";
+
+/// By how much the clock was set back, as the document says: `None` if the clock cannot have been there.
+pub(crate) fn noted(document: &Document, now: i64) -> Option<i64> {
+    let behind = document.get("behind").and_then(number).unwrap_or_default().max(0);
+    now.checked_add(behind).is_some_and(|then| then <= LAST_DATE_MS).then_some(behind)
+}
 
 /// Milliseconds of a clock that nobody sets.
 fn steady() -> i64 {
@@ -58,17 +68,19 @@ impl Floor {
         let Some(now) = now else { return false };
         let seen = now.saturating_sub(steady());
         let most = self.ahead.fetch_max(seen, Ordering::Relaxed);
-        if most == i64::MIN || most - seen < NOTEWORTHY_MS {
+        if most == i64::MIN || most.saturating_sub(seen) < NOTEWORTHY_MS {
             return false;
         }
-        self.behind.fetch_max(most - seen, Ordering::Relaxed);
-        self.noted.load(Ordering::Relaxed) + NOTEWORTHY_MS < most - seen
+        self.behind.fetch_max(most.saturating_sub(seen), Ordering::Relaxed);
+        self.noted.load(Ordering::Relaxed).saturating_add(NOTEWORTHY_MS) < most.saturating_sub(seen)
     }
 
-    /// A token that was granted. True: it is ahead of what we know of the clock, which was set back before we came.
-    /// Tokens that are no time at all are another program's and tell nothing.
-    pub(crate) fn saw_token(&self, token: i64) -> bool {
-        if token > LAST_DATE_MS || token - self.get() < NOTEWORTHY_MS {
+    /// A token that was granted when the server's clock showed `now`. True: it is ahead of what we know of the clock, which
+    /// was set back before we came.
+    pub(crate) fn saw_token(&self, token: i64, now: Option<i64>) -> bool {
+        let known = self.get();
+        let is_clock = token <= now.unwrap_or(known).saturating_add(DAY_MS);
+        if !is_clock || token.saturating_sub(known) < NOTEWORTHY_MS {
             return false;
         }
         self.ahead.fetch_max(token.saturating_sub(steady()), Ordering::Relaxed);
@@ -91,7 +103,10 @@ impl Floor {
         }
         let found = wire.read(Place::Queues, &[ID], None).await?;
         if let Some(Found { document, .. }) = found.get(ID) {
-            let behind = document.get("behind").and_then(number).unwrap_or_default().max(0);
+            let Some(behind) = noted(document, now) else {
+                tracing::warn!("the document \"clock\" is not ours, and not believed; see `distlock doctor`");
+                return Ok(());
+            };
             self.noted.fetch_max(behind, Ordering::Relaxed);
             self.ahead.fetch_max(now.saturating_add(behind).saturating_sub(steady()), Ordering::Relaxed);
         }
@@ -135,12 +150,24 @@ mod tests {
     }
 
     #[test]
+    fn a_note_of_a_time_that_no_clock_shows_is_not_believed() {
+        assert_eq!(noted(&doc! { "behind": 5_i64 }, NOW), Some(5));
+        assert_eq!(noted(&doc! { "behind": "five" }, NOW), Some(0));
+        for behind in [i64::MAX, LAST_DATE_MS] {
+            assert_eq!(noted(&doc! { "behind": behind }, NOW), None);
+        }
+    }
+
+    #[test]
     fn who_comes_after_the_clock_was_set_back_learns_it_from_tokens_and_logical_time() {
         let floor = Floor::default();
         floor.saw(Some(NOW));
-        assert!(!floor.saw_token(NOW + 10) && !floor.saw_token(5) && !floor.saw_token(i64::MAX));
-        assert!(floor.saw_token(NOW + 60_000) && !floor.saw_token(NOW + 60_001));
-        assert!(floor.get() >= NOW + 60_000);
+        for no_news in [NOW + 10, 5, i64::MIN, i64::MAX, NOW + DAY_MS + 1] {
+            assert!(!floor.saw_token(no_news, Some(NOW)), "{no_news}");
+        }
+        assert!(!floor.saw_token(NOW + 2 * DAY_MS, None), "a server that does not tell its time");
+        assert!(floor.saw_token(NOW + 60_000, Some(NOW)) && !floor.saw_token(NOW + 60_001, Some(NOW)));
+        assert!(floor.get() >= NOW + 60_000 && floor.get() < NOW + 70_000);
         floor.saw_logical(Timestamp { time: u32::try_from(NOW / 1000).unwrap() + 3_600, increment: 1 }, NOW);
         assert!(floor.get() >= NOW + 3_600_000 && floor.get() < NOW + 3_610_000);
     }

@@ -1,5 +1,13 @@
 //! What this process knows by itself of the lines it stands in: which of its lock ids wait or hold, who comes after
 //! them, and which names were contended a moment ago. All of it saves requests; none of it decides anything.
+//!
+//! **To which attempt a handoff belongs.** The document of a mutex has no room for the number of an attempt, so the number
+//! comes from here: a handoff belongs to the newest attempt that was answered, if it was made after that answer. Tokens
+//! say so without a clock: every grant of a name has a higher one, so a handoff whose token is not above the token that
+//! the answer saw is older than the answer. An attempt counts only once its answer is here. While it is in flight a
+//! handoff is told with the number of the attempt before, which the waiter refuses, since the answer says more. The
+//! clock is only asked how long after the answer the handoff was made; if it was set back in between, or if the command
+//! that made the handoff was stalled, the waiter is told to ask again.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,11 +49,20 @@ struct Standing {
     token: i64,
     /// The lock was handed to it while it was leaving.
     handed: bool,
-    /// When the server last decided on an attempt of it, by its clock.
-    decided_at: i64,
+    /// The newest attempt that was answered.
+    answered: Option<Answered>,
+    /// The highest token that an answer found in the lock, held by another.
+    seen: i64,
     /// When its entry in the line was last renewed, and for how long.
     renewed: Option<(Instant, Duration)>,
     next: Option<(Instant, Next)>,
+}
+
+/// An attempt that the server answered, by its number, and when by its clock, where it tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    pub(crate) attempt: u64,
+    pub(crate) at: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -135,7 +152,8 @@ impl Known {
             stand: Stand::Waiting,
             token: i64::MIN,
             handed: false,
-            decided_at: i64::MAX,
+            answered: None,
+            seen: i64::MIN,
             renewed: None,
             next: None,
         });
@@ -147,18 +165,30 @@ impl Known {
         self.lock().standing.remove(lock_id);
     }
 
-    /// The line has it, since then by the server's clock.
-    pub(crate) fn joined(&self, lock_id: &LockId, decided_at: i64, sent: Instant, ttl: Duration) {
+    /// The line has it.
+    pub(crate) fn joined(&self, lock_id: &LockId, sent: Instant, ttl: Duration) {
         if let Some(standing) = self.lock().standing.get_mut(lock_id) {
-            standing.decided_at = decided_at;
             standing.renewed = Some((sent, ttl));
         }
     }
 
-    /// The server decided on an attempt at the lock itself.
-    pub(crate) fn decided(&self, lock_id: &LockId, decided_at: i64) {
+    /// Another holds the lock, with this token.
+    pub(crate) fn saw_held(&self, lock_id: &LockId, number: i64) {
         if let Some(standing) = self.lock().standing.get_mut(lock_id) {
-            standing.decided_at = decided_at;
+            standing.seen = standing.seen.max(number);
+            // What it had been handed is over.
+            if standing.stand == Stand::Holding && standing.token <= standing.seen {
+                standing.stand = Stand::Waiting;
+            }
+        }
+    }
+
+    /// An attempt was answered "busy".
+    pub(crate) fn is_busy(&self, lock_id: &LockId, answered: Answered) {
+        if let Some(standing) = self.lock().standing.get_mut(lock_id)
+            && standing.answered.is_none_or(|last| last.attempt <= answered.attempt)
+        {
+            standing.answered = Some(answered);
         }
     }
 
@@ -244,16 +274,19 @@ impl Known {
                 Arrival::PassOn { name: standing.name.clone(), next }
             }
             Stand::Waiting => {
-                let after = acquired_at.checked_sub(standing.decided_at).filter(|after| *after >= 0);
+                let is_newer = number > standing.seen;
+                let answered = standing.answered.filter(|_| is_newer);
+                let after = answered.and_then(|answered| acquired_at.checked_sub(answered.at?));
+                let after = after.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
                 let window = above_zero(expires_at - acquired_at);
-                let (Some(after), Some(window)) = (after, window) else {
-                    // Older than our last attempt, or decided by another clock: asking again is safe.
+                let (Some(Answered { attempt, .. }), Some(after), Some(window)) = (answered, after, window)
+                else {
+                    // Older than the newest answer, or decided by another clock: asking again is safe.
                     return Arrival::Tell(Wake::Retry { lock_id: lock_id.clone() });
                 };
                 standing.stand = Stand::Holding;
                 standing.token = number;
-                let after = Duration::from_millis(u64::try_from(after).unwrap_or_default());
-                let grant = PushedGrant { token: token(number), attempt: 0, after, window };
+                let grant = PushedGrant { token: token(number), attempt, after, window };
                 Arrival::Tell(Wake::Granted { lock_id: lock_id.clone(), grant })
             }
         }
@@ -285,28 +318,84 @@ mod tests {
         LockId::from_stored(text)
     }
 
-    #[test]
-    fn a_grant_is_told_once_and_only_to_somebody_who_waits() {
+    /// A waiter whose attempts so far were answered at these moments, the last one with another holder's token.
+    fn waiting(answers: &[i64], seen: i64) -> Known {
         let known = Known::default();
-        assert!(matches!(known.arrived(&id("a"), 5, 2005, 1), Arrival::Old));
         known.joins(&id("a"), "name");
-        known.joined(&id("a"), 3, Instant::now(), NEWS);
-        match known.arrived(&id("a"), 5, 2005, 9) {
-            Arrival::Tell(Wake::Granted { grant, .. }) => {
-                assert_eq!((grant.token.get(), grant.after), (9, Duration::from_millis(2)));
-            }
+        for (number, at) in (1..).zip(answers) {
+            known.saw_held(&id("a"), seen);
+            known.is_busy(&id("a"), Answered { attempt: number, at: Some(*at) });
+        }
+        known
+    }
+
+    fn told(arrival: Arrival) -> PushedGrant {
+        match arrival {
+            Arrival::Tell(Wake::Granted { grant, .. }) => grant,
             other => panic!("{other:?}"),
         }
+    }
+
+    fn is_told_to_ask(arrival: &Arrival) -> bool {
+        matches!(arrival, Arrival::Tell(Wake::Retry { .. }))
+    }
+
+    #[test]
+    fn a_grant_is_told_once_and_only_to_somebody_who_waits() {
+        assert!(matches!(Known::default().arrived(&id("a"), 5, 2005, 1), Arrival::Old));
+        let known = waiting(&[3], 8);
+        let grant = told(known.arrived(&id("a"), 5, 2005, 9));
+        assert_eq!((grant.token.get(), grant.attempt, grant.after), (9, 1, Duration::from_millis(2)));
         assert!(matches!(known.arrived(&id("a"), 5, 2005, 9), Arrival::Old));
     }
 
     #[test]
-    fn a_grant_older_than_the_last_attempt_is_not_believed() {
-        let known = Known::default();
-        known.joins(&id("a"), "name");
-        known.joined(&id("a"), 10, Instant::now(), NEWS);
-        let arrival = known.arrived(&id("a"), 5, 2005, 9);
-        assert!(matches!(arrival, Arrival::Tell(Wake::Retry { .. })), "{arrival:?}");
+    fn a_grant_belongs_to_the_newest_attempt_that_was_answered_before_it() {
+        let known = waiting(&[10, 20, 30], 8);
+        let grant = told(known.arrived(&id("a"), 35, 2035, 9));
+        assert_eq!((grant.attempt, grant.after), (3, Duration::from_millis(5)));
+        // An answer to an earlier attempt that comes last changes nothing.
+        let known = waiting(&[10, 20, 30], 8);
+        known.is_busy(&id("a"), Answered { attempt: 2, at: Some(34) });
+        let grant = told(known.arrived(&id("a"), 35, 2035, 9));
+        assert_eq!((grant.attempt, grant.after), (3, Duration::from_millis(5)));
+    }
+
+    #[test]
+    fn a_grant_older_than_the_newest_answer_is_not_believed() {
+        // By the clock.
+        assert!(is_told_to_ask(&waiting(&[10], 8).arrived(&id("a"), 5, 2005, 9)));
+        // By its token, whatever the clock says: it was set back after the grant.
+        for seen in [9, 10] {
+            assert!(is_told_to_ask(&waiting(&[10], seen).arrived(&id("a"), 3_600_000, 3_602_000, 9)));
+        }
+        // No answer is here, or the server does not tell its time.
+        assert!(is_told_to_ask(&waiting(&[], 0).arrived(&id("a"), 5, 2005, 9)));
+        let known = waiting(&[10], 8);
+        known.is_busy(&id("a"), Answered { attempt: 2, at: None });
+        assert!(is_told_to_ask(&known.arrived(&id("a"), 15, 2015, 9)));
+    }
+
+    /// The waiter was stalled: its next attempt is in flight when it reads of a grant that is over.
+    #[test]
+    fn a_grant_that_comes_while_an_attempt_is_in_flight_has_the_number_of_the_one_before() {
+        let known = waiting(&[10], 8);
+        assert_eq!(told(known.arrived(&id("a"), 15, 2015, 9)).attempt, 1);
+        // The answer: another holds it since. What is handed to us from now on belongs to that answer.
+        known.saw_held(&id("a"), 10);
+        known.is_busy(&id("a"), Answered { attempt: 2, at: Some(2500) });
+        assert!(matches!(known.arrived(&id("a"), 15, 2015, 9), Arrival::Old), "the same event once more");
+        assert_eq!(told(known.arrived(&id("a"), 2600, 4600, 11)).attempt, 2);
+    }
+
+    /// The answer to an attempt was sent before the grant, and arrives after it.
+    #[test]
+    fn an_answer_that_is_older_than_a_grant_does_not_undo_it() {
+        let known = waiting(&[10], 8);
+        assert_eq!(told(known.arrived(&id("a"), 15, 2015, 9)).attempt, 1);
+        known.saw_held(&id("a"), 8);
+        known.is_busy(&id("a"), Answered { attempt: 2, at: Some(14) });
+        assert_eq!(known.stand(&id("a")), Some(Stand::Holding));
     }
 
     #[test]

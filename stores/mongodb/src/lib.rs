@@ -41,6 +41,7 @@ mod record;
 mod seen;
 mod store;
 mod topology;
+mod url;
 mod wakes;
 mod wire;
 
@@ -57,7 +58,8 @@ pub static DRIVER: Driver = Driver {
     connect: |url| {
         Box::pin(async move {
             let target = Target::from_url(url)?;
-            Ok(Backend::lease(MongoStore::open(target).await?))
+            let place = target.place();
+            Ok(Backend::lease(MongoStore::open(target).await.map_err(|error| error.on(place))?))
         })
     },
     schema: Some(|url| Ok(index::script(&Target::from_url(url.clone())?.names))),

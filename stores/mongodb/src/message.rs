@@ -3,8 +3,9 @@
 //!
 //! | verb | arguments | meaning |
 //! | --- | --- | --- |
-//! | `G` | token, milliseconds since the last decision, window | a pool granted to this waiter |
+//! | `G` | token, milliseconds since the decision on its newest attempt, window, number of that attempt | a pool granted to this waiter |
 //! | `R` | anything | this waiter should ask again |
+//! | `B` | anything | the lock of this holder was broken |
 //! | `N` | lock id, expiry, `d` or `r`, address; or `-` | who comes after this lock id in the line of a mutex |
 
 use std::borrow::Cow;
@@ -106,6 +107,7 @@ pub(crate) fn introduced(text: &str) -> Option<Next> {
 pub(crate) enum Message {
     Granted { lock_id: LockId, grant: PushedGrant },
     AskAgain { lock_id: LockId },
+    Broken { lock_id: LockId },
     Next { lock_id: LockId, next: Option<Next> },
 }
 
@@ -126,9 +128,12 @@ fn read_line(line: &str, address: &Address) -> Option<Message> {
             let token = FencingToken::new(next()?);
             let after = Duration::from_millis(next()?);
             let window = Duration::from_millis(next()?);
-            Some(Message::Granted { lock_id, grant: PushedGrant { token, attempt: 0, after, window } })
+            // An earlier version does not say which attempt: the waiter asks again.
+            let attempt = next().unwrap_or_default();
+            Some(Message::Granted { lock_id, grant: PushedGrant { token, attempt, after, window } })
         }
         "R" => Some(Message::AskAgain { lock_id }),
+        "B" => Some(Message::Broken { lock_id }),
         "N" if rest == "-" => Some(Message::Next { lock_id, next: None }),
         "N" => Some(Message::Next { lock_id, next: Some(introduced(rest)?) }),
         _ => None,
@@ -149,14 +154,19 @@ mod tests {
             let (lock_id, inbox) = (id(lock_id), Inbox::new("web 3"));
             let call = call(&lock_id, &inbox);
             let address = Address::of(&inbox);
-            let granted = read(&format!("{call} G 17 5 2000"), &address);
+            let granted = read(&format!("{call} G 17 5 2000 3"), &address);
             let grant = PushedGrant {
                 token: FencingToken::new(17),
-                attempt: 0,
+                attempt: 3,
                 after: Duration::from_millis(5),
                 window: Duration::from_secs(2),
             };
             assert_eq!(granted, [Message::Granted { lock_id: lock_id.clone(), grant }]);
+            let grant = PushedGrant { attempt: 0, ..grant };
+            let granted = read(&format!("{call} G 17 5 2000"), &address);
+            assert_eq!(granted, [Message::Granted { lock_id: lock_id.clone(), grant }]);
+            let broken = read(&format!("{call} B 1"), &address);
+            assert_eq!(broken, [Message::Broken { lock_id: lock_id.clone() }]);
             let text = introduction(&lock_id, &inbox, Duration::from_secs(30));
             let next = introduced(&text).unwrap();
             assert_eq!((&next.lock_id, next.direct), (&lock_id, false));

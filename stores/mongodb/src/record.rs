@@ -8,6 +8,7 @@ use mongodb::bson::{Bson, Document};
 
 use crate::failure::{self, number};
 use crate::message::{Next, introduced};
+use crate::pipelines::LAST_TOKEN;
 
 /// The document of a mutex.
 #[derive(Clone, Debug)]
@@ -40,6 +41,13 @@ impl LockRecord {
             expires_at: moment(document, "expiresAt"),
             token,
         })
+    }
+
+    /// Reads a document that is to be granted: its token must be one that can be counted on.
+    pub(crate) fn read_countable(document: &Document, collection: &str) -> Result<Self> {
+        let record = LockRecord::read(document, collection)?;
+        countable(document, "fencingToken", collection)?;
+        Ok(record)
     }
 
     /// The time left, by the server's clock.
@@ -190,6 +198,25 @@ fn moment(document: &Document, key: &str) -> Option<i64> {
 
 fn small(document: &Document, key: &str) -> Option<u32> {
     document.get(key).and_then(number).and_then(|n| u32::try_from(n).ok())
+}
+
+/// An error that names the document if its token cannot be counted on from.
+pub(crate) fn countable(document: &Document, field: &str, collection: &str) -> Result<()> {
+    let token = document.get(field);
+    if is_countable(token) {
+        return Ok(());
+    }
+    let id = document.get_str("_id").unwrap_or_default();
+    Err(failure::uncountable(collection, id, token.unwrap_or(&Bson::Null)))
+}
+
+/// Whether a token can be counted on from; see [`LAST_TOKEN`].
+pub(crate) fn is_countable(token: Option<&Bson>) -> bool {
+    match token {
+        // Beyond the whole numbers it is read as the last one, in either direction, and not a number as zero.
+        Some(Bson::Double(n)) if n.is_nan() || *n < i64::MIN as f64 => false,
+        token => token.and_then(number).is_some_and(|token| token <= LAST_TOKEN),
+    }
 }
 
 /// A token as the API has it. Other programs may have written a negative one; that is below all of ours.

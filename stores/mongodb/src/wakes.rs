@@ -59,7 +59,12 @@ fn pipeline(core: &Core, inbox: &Inbox) -> Vec<Document> {
     let mut handed = Vec::new();
     let mut told = Vec::new();
     for of in [changed, whole] {
-        let mut lock = doc! { "ns.coll": &names.locks, format!("{of}.lockId"): lock_id.clone() };
+        // A document that is made was handed over by nobody.
+        let mut lock = doc! {
+            "operationType": { "$ne": "insert" },
+            "ns.coll": &names.locks,
+            format!("{of}.lockId"): lock_id.clone(),
+        };
         lock.extend(short(of));
         handed.push(lock);
         told.push(doc! { "ns.coll": &names.queues, format!("{of}.wake"): message.clone() });
@@ -71,7 +76,7 @@ fn pipeline(core: &Core, inbox: &Inbox) -> Vec<Document> {
         shown.extend(fields.iter().map(|field| (format!("{of}.{field}"), Bson::Int32(1))));
     }
     vec![
-        doc! { "$match": { "operationType": { "$in": ["update", "replace"] }, "$or": any } },
+        doc! { "$match": { "operationType": { "$in": ["insert", "update", "replace"] }, "$or": any } },
         doc! { "$project": shown },
     ]
 }
@@ -120,6 +125,7 @@ fn heard(core: &Core, message: Message) -> Option<Wake> {
     match message {
         Message::Granted { lock_id, grant } => Some(Wake::Granted { lock_id, grant }),
         Message::AskAgain { lock_id } => Some(Wake::Retry { lock_id }),
+        Message::Broken { lock_id } => Some(Wake::Broken { lock_id }),
         Message::Next { lock_id, next } => {
             core.known.followed_by(&lock_id, next);
             None

@@ -5,28 +5,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{MS, Place, eventually, expiring, within};
+use common::{MS, Place, eventually, expiring, until_indexed, within};
 use distlock_core::Locks;
 use distlock_core::store::Backend;
 use distlock_mongodb::{MongoOptions, MongoStore};
 use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
-
-async fn index_names(database: &Database, collection: &str) -> Vec<String> {
-    database.collection::<Document>(collection).list_index_names().await.unwrap_or_default()
-}
-
-async fn until_indexed(database: &Database) {
-    eventually("the indexes are made in the background", || async {
-        let locks = index_names(database, "distributed.locks").await;
-        let queues = index_names(database, "distributed.locks.queues").await;
-        locks.iter().any(|name| name == "expiresAt_ttl")
-            && locks.iter().any(|name| name == "released_ttl")
-            && queues.iter().any(|name| name == "purgeAt_ttl")
-    })
-    .await;
-}
 
 /// What the TTL monitor does. Its own pauses go by the clock that the test sets back, so it would take an hour.
 async fn until_deleted_as_expired(database: &Database, name: &str) {

@@ -1,10 +1,10 @@
 //! Where the server is, which tables are ours, and how wake-ups travel. Everything is checked before anything is sent.
 
 use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use distlock_core::store::StoreUrl;
+use distlock_core::store::url::plain;
 use distlock_core::{Error, ErrorKind, LockIds, Result};
 use tokio_postgres::config::{Host, TargetSessionAttrs};
 
@@ -21,8 +21,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// After this long without an acknowledgement of what was sent a connection counts as dead.
 const SILENCE: Duration = Duration::from_secs(10);
 const DRIVERS_KEEPALIVE: Duration = Duration::from_secs(2 * 60 * 60);
-const KNOWN: &[&str] = &["schema", "table", "listen", "create", "retention"];
-const KNOWN_ADVISORY: &[&str] = &["schema", "table", "create", "keys", "session_timeout"];
 
 /// Whether waiters are woken by `LISTEN` and `NOTIFY`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,75 +74,14 @@ pub struct PostgresConfig {
 
 impl PostgresConfig {
     /// Reads a URL as libpq spells it, with our own parameters beside: `distlock.schema`, `distlock.table`,
-    /// `distlock.listen` (`auto`, `on`, `off`), `distlock.create` (`on`, `off`), `distlock.retention` (seconds); and
-    /// `distlock.keys` (`hashed`, `raw`) and `distlock.session_timeout` (seconds) with the scheme `postgres+advisory`.
+    /// `distlock.listen` (`auto`, `on`, `off`), `distlock.create` (`on`, `off`), `distlock.retention` (such as `2h`; a bare
+    /// number means seconds); and `distlock.keys` (`hashed`, `raw`) and `distlock.session_timeout` (such as `30s`) with the
+    /// scheme `postgres+advisory`. How a URL is read: [`StoreUrl`].
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for anything it does not know. A password is never part of the message.
+    /// [`ErrorKind::InvalidInput`] for anything it does not know. No text of the URL is part of the message.
     pub fn from_url(url: &str) -> Result<Self> {
         PostgresConfig::from_store_url(StoreUrl::parse(url)?)
-    }
-
-    pub(crate) fn from_store_url(mut url: StoreUrl) -> Result<Self> {
-        let shown = url.to_string();
-        let read = |url: &mut StoreUrl| {
-            let advisory = url.scheme() == "postgres+advisory" || url.scheme() == "postgresql+advisory";
-            let mut config = PostgresConfig::from_driver_url(url.scheme(), url.driver_part())?;
-            if let Some(schema) = url.take("schema") {
-                config = config.schema(&schema)?;
-            }
-            if let Some(table) = url.take("table") {
-                config = config.table(&table)?;
-            }
-            if let Some(create) = url.take("create") {
-                config.create = on_or_off("distlock.create", &create)?;
-            }
-            if advisory {
-                config.keys = match url.take("keys").as_deref() {
-                    None | Some("hashed") => KeyScheme::Hashed,
-                    Some("raw") => KeyScheme::Raw,
-                    Some(_) => return Err(bad("distlock.keys is neither hashed nor raw")),
-                };
-                if let Some(seconds) = url.take("session_timeout") {
-                    let seconds = seconds
-                        .parse()
-                        .map_err(|_| bad("distlock.session_timeout is not a number of seconds"))?;
-                    config = config.session_timeout(Duration::from_secs(seconds))?;
-                }
-                url.refuse_unknown(KNOWN_ADVISORY)?;
-                return Ok(config);
-            }
-            config.listen = match url.take("listen").as_deref() {
-                None | Some("auto") => Listen::Auto,
-                Some("on") => Listen::On,
-                Some("off") => Listen::Off,
-                Some(_) => return Err(bad("distlock.listen is none of auto, on, off")),
-            };
-            if let Some(seconds) = url.take("retention") {
-                let seconds =
-                    seconds.parse().map_err(|_| bad("distlock.retention is not a number of seconds"))?;
-                config = config.retention(Duration::from_secs(seconds))?;
-            }
-            url.refuse_unknown(KNOWN)?;
-            Ok(config)
-        };
-        read(&mut url).map_err(|error: Error| error.doing("read the store URL").on(shown))
-    }
-
-    /// What the driver reads. Its parser knows neither our schemes nor certificates.
-    fn from_driver_url(scheme: &str, url: &str) -> Result<Self> {
-        let plain = format!("postgres{}", &url[scheme.len()..]);
-        let (rest, tls) = TlsOptions::take_from(&plain)?;
-        // The driver's own words may hold a part of the password where that was not escaped: only those that name
-        // an option are passed on.
-        let driver = tokio_postgres::Config::from_str(&rest).map_err(|error| {
-            let said = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-            match said.strip_prefix("invalid value for option ") {
-                Some(option) => bad(format!("the value of {option} cannot be used")),
-                None => bad("it cannot be read: a part is unknown, or a special character is not escaped"),
-            }
-        })?;
-        Ok(PostgresConfig::with_driver(driver, tls))
     }
 
     /// For those who have the driver's own configuration already. TLS certificates are not part of it: they are
@@ -155,7 +92,7 @@ impl PostgresConfig {
         PostgresConfig::with_driver(driver, tls)
     }
 
-    fn with_driver(mut driver: tokio_postgres::Config, tls: TlsOptions) -> Self {
+    pub(crate) fn with_driver(mut driver: tokio_postgres::Config, tls: TlsOptions) -> Self {
         driver.ssl_mode(tls.driver_mode());
         if driver.get_hosts().is_empty() && driver.get_hostaddrs().is_empty() {
             driver.host("localhost");
@@ -267,14 +204,6 @@ fn bad(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
         .advise("write it like postgres://user@host:5432/database?distlock.table=distribute_lock")
 }
 
-fn on_or_off(what: &str, word: &str) -> Result<bool> {
-    match word {
-        "on" | "true" => Ok(true),
-        "off" | "false" => Ok(false),
-        _ => Err(bad(format!("{what} is neither on nor off"))),
-    }
-}
-
 /// `postgres db:5432/app`: hosts and database, nothing secret.
 impl fmt::Display for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -285,6 +214,7 @@ impl fmt::Display for PostgresConfig {
             .get_hosts()
             .iter()
             .map(|host| match host {
+                Host::Tcp(name) if name.contains(':') => format!("[{name}]"),
                 Host::Tcp(name) => name.clone(),
                 #[cfg(unix)]
                 Host::Unix(path) => path.display().to_string(),
@@ -297,8 +227,8 @@ impl fmt::Display for PostgresConfig {
             let port = ports.get(n).or(ports.first()).copied().unwrap_or(5432);
             write!(f, "{}{host}:{port}", if n > 0 { "," } else { "" })?;
         }
-        match self.driver.get_dbname().or(self.driver.get_user()) {
-            Some(database) => write!(f, "/{database}"),
+        match self.driver.get_dbname() {
+            Some(database) => write!(f, "/{}", plain(database)),
             None => Ok(()),
         }
     }
@@ -354,8 +284,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}: {error}");
             assert!(!format!("{error} {error:?}").contains("s3cret"), "{error}");
         }
-        // As libpq reads it, everything before the `@` is the user and the password.
-        for url in ["postgres://u:s3cret@h/db", "postgres://u:s3cret?x=s3cret@h/db"] {
+        for url in ["postgres://u:s3cret@h/db", "postgres://s3cret@h", "postgres://h/db?password=s3cret"] {
             let config = PostgresConfig::from_url(url).unwrap();
             assert!(!format!("{config} {config:?}").contains("s3cret"));
         }

@@ -70,8 +70,9 @@ fn of_server(code: &SqlState, said: &str) -> Error {
             .with_retry(true)
             .advise("raise max_connections on the server, or put PgBouncer in front of it"),
         "40001" | "40P01" => Error::new(ErrorKind::Unavailable, format!("{said}, again and again")),
-        "55P03" | "57014" => Error::new(ErrorKind::Unavailable, said)
-            .advise("find out who keeps a row of the lock table locked, or raise statement_timeout"),
+        "55P03" => row_locked(None),
+        "57014" => Error::new(ErrorKind::Unavailable, said)
+            .advise("find out who cancels statements, or raise statement_timeout"),
         "3F000" | "42P01" | "42703" => Error::new(ErrorKind::Corrupt, said)
             .advise("create the tables as `distlock schema` prints them, or name others with distlock.table"),
         "3D000" => {
@@ -89,6 +90,42 @@ fn of_server(code: &SqlState, said: &str) -> Error {
         _ => Error::new(ErrorKind::Internal, format!("the server said {number}: {said}"))
             .advise("please report this"),
     }
+}
+
+/// Another session keeps the row of a lock locked, so that nothing was changed. `pid`: its process, if that is known.
+pub(crate) fn row_locked(pid: Option<i32>) -> Error {
+    let detail = "its row in the lock table is locked by another session";
+    let (detail, advice) = match pid {
+        Some(pid) => (
+            format!("{detail} (pid {pid})"),
+            format!(
+                "look what pid {pid} does in pg_stat_activity, and end its transaction: pg_terminate_backend({pid})"
+            ),
+        ),
+        None => (
+            detail.to_owned(),
+            "look for it in pg_stat_activity, pg_locks and pg_prepared_xacts, and end its transaction"
+                .to_owned(),
+        ),
+    };
+    Error::new(ErrorKind::Unavailable, detail).caused_by(RowLocked).advise(advice)
+}
+
+/// Below an error: a row was locked by another session.
+#[derive(Debug)]
+struct RowLocked;
+
+impl std::fmt::Display for RowLocked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // A part of the error above it, which does not repeat it then.
+        f.write_str("locked by another session")
+    }
+}
+
+impl std::error::Error for RowLocked {}
+
+pub(crate) fn is_row_locked(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|cause| cause.is::<RowLocked>())
 }
 
 /// Rolled back because of somebody else: to be done again at once.

@@ -55,7 +55,7 @@ impl Fence {
     pub fn new(config: &PostgresConfig) -> Self {
         let tables = Tables::of(config);
         let admit = tables.fill(include_str!("sql/fence_admit.sql"));
-        let look = tables.fill("SELECT f.token FROM {fence} f WHERE f.resource = $1");
+        let look = tables.fill("SELECT f.token FROM {fence} f WHERE f.resource OPERATOR(pg_catalog.=) $1");
         Fence { tables, admit, look }
     }
 

@@ -7,9 +7,9 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::names::Key;
 use crate::statement::{Statement, Tables};
-use crate::values::{get, item, left, micros, moment, number, small, token, weight};
+use crate::values::{counted, get, item, left, micros, moment, number, small, token, weight};
 
-static STEP: [Type; 11] = [
+static STEP: [Type; 12] = [
     Type::TEXT_ARRAY,
     Type::TEXT_ARRAY,
     Type::TEXT_ARRAY,
@@ -21,14 +21,29 @@ static STEP: [Type; 11] = [
     Type::INT8_ARRAY,
     Type::BYTEA_ARRAY,
     Type::BOOL,
+    Type::INT8_ARRAY,
 ];
 
 /// The statement that answers. With `sessions` its table is the one whose holders last as long as their sessions.
 pub(crate) fn step(slot: usize, tables: &Tables, sessions: bool) -> Statement {
-    let text = include_str!("sql/pool_step.sql");
+    filled(slot, tables, sessions, "")
+}
+
+/// The same for a forced release: each holder is notified, in the same step.
+pub(crate) fn break_step(slot: usize, tables: &Tables, sessions: bool) -> Statement {
+    let notify = match sessions {
+        true => "pg_catalog.pg_notify(k.inbox, 'broken ' || k.id)".to_owned(),
+        false => include_str!("sql/broken_notify.sql").replace("{id}", "k.id"),
+    };
+    let broken = "UNION ALL SELECT {notify} FROM kept k WHERE k.leaves";
+    filled(slot, tables, sessions, &broken.replace("{notify}", &notify))
+}
+
+fn filled(slot: usize, tables: &Tables, sessions: bool, broken: &str) -> Statement {
+    let text = include_str!("sql/pool_step.sql").replace("{broken}", broken);
     match sessions {
-        false => Statement::new(slot, text, tables, &STEP),
-        true => Statement::new(slot, &text.replace("{pool}", "{session_pool}"), tables, &STEP),
+        false => Statement::new(slot, &text, tables, &STEP),
+        true => Statement::of_session(slot, &text.replace("{pool}", "{session_pool}"), tables, &STEP),
     }
 }
 
@@ -46,6 +61,7 @@ pub(crate) struct Questions {
     tokens: Vec<Option<i64>>,
     names: Vec<Option<Vec<u8>>>,
     sessions: bool,
+    attempts: Vec<Option<i64>>,
 }
 
 impl Questions {
@@ -65,6 +81,7 @@ impl Questions {
         self.waits.push(None);
         self.tokens.push(None);
         self.names.push(key.name);
+        self.attempts.push(None);
     }
 
     /// May this be granted? The inbox is a channel, if somebody listens there.
@@ -76,6 +93,7 @@ impl Questions {
         self.expiries[last] = micros(claim.expiry);
         self.inboxes[last] = inbox;
         self.waits[last] = claim.waiting.as_ref().map(|waiting| micros(waiting.ttl));
+        self.attempts[last] = claim.waiting.as_ref().map(|waiting| counted(waiting.attempt));
     }
 
     pub(crate) fn renew(&mut self, key: Key, lease: &Lease) {
@@ -95,7 +113,7 @@ impl Questions {
     }
 
     /// What the statement is given.
-    pub(crate) fn parameters(&self) -> [&(dyn ToSql + Sync); 11] {
+    pub(crate) fn parameters(&self) -> [&(dyn ToSql + Sync); 12] {
         [
             &self.keys,
             &self.verbs,
@@ -108,6 +126,7 @@ impl Questions {
             &self.tokens,
             &self.names,
             &self.sessions,
+            &self.attempts,
         ]
     }
 }
@@ -160,20 +179,19 @@ pub(crate) fn releases(rows: &[Row], leases: usize) -> Result<Vec<Result<Release
     Ok(answers.into_iter().map(Ok).collect())
 }
 
-/// From whom it was taken, and where each of them can be told.
-pub(crate) fn broken(rows: &[Row], sessions: bool) -> Result<Vec<(Holder, Option<String>)>> {
+/// From whom it was taken.
+pub(crate) fn broken(rows: &[Row], sessions: bool) -> Result<Vec<Holder>> {
     let mut broken = Vec::new();
     for row in rows {
         let Some(id) = get::<Option<&str>>(row, "holder_id")? else { continue };
         let expires_in = if sessions { None } else { Some(left(get(row, "holder_remaining")?)) };
-        let holder = Holder {
+        broken.push(Holder {
             lock_id: LockId::from_stored(id),
             token: Some(token(get(row, "token")?)),
             acquired_at: moment(get(row, "holder_since")?),
             expires_in,
             weight: weight(get(row, "holder_weight")?),
-        };
-        broken.push((holder, get(row, "holder_inbox")?));
+        });
     }
     Ok(broken)
 }

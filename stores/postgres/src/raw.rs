@@ -18,20 +18,20 @@ const CONNECTIONS: usize = 8;
 
 /// A lock as a row, in the table of the bare round trips.
 const TAKE_ROW: &str = "INSERT INTO {bench} AS l (key, value, expire_time, token)
-    VALUES ($1, $2, now() + interval '30 seconds', 1)
+    VALUES ($1, $2, pg_catalog.now() + interval '30 seconds', 1)
     ON CONFLICT (key) DO UPDATE SET value = EXCLUDED.value, expire_time = EXCLUDED.expire_time, token = l.token + 1
-    WHERE l.value = '' OR l.expire_time <= now() RETURNING token";
+    WHERE l.value = '' OR l.expire_time <= pg_catalog.now() RETURNING token";
 const GIVE_ROW: &str = "UPDATE {bench} SET value = '' WHERE key = $1 AND value = $2";
 const CREATE: &str =
     "CREATE TABLE {bench} (key text PRIMARY KEY, value text NOT NULL, expire_time timestamptz NOT NULL,
     token bigint NOT NULL) WITH (fillfactor = 50)";
 /// The second parameter only keeps the two pairs alike.
-const TAKE_ADVISORY: &str = "SELECT pg_try_advisory_lock(hashtextextended($1, 0)), $2";
-const GIVE_ADVISORY: &str = "SELECT pg_advisory_unlock(hashtextextended($1, 0)), $2";
+const TAKE_ADVISORY: &str = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended($1, 0)), $2";
+const GIVE_ADVISORY: &str = "SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1, 0)), $2";
 
 /// Transactions that wrote something: each of our requests does. It is there at once, where the statistics of other
 /// sessions come seconds later, and looking does not count.
-const REQUESTS: &str = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint";
+const REQUESTS: &str = "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint";
 
 struct Connection {
     client: Client,

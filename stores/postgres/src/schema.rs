@@ -91,7 +91,10 @@ impl Schema {
                 .advise("create them as `distlock schema` prints them, or leave distlock.create=off out"));
         }
         // One implicit transaction: all of it or nothing, and no session is left inside of one.
-        let mut batch = format!("SELECT pg_advisory_xact_lock({TURN});");
+        // Many that start together wait for each other, for longer than for a row.
+        let mut batch = format!(
+            "SELECT pg_catalog.set_config('lock_timeout', '10000', true), pg_catalog.pg_advisory_xact_lock({TURN});"
+        );
         if !self.has_schema(client).await? {
             batch.push_str(&self.tables.fill("CREATE SCHEMA IF NOT EXISTS {schema};"));
         }
@@ -126,7 +129,10 @@ impl Schema {
         let schema = self.tables.schema().as_str();
         let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&schema, Type::TEXT)];
         let rows = client
-            .query_typed("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)", typed)
+            .query_typed(
+                "SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname::text = $1)",
+                typed,
+            )
             .await
             .map_err(|error| failure::of_statement(&error))?;
         Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use distlock_core::store::StoreUrl;
 use distlock_core::{Error, ErrorKind, Result};
-use percent_encoding::percent_decode_str;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
@@ -44,47 +44,40 @@ impl TlsOptions {
         self.mode
     }
 
-    /// Takes its parameters out of a URL, since the driver does not know all of them.
-    pub(crate) fn take_from(url: &str) -> Result<(String, Self)> {
-        let (base, query) = match url.split_once('?') {
-            // A question mark before the last @ belongs to a password that was not escaped.
-            Some((base, query)) if !query.contains('@') => (base, query),
-            _ => (url, ""),
-        };
-        let (mut rest, mut mode, mut roots) = (Vec::new(), None, None);
-        let (mut certificate, mut key) = (None, None);
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let value = || percent_decode_str(value).decode_utf8_lossy().into_owned();
-            match name {
-                "sslmode" => mode = Some(value()),
-                "sslrootcert" => roots = Some(value()),
-                "sslcert" => certificate = Some(PathBuf::from(value())),
-                "sslkey" => key = Some(PathBuf::from(value())),
-                _ => rest.push(pair),
+    /// Takes its parameters out of a URL. As in libpq, except that what asks for a check is never dropped silently: a root
+    /// certificate with a mode that does not look at it is refused.
+    pub(crate) fn take_from(url: &mut StoreUrl) -> Result<Self> {
+        let refuse = |url: &StoreUrl, what: &str| Err(url.refuse(what).advise(ADVICE));
+        let mode = url.take_driver("sslmode");
+        let roots = url.take_driver("sslrootcert");
+        let (certificate, key) = (url.take_driver("sslcert"), url.take_driver("sslkey"));
+        let (mode, trust) = match (mode.as_deref(), &roots) {
+            (None | Some("disable" | "allow" | "prefer"), Some(_)) => {
+                return refuse(url, "it gives sslrootcert, and its sslmode does not check the server");
             }
-        }
-        let (mode, trust) = match (mode.as_deref().unwrap_or("prefer"), &roots) {
-            ("disable", _) => (SslMode::Disable, Trust::Anybody),
-            ("allow" | "prefer", _) => (SslMode::Prefer, Trust::Anybody),
-            ("require", None) => (SslMode::Require, Trust::Anybody),
+            (Some("disable"), None) => (SslMode::Disable, Trust::Anybody),
+            (None | Some("allow" | "prefer"), None) => (SslMode::Prefer, Trust::Anybody),
+            (Some("require"), None) => (SslMode::Require, Trust::Anybody),
             // libpq: a root certificate that is given is used.
-            ("require", Some(_)) | ("verify-ca", _) => (SslMode::Require, Trust::Signed),
-            ("verify-full", _) => (SslMode::Require, Trust::Host),
+            (Some("require"), Some(_)) | (Some("verify-ca"), _) => (SslMode::Require, Trust::Signed),
+            (Some("verify-full"), _) => (SslMode::Require, Trust::Host),
             _ => {
-                return Err(bad(
-                    "sslmode is none of disable, allow, prefer, require, verify-ca, verify-full",
-                ));
+                return refuse(
+                    url,
+                    "its sslmode is none of disable, allow, prefer, require, verify-ca, verify-full",
+                );
             }
         };
         let certificate = match (certificate, key) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (Some(_), Some(_)) if mode == SslMode::Disable => {
+                return refuse(url, "it gives sslcert, and its sslmode is disable");
+            }
+            (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
             (None, None) => None,
-            _ => return Err(bad("of sslcert and sslkey only one is given")),
+            _ => return refuse(url, "of sslcert and sslkey only one is given"),
         };
         let roots = roots.filter(|path| path != "system").map(PathBuf::from);
-        let url = if rest.is_empty() { base.to_owned() } else { format!("{base}?{}", rest.join("&")) };
-        Ok((url, TlsOptions { mode, trust, roots, certificate }))
+        Ok(TlsOptions { mode, trust, roots, certificate })
     }
 
     /// Reads the certificates.
@@ -115,8 +108,8 @@ impl TlsOptions {
         let mut config = match &self.certificate {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let chain = read_certificates(certificate)?;
-                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable(key, &error))?;
+                let chain = read_certificates("sslcert", certificate)?;
+                let key = PrivateKeyDer::from_pem_file(key).map_err(|error| unreadable("sslkey", &error))?;
                 builder
                     .with_client_auth_cert(chain, key)
                     .map_err(|error| bad(format!("the client certificate cannot be used: {error}")))?
@@ -131,8 +124,8 @@ impl TlsOptions {
         let mut store = RootCertStore::empty();
         match &self.roots {
             Some(path) => {
-                for certificate in read_certificates(path)? {
-                    store.add(certificate).map_err(|error| unreadable(path, &error))?;
+                for certificate in read_certificates("sslrootcert", path)? {
+                    store.add(certificate).map_err(|error| unreadable("sslrootcert", &error))?;
                 }
             }
             None => {
@@ -146,18 +139,20 @@ impl TlsOptions {
     }
 }
 
+const ADVICE: &str = "give sslmode and, to check the server, sslrootcert=/path/to/ca.pem";
+
 fn bad(what: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what)
-        .advise("give sslmode and, to check the server, sslrootcert=/path/to/ca.pem")
+    Error::new(ErrorKind::InvalidInput, what).advise(ADVICE)
 }
 
-fn unreadable(path: &Path, error: &dyn std::fmt::Display) -> Error {
-    bad(format!("{} cannot be read: {error}", path.display()))
+/// Which parameter, and not its value: what was meant as something else may stand there.
+fn unreadable(parameter: &str, error: &dyn std::fmt::Display) -> Error {
+    bad(format!("the file of {parameter} cannot be used: {error}"))
 }
 
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let read = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(path, &error))?;
-    read.collect::<Result<_, _>>().map_err(|error| unreadable(path, &error))
+fn read_certificates(parameter: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| unreadable(parameter, &error))?;
+    read.collect::<Result<_, _>>().map_err(|error| unreadable(parameter, &error))
 }
 
 /// Checks less than a browser would: the signer but not the host name, or nothing at all.
@@ -223,30 +218,55 @@ impl ServerCertVerifier for Lenient {
 mod tests {
     use super::*;
 
+    fn read(query: &str) -> Result<TlsOptions> {
+        TlsOptions::take_from(&mut StoreUrl::parse(&format!(
+            "postgres://u@h/db?application_name=me@host{query}"
+        ))?)
+    }
+
     #[test]
     fn modes_mean_what_libpq_says() {
         for (query, mode, trust) in [
             ("", SslMode::Prefer, Trust::Anybody),
-            ("?sslmode=disable", SslMode::Disable, Trust::Anybody),
-            ("?sslmode=require", SslMode::Require, Trust::Anybody),
-            ("?sslmode=require&sslrootcert=/ca.pem", SslMode::Require, Trust::Signed),
-            ("?sslmode=verify-ca", SslMode::Require, Trust::Signed),
-            ("?sslmode=verify-full&sslrootcert=system", SslMode::Require, Trust::Host),
+            ("&sslmode=disable", SslMode::Disable, Trust::Anybody),
+            ("&sslmode=allow", SslMode::Prefer, Trust::Anybody),
+            ("&sslmode=require", SslMode::Require, Trust::Anybody),
+            ("&sslmode=require&sslrootcert=/ca.pem", SslMode::Require, Trust::Signed),
+            ("&sslmode=verify-ca", SslMode::Require, Trust::Signed),
+            ("&sslmode=verify-full&sslrootcert=system", SslMode::Require, Trust::Host),
         ] {
-            let url = format!("postgres://u@h/db{query}{}port=1", if query.is_empty() { "?" } else { "&" });
-            let (rest, options) = TlsOptions::take_from(&url).unwrap();
+            let options = read(query).unwrap();
             assert_eq!((options.mode, options.trust), (mode, trust), "{query}");
-            assert_eq!(rest, "postgres://u@h/db?port=1");
         }
-        assert!(TlsOptions::take_from("postgres://h/db?sslcert=/c").is_err());
-        let (_, missing) =
-            TlsOptions::take_from("postgres://h?sslmode=verify-full&sslrootcert=/nowhere").unwrap();
-        assert_eq!(missing.connector().map(drop).unwrap_err().kind(), ErrorKind::InvalidInput);
+        let missing = read("&sslmode=verify-full&sslrootcert=/nowhere").unwrap();
+        let error = missing.connector().map(drop).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(
+            error.to_string().contains("sslrootcert") && !error.to_string().contains("/nowhere"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_asks_for_a_check_is_not_dropped() {
+        for query in [
+            "&sslrootcert=/ca.pem",
+            "&sslmode=prefer&sslrootcert=/ca.pem",
+            "&sslmode=disable&sslrootcert=/ca.pem",
+            "&sslmode=disable&sslcert=/c&sslkey=/k",
+            "&sslmode=require&sslcert=/c",
+            "&sslmode=",
+            "&sslmode=Require",
+            "&sslmode=require%20",
+            "&sslmode=require&sslmode=disable",
+            "&sslmode=verify-full&SSLMODE=prefer",
+        ] {
+            assert_eq!(read(query).unwrap_err().kind(), ErrorKind::InvalidInput, "{query}");
+        }
     }
 
     #[test]
     fn a_connector_needs_no_default_provider() {
-        let (_, options) = TlsOptions::take_from("postgres://h/db?sslmode=require").unwrap();
-        assert!(options.connector().is_ok());
+        assert!(read("&sslmode=require").unwrap().connector().is_ok());
     }
 }

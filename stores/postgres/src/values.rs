@@ -32,6 +32,11 @@ pub(crate) fn number(token: FencingToken) -> i64 {
     i64::try_from(token.get()).unwrap_or(i64::MAX - 1_000_000)
 }
 
+/// The number of an attempt.
+pub(crate) fn counted(attempt: u64) -> i64 {
+    i64::try_from(attempt).unwrap_or(i64::MAX)
+}
+
 /// A weight or a capacity.
 pub(crate) fn small(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)

@@ -368,3 +368,16 @@ async fn a_waiter_for_permits_notices_that_the_only_holder_died() {
     assert!(granted - killed < Duration::from_millis(800), "{:?}", granted - killed);
     assert!(token > held.token());
 }
+
+/// A program may seed the generator, and a forked child goes on with its parent's numbers.
+#[tokio::test]
+async fn sessions_of_programs_that_seed_the_random_generator_alike_do_not_meet() {
+    let url = Corner::new().url("postgres+advisory", &server().url());
+    let mut guards = Vec::new();
+    for n in 0..2 {
+        fastrand::seed(7);
+        let locks = within("a session of its own", Duration::from_secs(8), locks(&url)).await;
+        guards.push((locks.semaphore("s", 2).acquire().await.unwrap(), locks, n));
+    }
+    assert!(guards.iter().all(|(guard, ..)| !guard.is_lost()));
+}

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Corner, eventually, lease_table, server, within};
+use common::{Corner, lease_table, server, within};
 use distlock_core::store::{Attempt, Backend, Claim, Lease, LeaseStore, Query, Released, Renewal, Store};
 use distlock_core::{ErrorKind, Kind, LockIds, Locks, Resource};
 use distlock_postgres::LeaseTable;
@@ -191,26 +191,15 @@ async fn a_second_question_that_fails_does_not_take_back_the_answers_to_the_firs
          CREATE TRIGGER refuse BEFORE UPDATE ON {schema}.distribute_lock_pool
              FOR EACH ROW WHEN (new.key = 'semaphore:raced') EXECUTE FUNCTION {schema}.refuse()"
     ));
-    let mut other = server().connect().unwrap();
-    other
-        .query(&format!(
-            "BEGIN;
-             INSERT INTO {schema}.distribute_lock_pool (key, capacity, token, holders, queue, used_until)
-             VALUES ('semaphore:raced', 1, 1, '[]', '[]', now())"
-        ))
-        .unwrap();
+    let insert = format!(
+        "INSERT INTO {schema}.distribute_lock_pool (key, capacity, token, holders, queue, used_until)
+         VALUES ('semaphore:raced', 1, 1, '[]', '[]', now())"
+    );
+    let inserted = corner.lock_until_waited_for(&insert, "NULL").await;
     let ids = LockIds::new("raced");
     let claims = [claim(&ids, Kind::Semaphore, "quiet"), claim(&ids, Kind::Semaphore, "raced")];
-    let asked = tokio::spawn({
-        let (store, claims) = (store.clone(), claims.clone());
-        async move { store.try_acquire(&claims).await }
-    });
-    let waits = format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
-    );
-    eventually("it waits for the other's row", async || server().value(&waits) == "1").await;
-    other.query("COMMIT").unwrap();
-    let answers = within("the answers", LIMIT, asked).await.unwrap().unwrap();
+    let answers = within("the answers", LIMIT, store.try_acquire(&claims)).await.unwrap();
+    inserted.await.unwrap();
     assert!(matches!(answers[0], Ok(Attempt::Granted { .. })), "{answers:?}");
     let error = answers[1].as_ref().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");

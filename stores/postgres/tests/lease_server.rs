@@ -312,7 +312,8 @@ async fn what_a_release_granted_survives_a_crash() {
 /// Two stores lock the same rows, each batch in another order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_in_opposite_orders_never_deadlock() {
-    let own = PostgresServer::start();
+    // Long before a statement gives up waiting for a row.
+    let own = PostgresServer::configure().setting("deadlock_timeout", "10ms").start();
     let mut tasks = tokio::task::JoinSet::new();
     for backwards in [false, true, false, true] {
         let store = lease_table(&own.url()).await;

@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Corner, eventually, lease_table, server, within};
+use common::{Corner, lease_table, server, within};
 use distlock_core::store::{Attempt, Claim, Inbox, Lease, LeaseStore, Query, Released, Store, Waiting};
 use distlock_core::{Error, FencingToken, Kind, LockId, LockIds, Resource};
 use distlock_postgres::LeaseTable;
@@ -234,22 +234,15 @@ async fn leases_of_one_lock_in_one_batch_have_their_own_answers() {
 async fn who_joined_while_a_release_waited_for_the_row_is_not_forgotten() {
     for asked in Asked::all().await {
         let before = granted(&asked.ask(claim("m", "holder")).await);
-        let (table, schema) = (asked.table(), asked.corner.schema.clone());
-        let mut other = server().connect().unwrap();
+        let (table, company) = (asked.table(), asked.company);
         let entry = r#"[{"id": "late", "inbox": "dl_late", "expiry": 60000000, "asked": 1, "until": 9000000000000000}]"#;
-        other.query(&format!("BEGIN; UPDATE {table} SET waiters = '{entry}' WHERE key = 'm'")).unwrap();
-        let (store, company) = (asked.store.clone(), asked.company);
-        let ending = tokio::spawn(async move {
-            let mut leases = vec![lease("m", "holder")];
-            leases.extend(company.then(|| lease("company", "nobody")));
-            store.release(&leases).await.unwrap().swap_remove(0).unwrap()
-        });
-        let blocked = format!(
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{schema}' AND wait_event_type = 'Lock'"
-        );
-        eventually("it waits for the row", async || server().value(&blocked) == "1").await;
-        other.query("COMMIT").unwrap();
-        let answer = within("the release", LIMIT, ending).await.unwrap();
+        let join = format!("UPDATE {table} SET waiters = '{entry}' WHERE key = 'm'");
+        let joined = asked.corner.lock_until_waited_for(&join, "NULL").await;
+        let mut leases = vec![lease("m", "holder")];
+        leases.extend(company.then(|| lease("company", "nobody")));
+        let answers = within("the release", LIMIT, asked.store.release(&leases)).await;
+        let answer = answers.unwrap().swap_remove(0).unwrap();
+        joined.await.unwrap();
         assert_eq!(answer, Released::Done { woke: true }, "in company: {company}");
         asked.assert("m", &["late"], &[]).await;
         let found = asked.store.inspect(&Query::named("m")).await.unwrap();

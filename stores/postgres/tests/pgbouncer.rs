@@ -94,6 +94,8 @@ async fn the_pooler_is_noticed_and_its_sessions_are_left_as_they_were() {
     };
     assert_eq!(ask("SHOW enable_seqscan").await.as_deref(), Some("on"));
     assert_eq!(ask("SHOW plan_cache_mode").await.as_deref(), Some("auto"));
+    assert_eq!(ask("SHOW lock_timeout").await.as_deref(), Some("0"));
+    assert_eq!(ask("SHOW search_path").await.as_deref(), Some("\"$user\", public"));
     assert_eq!(ask("SELECT count(*) FROM pg_prepared_statements").await.as_deref(), Some("0"));
     assert_eq!(ask("SELECT count(*) FROM pg_listening_channels()").await.as_deref(), Some("0"));
     assert_eq!(server().value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "0");

@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use common::{Corner, backend, locks, within};
+use common::{Corner, backend, locks, server, within};
 use distlock_core::ErrorKind;
 use distlock_testkit::servers::{DataFolder, PostgresServer};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -95,5 +95,38 @@ async fn waiting_and_giving_up_work_through_tls() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         held.release().await.unwrap();
         within("a turn", Duration::from_secs(10), waiting).await.unwrap().unwrap();
+    }
+}
+
+/// An `@` in the query once hid `sslmode` from the parser that reads it, and the session ran in clear text.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_parameter_takes_away_the_encryption_that_was_asked_for() {
+    let (plain, encrypted) = (server(), start());
+    for (scheme, asked, is_url) in [
+        ("postgres", "sslmode=require&options=-c%20geqo=off&application_name=me@host", true),
+        ("postgres", "application_name=me@host&sslmode=require", true),
+        ("postgres", "sslmode=verify-full&sslrootcert=CA&application_name=me@host", true),
+        ("postgres+advisory", "sslmode=require&application_name=me@host", true),
+        ("postgres", "application_name=me@host&sslmode=require&sslmode=disable", false),
+        ("postgres", "sslmode=require&application_name=me@host&%73slmode=prefer", false),
+        ("postgres", "sslmode=require&application_name=me@host&SSLMODE=disable", false),
+    ] {
+        let asked = asked.replace("CA", &encrypted.folder.path().join("ca.pem").display().to_string());
+        let url = |server: &str| {
+            let url = format!("{server}?distlock.schema={}&{asked}", Corner::new().schema);
+            url.replacen("postgres", scheme, 1)
+        };
+        // This server cannot encrypt: whoever gets a session here has it in clear text.
+        let refused = backend(&url(&plain.url())).await.expect_err(&asked);
+        let kind = if is_url { ErrorKind::Unavailable } else { ErrorKind::InvalidInput };
+        assert_eq!(refused.kind(), kind, "{asked}: {refused}");
+        if !is_url {
+            continue;
+        }
+        let backend = backend(&url(&encrypted.server.url())).await.expect(&asked);
+        let sessions = "SELECT bool_and(ssl) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
+                        WHERE application_name = 'me@host'";
+        assert_eq!(encrypted.server.value(sessions), "t", "{asked}");
+        drop(backend);
     }
 }

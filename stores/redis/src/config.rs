@@ -107,7 +107,7 @@ impl RedisConfig {
             keys: Keys::default(),
             response_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(2),
-            retention: Duration::from_secs(3600),
+            retention: Duration::from_secs(600),
             min_replicas: 0,
             grants_on_release: true,
         }
@@ -209,7 +209,7 @@ impl RedisConfig {
         Ok(self)
     }
 
-    /// For how long the token of a name that nobody uses is kept (as one small key). Default an hour. After that
+    /// For how long the token of a name that nobody uses is kept (as one small key). Default ten minutes. After that
     /// the server's clock alone keeps tokens rising.
     ///
     /// # Errors
@@ -218,7 +218,7 @@ impl RedisConfig {
         if retention < Duration::from_secs(1) || retention > Duration::from_secs(365 * 24 * 3600) {
             return Err(refuse(
                 format!("a retention of {retention:?} is not between a second and a year"),
-                "take an hour or so: longer than the server's clock is ever set back",
+                "take ten minutes or so: longer than the server's clock is ever set back",
             ));
         }
         self.retention = retention;
@@ -249,14 +249,20 @@ pub(crate) fn refuse(what: String, advice: &'static str) -> Error {
     Error::new(ErrorKind::InvalidInput, what).doing("read the Redis options").advise(advice)
 }
 
+/// A prefix, unless it has characters that a URL in the wrong place would have.
+fn shown(prefix: &str) -> &str {
+    let is_usual = prefix.chars().all(|c| c.is_alphanumeric() || ":{}._-".contains(c));
+    if is_usual { prefix } else { "***" }
+}
+
 impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisConfig")
             .field("servers", &self.servers)
-            .field("user", &self.credentials.user)
+            .field("login", &(self.credentials != Credentials::default()))
             .field("database", &self.database)
             .field("tls", &self.tls.is_some())
-            .field("prefix", &self.keys.prefix())
+            .field("prefix", &shown(self.keys.prefix()))
             .field("response_timeout", &self.response_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("retention", &self.retention)

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
-use distlock_core::store::{Holder, Query, Record, Waiter};
+use distlock_core::store::{Holder, Lease, Query, Record, Waiter};
 use distlock_core::{FencingToken, Kind, LockId, Resource, Result};
 use redis::Value;
 
@@ -11,7 +11,7 @@ use crate::net::{Answer, Live};
 use crate::script::Item;
 use crate::store::Inner;
 use crate::trouble;
-use crate::verbs::{KINDS, look_item};
+use crate::verbs::{KINDS, break_item, look_item, release_item};
 
 /// How many keys one SCAN looks at.
 const SCAN_COUNT: u32 = 1000;
@@ -31,11 +31,14 @@ pub(crate) async fn records(inner: &Inner, query: &Query) -> Result<Vec<Record>>
     let mut found = Vec::new();
     for chunk in resources.chunks(LOOK_AT_ONCE) {
         let items: Vec<Item<'_>> =
-            chunk.iter().map(|resource| look_item(&inner.config.keys, resource, false)).collect();
+            chunk.iter().map(|resource| look_item(&inner.config.keys, resource, 0)).collect();
         let request = inner.request(&inner.scripts.inspect, inner.config.response_timeout);
         for (resource, answer) in chunk.iter().zip(inner.fleet.call(&request, &items).await) {
             match read(resource, &answer?) {
-                Ok(record) => found.extend(Some(record).filter(|record| is_of_use(inner, record))),
+                Ok((mut record, next)) => {
+                    more_waiters(inner, resource, &mut record, next).await?;
+                    found.extend(Some(record).filter(|record| is_of_use(inner, record)));
+                }
                 // Under our prefix, but a key of another type: none of ours, unless it was asked for by name.
                 Err(error) if query.name.is_some() => return Err(error.about(resource)),
                 Err(_) => {}
@@ -48,12 +51,47 @@ pub(crate) async fn records(inner: &Inner, query: &Query) -> Result<Vec<Record>>
 
 /// Takes a resource from all its holders.
 pub(crate) async fn take(inner: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
-    let items = [look_item(&inner.config.keys, resource, true)];
+    let items = [break_item(&inner.config.keys, resource)];
     let request = inner.request(&inner.scripts.inspect, inner.config.response_timeout);
-    match inner.fleet.call(&request, &items).await.pop() {
-        Some(answer) => Ok(read(resource, &answer?)?.holders),
-        None => Err(trouble::nonsense("nothing")),
+    let Some(answer) = inner.fleet.call(&request, &items).await.pop() else {
+        return Err(trouble::nonsense("nothing"));
+    };
+    let (record, next) = read(resource, &answer?)?;
+    if let (Some(_), Some(holder)) = (next, record.holders.first()) {
+        // More gone waiters than one call looks at: whoever releases goes on until one is told. Nothing is left of this
+        // holder that could be released.
+        let lease = Lease {
+            resource: resource.clone(),
+            lock_id: holder.lock_id.clone(),
+            token: FencingToken::new(0),
+            expiry: Duration::ZERO,
+            weight: holder.weight,
+            capacity: record.capacity,
+        };
+        let request = inner.request(&inner.scripts.release, inner.config.response_timeout);
+        // What fails here costs time, not the lock: waiters ask once a second.
+        let _ = inner.call(request, vec![release_item(&inner.config.keys, &lease)]).await;
     }
+    Ok(record.holders)
+}
+
+/// One call looks at so many waiters only: asks for the rest.
+async fn more_waiters(
+    inner: &Inner,
+    resource: &Resource,
+    record: &mut Record,
+    mut next: Option<u64>,
+) -> Result<()> {
+    while let Some(from) = next {
+        let items = [look_item(&inner.config.keys, resource, from)];
+        let request = inner.request(&inner.scripts.inspect, inner.config.response_timeout);
+        let Some(answer) = inner.fleet.call(&request, &items).await.pop() else { return Ok(()) };
+        let (rest, then) = read(resource, &answer?)?;
+        record.waiters.extend(rest.waiters);
+        // A queue that was emptied meanwhile counts from the start again.
+        next = then.filter(|then| *then > from);
+    }
+    Ok(())
 }
 
 /// With an empty prefix every key of the database looks like a mutex; of those that are not ours, only such as
@@ -102,13 +140,14 @@ async fn scan(inner: &Inner, live: &Live, query: &Query, found: &mut BTreeSet<Re
     }
 }
 
-fn read(resource: &Resource, answer: &Answer) -> Result<Record> {
+/// What the script found, and the number of the waiter from which on it has to look again.
+fn read(resource: &Resource, answer: &Answer) -> Result<(Record, Option<u64>)> {
     let parts = match &answer.values[0] {
         Value::Array(parts) => parts.as_slice(),
         Value::BulkString(text) => return Err(trouble::refused(&String::from_utf8_lossy(text))),
         other => return Err(trouble::nonsense(other)),
     };
-    let [Value::Int(capacity), Value::Array(holders), Value::Array(waiters)] = parts else {
+    let [Value::Int(capacity), Value::Array(holders), Value::Array(waiters), Value::Int(next)] = parts else {
         return Err(trouble::nonsense(parts));
     };
     let holders = holders.chunks(5).map(holder).collect::<Option<Vec<_>>>();
@@ -116,14 +155,15 @@ fn read(resource: &Resource, answer: &Answer) -> Result<Record> {
     let (Some(holders), Some(waiters)) = (holders, waiters) else {
         return Err(trouble::nonsense(parts));
     };
-    Ok(Record {
+    let record = Record {
         kind: resource.kind(),
         name: Some(resource.name().to_owned()),
         key: None,
         capacity: u32::try_from(*capacity).unwrap_or(u32::MAX),
         holders,
         waiters,
-    })
+    };
+    Ok((record, u64::try_from(*next).ok()))
 }
 
 fn lock_id(value: &Value) -> Option<LockId> {

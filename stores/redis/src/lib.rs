@@ -22,7 +22,9 @@
 //! | `redis+cluster://h1:p,h2:p` | a Cluster, found through any of its nodes; `rediss+cluster://` with TLS |
 //! | `redlock://h1:p,h2:p,h3:p[/db]` | independent servers; `redlocks://` with TLS |
 //!
-//! A login before the first of several hosts is meant for all of them, unless others have one of their own.
+//! A login before the first of several hosts is meant for all of them, unless others have one of their own; a first host
+//! without one is then written `@host`. A comma in a login is written `%2C`. TLS is a matter of the scheme alone, and
+//! certificates are always checked. How a URL is read: [`StoreUrl`].
 //!
 //! | parameter | default | |
 //! | --- | --- | --- |

@@ -9,9 +9,9 @@ use distlock_core::store::{LeaseStore, StoreUrl};
 use distlock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 
-use crate::config::{RedisConfig, Servers};
+use crate::config::RedisConfig;
 use crate::store::RedisStore;
-use crate::url::{self, each_host, from_hosts, hosts_of, refuse, take_duration};
+use crate::url::{self, database_of, hosts_of, of_one};
 
 const NODE_TIMEOUT: &str = "node_timeout";
 const MIN_VALIDITY: &str = "min_validity";
@@ -34,7 +34,7 @@ const NODE_SILENT: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone)]
 pub struct RedlockConfig {
-    nodes: Vec<RedisConfig>,
+    pub(crate) nodes: Vec<RedisConfig>,
     options: QuorumOptions,
 }
 
@@ -79,32 +79,23 @@ impl RedlockConfig {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for anything that is wrong with it.
     pub fn from_url(mut url: StoreUrl) -> Result<Self> {
+        url.accept(&["redlock", "redlocks"])?;
         let mut options = QuorumOptions::new();
-        if let Some(timeout) = take_duration(&mut url, NODE_TIMEOUT)? {
-            options = options.node_timeout(timeout)?;
+        if let Some(timeout) = url.take_duration(NODE_TIMEOUT)? {
+            let wanted = "a time from 1ms to 1m";
+            options = options.node_timeout(timeout).map_err(|_| url.refuse_value(NODE_TIMEOUT, wanted))?;
         }
-        if let Some(validity) = take_duration(&mut url, MIN_VALIDITY)? {
+        if let Some(validity) = url.take_duration(MIN_VALIDITY)? {
             options = options.min_validity(validity);
         }
-        match url.take(REPAIR).as_deref() {
-            None | Some("on") => {}
-            Some("off") => options = options.repair(false),
-            Some(_) => {
-                return Err(refuse(&url, "distlock.repair is neither on nor off").advise("write on or off"));
-            }
+        if let Some(repair) = url.take_switch(REPAIR)? {
+            options = options.repair(repair);
         }
-        let (hosts, path) = hosts_of(&url)?;
-        let database = match path {
-            "" => 0,
-            number => {
-                number.parse().map_err(|_| refuse(&url, format!("{number:?} is no database number")))?
-            }
-        };
-        let hosts = each_host(&url, &hosts)?;
+        let database = database_of(&url, &url.path()?)?;
         let mut nodes = Vec::new();
         let mut left = url.clone();
-        for host in hosts {
-            let node = from_hosts(vec![host], |mut one| Servers::One(one.remove(0)))?;
+        for (credentials, address) in hosts_of(&url)? {
+            let node = of_one(&url, address, credentials)?;
             let node =
                 node.database(database)?.response_timeout(NODE_SILENT)?.connect_timeout(NODE_SILENT)?;
             left = url.clone();
@@ -113,6 +104,7 @@ impl RedlockConfig {
         let known: Vec<&str> =
             url::KNOWN.iter().copied().chain([NODE_TIMEOUT, MIN_VALIDITY, REPAIR]).collect();
         left.refuse_unknown(&known)?;
+        left.refuse_unknown_driver(&[])?;
         Ok(RedlockConfig::new(nodes)?.options(options))
     }
 

@@ -108,7 +108,7 @@ pub(crate) struct Item<'a> {
 }
 
 /// How many words an item has at most.
-pub(crate) const MOST_WORDS: usize = 7;
+pub(crate) const MOST_WORDS: usize = 8;
 
 impl<'a> Item<'a> {
     fn keys(&self) -> impl Iterator<Item = Key<'a>> {
@@ -119,6 +119,10 @@ impl<'a> Item<'a> {
         self.keys.line().filter(|_| self.scope == Scope::Whole)
     }
 }
+
+/// How many bytes at the end of a lock id tell it from what another program wrote. With so many the record of an unused
+/// name is one small allocation (48 bytes, a string of 28 included).
+const MARK: usize = 12;
 
 /// What the scripts of a store know about it.
 #[derive(Clone, Debug)]
@@ -136,9 +140,10 @@ impl Header {
         let Header { channel, retention, window, counts } = self;
         // Any byte that could mean something to Lua as its number.
         let quoted: String = channel.bytes().map(|byte| format!("\\{byte:03}")).collect();
-        let (short, life) = (retention / 4, retention + retention / 4);
+        let (short, life) = (retention / 8, retention + retention / 8);
         format!(
-            "local CHANNEL, RETENTION, WINDOW, COUNTS, SHORT, LIFE = '{quoted}', {retention}, {window}, {counts}, {short}, '{life}'\n"
+            "local CHANNEL, RETENTION, WINDOW, COUNTS, SHORT, LIFE, MARK = \
+             '{quoted}', {retention}, {window}, {counts}, {short}, '{life}', {MARK}\n"
         )
     }
 }

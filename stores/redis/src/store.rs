@@ -1,7 +1,7 @@
 //! The store itself: every verb is one script.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use distlock_core::Resource;
@@ -91,11 +91,22 @@ impl Inner {
         Request { script, limit, replicas: 0, timed: false }
     }
 
-    async fn call(&self, request: Request<'_>, items: Vec<Item<'_>>) -> Vec<Result<Answer>> {
+    /// Calls a script, and again for items that one call could not finish.
+    pub(crate) async fn call(&self, request: Request<'_>, items: Vec<Item<'_>>) -> Vec<Result<Answer>> {
         if items.is_empty() {
             return Vec::new();
         }
-        self.fleet.call(&request, &items).await
+        let begun = Instant::now();
+        let mut answers = self.fleet.call(&request, &items).await;
+        while answers.iter().any(verbs::is_unfinished) && begun.elapsed() < request.limit {
+            let open: Vec<usize> =
+                (0..answers.len()).filter(|at| verbs::is_unfinished(&answers[*at])).collect();
+            let rest: Vec<Item<'_>> = open.iter().map(|at| items[*at].clone()).collect();
+            for (at, next) in open.into_iter().zip(self.fleet.call(&request, &rest).await) {
+                answers[at] = verbs::continued(&answers[at], next);
+            }
+        }
+        answers
     }
 
     /// How long to wait for an answer that is of use within this time only.

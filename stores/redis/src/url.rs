@@ -1,10 +1,8 @@
 //! What a URL says. Everything is checked before anything is sent.
 
-use std::time::Duration;
-
 use distlock_core::store::StoreUrl;
-use distlock_core::{Error, ErrorKind, Result};
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
+use distlock_core::store::url::{Host, Login};
+use distlock_core::{Error, Result};
 
 use crate::config::{Address, Credentials, RedisConfig, Servers};
 
@@ -33,6 +31,13 @@ pub(crate) const KNOWN: &[&str] = &[
     SENTINEL_PASSWORD,
 ];
 
+/// The parameters without `distlock.` that a URL of one server may have, and those of a Unix socket.
+const PROTOCOL: &str = "protocol";
+const DRIVERS: &[&str] = &[PROTOCOL];
+const DRIVERS_UNIX: &[&str] = &["db", "user", "pass", PROTOCOL];
+
+const DEFAULT_PORT: u16 = 6379;
+
 const SPELLING: &str = "write redis://host:6379/0, rediss://…, unix:///path, redis+sentinel://h1:p,h2:p/master-name, \
                         redis+cluster://h1:p,h2:p or redlock://h1:p,h2:p,h3:p";
 
@@ -40,7 +45,7 @@ impl RedisConfig {
     /// What a URL says; see the [crate's page](crate) for what it may say.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for anything that is wrong with it.
+    /// [`ErrorKind::InvalidInput`](distlock_core::ErrorKind::InvalidInput) for anything that is wrong with it.
     pub fn parse(url: &str) -> Result<Self> {
         RedisConfig::from_url(StoreUrl::parse(url)?)
     }
@@ -48,63 +53,89 @@ impl RedisConfig {
     /// What a URL that was split already says.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] for anything that is wrong with it.
+    /// [`ErrorKind::InvalidInput`](distlock_core::ErrorKind::InvalidInput) for anything that is wrong with it.
     pub fn from_url(mut url: StoreUrl) -> Result<Self> {
-        let scheme = url.scheme().to_owned();
-        let config = match scheme.as_str() {
+        url.accept(crate::DRIVER.schemes)?;
+        let config = match url.scheme() {
             "redis+sentinel" | "rediss+sentinel" => {
-                let (hosts, path) = hosts_of(&url)?;
-                if path.is_empty() || path.contains('/') {
-                    return Err(refuse(&url, "it names no master"));
+                let path = url.path()?;
+                let master = path.trim_matches('/');
+                // The characters that sentinels allow.
+                if master.is_empty()
+                    || !master.chars().all(|c| c.is_ascii_alphanumeric() || ".-_".contains(c))
+                {
+                    return Err(refuse(
+                        &url,
+                        "it names no master, or not with letters, digits, dots, - and _",
+                    ));
                 }
-                let master = decoded(&url, path)?;
-                let hosts = each_host(&url, &hosts)?;
-                from_hosts(hosts, |sentinels| Servers::Sentinel { sentinels, master })?
+                let master = master.to_owned();
+                of_hosts(&url, |sentinels| Servers::Sentinel { sentinels, master })?
             }
             "redis+cluster" | "rediss+cluster" => {
-                let (hosts, path) = hosts_of(&url)?;
-                if !path.is_empty() {
+                if !url.path()?.trim_matches('/').is_empty() {
                     return Err(refuse(&url, "a Cluster has no databases, and this names one"));
                 }
-                from_hosts(each_host(&url, &hosts)?, |seeds| Servers::Cluster { seeds })?
+                of_hosts(&url, |seeds| Servers::Cluster { seeds })?
             }
+            "redis" | "rediss" | "valkey" | "valkeys" => {
+                let database = database_of(&url, &url.path()?)?;
+                let mut hosts = hosts_of(&url)?;
+                let (Some((credentials, address)), None) = (hosts.pop(), hosts.pop()) else {
+                    return Err(refuse(&url, "it names several servers"));
+                };
+                of_one(&url, address, credentials)?.database(database)?
+            }
+            "unix" | "redis+unix" | "valkey+unix" => of_socket(&mut url)?,
             _ => {
-                let info = url.driver_part().into_connection_info().map_err(|error| {
-                    // The driver's text holds nothing of the URL.
-                    refuse(&url, "the URL is not one that the Redis driver reads").caused_by(error)
-                })?;
-                from_hosts(vec![info], |mut one| Servers::One(one.remove(0)))?
+                return Err(refuse(
+                    &url,
+                    "its scheme is that of a Redlock, which has a configuration of its own",
+                ));
             }
         };
+        let drivers = match config.servers {
+            Servers::One(Address::Unix(_)) => DRIVERS_UNIX,
+            Servers::One(_) => DRIVERS,
+            _ => &[],
+        };
+        let other = |protocol: String| !matches!(protocol.as_str(), "3" | "resp3");
+        if drivers.contains(&PROTOCOL) && url.take_driver(PROTOCOL).is_some_and(other) {
+            return Err(refuse(&url, "its protocol is not resp3, the one that is spoken"));
+        }
         let config = config.with_parameters(&mut url)?;
         url.refuse_unknown(KNOWN)?;
+        url.refuse_unknown_driver(drivers)?;
         Ok(config)
     }
 
     /// Takes our parameters out of a URL.
     pub(crate) fn with_parameters(mut self, url: &mut StoreUrl) -> Result<Self> {
         if let Some(prefix) = url.take(PREFIX) {
-            self = self.prefix(&prefix)?;
+            let wanted = "up to 128 bytes without spaces, control characters and a { that begins no hash tag";
+            self = self.prefix(&prefix).map_err(|_| url.refuse_value(PREFIX, wanted))?;
         }
-        if let Some(timeout) = take_duration(url, RESPONSE_TIMEOUT)? {
-            self = self.response_timeout(timeout)?;
+        let short = "a time from 10ms to 10m";
+        if let Some(timeout) = url.take_duration(RESPONSE_TIMEOUT)? {
+            self = self.response_timeout(timeout).map_err(|_| url.refuse_value(RESPONSE_TIMEOUT, short))?;
         }
-        if let Some(timeout) = take_duration(url, CONNECT_TIMEOUT)? {
-            self = self.connect_timeout(timeout)?;
+        if let Some(timeout) = url.take_duration(CONNECT_TIMEOUT)? {
+            self = self.connect_timeout(timeout).map_err(|_| url.refuse_value(CONNECT_TIMEOUT, short))?;
         }
-        if let Some(retention) = take_duration(url, RETENTION)? {
-            self = self.retention(retention)?;
+        if let Some(retention) = url.take_duration(RETENTION)? {
+            let wanted = "a time from 1s to 8760h";
+            self = self.retention(retention).map_err(|_| url.refuse_value(RETENTION, wanted))?;
         }
         if let Some(replicas) = url.take(MIN_REPLICAS) {
             let number = replicas.parse();
-            self.min_replicas = number.map_err(|_| bad_value(url, MIN_REPLICAS, "a number such as 1"))?;
+            self.min_replicas = number.map_err(|_| url.refuse_value(MIN_REPLICAS, "a number such as 1"))?;
         }
         let (user, password) = (url.take(SENTINEL_USER), url.take(SENTINEL_PASSWORD));
         if user.is_some() || password.is_some() {
             if !matches!(self.servers, Servers::Sentinel { .. }) {
                 return Err(refuse(url, "it has a login for sentinels and names none"));
             }
-            self.sentinel_credentials = Credentials { user, password };
+            self.sentinel_credentials = credentials(url, user, password)?;
         }
         self.with_certificates(url)
     }
@@ -117,7 +148,9 @@ impl RedisConfig {
             Some(_) if !secure => Err(refuse(url, "it has certificates, and the connection is in the clear")
                 .advise("write rediss:// instead of redis://")),
             Some(path) => std::fs::read(&path).map(Some).map_err(|error| {
-                refuse(url, format!("the file {path:?} of distlock.{key} cannot be read")).caused_by(error)
+                // The kind of failure and not the path: what was meant as something else may stand there.
+                refuse(url, format!("the file of distlock.{key} cannot be read: {}", error.kind()))
+                    .advise(format!("check the path in distlock.{key}"))
             }),
         };
         let (authority, certificate, key) = (file(TLS_CA)?, file(TLS_CERT)?, file(TLS_KEY)?);
@@ -143,119 +176,222 @@ impl RedisConfig {
 }
 
 pub(crate) fn refuse(url: &StoreUrl, what: impl Into<String>) -> Error {
-    Error::new(ErrorKind::InvalidInput, what.into())
-        .doing("read the store URL")
-        .on(url.to_string())
-        .advise(SPELLING)
+    url.refuse(what).advise(SPELLING)
 }
 
-fn bad_value(url: &StoreUrl, key: &str, wanted: &str) -> Error {
-    refuse(url, format!("distlock.{key} is not {wanted}")).advise(format!("write distlock.{key}=…, {wanted}"))
-}
-
-/// `500ms`, `2s`, `5m`, `1h`.
-pub(crate) fn take_duration(url: &mut StoreUrl, key: &str) -> Result<Option<Duration>> {
-    let Some(text) = url.take(key) else { return Ok(None) };
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let milliseconds = match unit {
-        "ms" => Some(1),
-        "s" => Some(1000),
-        "m" => Some(60_000),
-        "h" => Some(3_600_000),
-        _ => None,
-    };
-    let total = number.parse::<u64>().ok().zip(milliseconds).and_then(|(n, unit)| n.checked_mul(unit));
-    match total {
-        Some(total) => Ok(Some(Duration::from_millis(total))),
-        None => Err(bad_value(url, key, "a time such as 500ms, 2s or 1h")),
+/// Whether the scheme asks for TLS. Nothing else in a URL does, or can take it away.
+fn is_secure(url: &StoreUrl) -> Result<bool> {
+    let secure = url.scheme().starts_with("rediss") || matches!(url.scheme(), "redlocks" | "valkeys");
+    if secure && !cfg!(feature = "tls") {
+        return Err(refuse(url, "its scheme needs a build with the feature `tls`"));
     }
+    Ok(secure)
 }
 
-fn decoded(url: &StoreUrl, text: &str) -> Result<String> {
-    let text = percent_encoding::percent_decode_str(text).decode_utf8();
-    text.map(Into::into).map_err(|_| refuse(url, "it is not UTF-8"))
-}
-
-/// The hosts of `scheme://h1:p,h2:p/path`, and the path.
-pub(crate) fn hosts_of(url: &StoreUrl) -> Result<(Vec<&str>, &str)> {
-    if let Some((_, query)) = url.driver_part().split_once('?') {
-        let key = query.split_once('=').map_or(query, |(key, _)| key);
-        return Err(refuse(url, format!("unknown parameter {key:?}")));
-    }
-    let Some(rest) = url.rest().strip_prefix("//") else {
-        return Err(refuse(url, "it names no servers"));
-    };
-    // A password may hold a slash that should have been escaped; hosts do not.
-    let hosts_begin = rest.rfind('@').map_or(0, |at| at + 1);
-    let path_begins = rest[hosts_begin..].find('/').map_or(rest.len(), |at| hosts_begin + at);
-    let path = rest[path_begins..].trim_start_matches('/').trim_end_matches('/');
-    let hosts: Vec<&str> = rest[..path_begins].split(',').map(str::trim).collect();
-    if hosts.iter().any(|host| host.is_empty() || host.ends_with('@')) {
-        return Err(refuse(url, "one of its servers has no name"));
-    }
-    Ok((hosts, path))
-}
-
-/// What the driver makes of each host. A login that stands before the first host only is meant for all.
-pub(crate) fn each_host(url: &StoreUrl, hosts: &[&str]) -> Result<Vec<ConnectionInfo>> {
-    let scheme =
-        if url.scheme().starts_with("rediss") || url.scheme() == "redlocks" { "rediss" } else { "redis" };
-    let login = hosts.first().and_then(|first| first.rsplit_once('@')).map(|(login, _)| login);
-    let alone = hosts.iter().skip(1).all(|host| !host.contains('@'));
-    let mut found: Vec<ConnectionInfo> = Vec::new();
-    for (number, host) in hosts.iter().enumerate() {
-        let text = match login.filter(|_| alone && number > 0) {
-            Some(login) => format!("{scheme}://{login}@{host}"),
-            None => format!("{scheme}://{host}"),
-        };
-        let info = text.as_str().into_connection_info().map_err(|error| {
-            refuse(url, format!("its server {} is not one that the Redis driver reads", number + 1))
-                .caused_by(error)
-        })?;
-        if found.iter().any(|other| other.addr() == info.addr()) {
-            return Err(refuse(url, format!("it names {} twice", info.addr())));
+/// The number of a database, as a path or a parameter says it.
+pub(crate) fn database_of(url: &StoreUrl, text: &str) -> Result<u32> {
+    match text.trim_matches('/') {
+        "" => Ok(0),
+        number if number.bytes().all(|digit| digit.is_ascii_digit()) => {
+            number.parse().map_err(|_| refuse(url, "the number of its database is too large"))
         }
-        found.push(info);
+        _ => Err(refuse(url, "its database is not a number")),
+    }
+}
+
+/// The servers of a list, each with its login. A login before the first one only is meant for all.
+pub(crate) fn hosts_of(url: &StoreUrl) -> Result<Vec<(Credentials, Address)>> {
+    let servers = url.authority_each()?;
+    let Some((first, _)) = servers.first() else { return Err(refuse(url, "it names no servers")) };
+    let shared = first.clone().filter(|_| servers.iter().skip(1).all(|(login, _)| login.is_none()));
+    let mut found: Vec<(Credentials, Address)> = Vec::new();
+    for (login, server) in servers {
+        let address = match server.host {
+            Host::Name(name) if matches!(name.as_str(), "0.0.0.0" | "::") => {
+                return Err(refuse(url, "one of its servers is an address that stands for all"));
+            }
+            Host::Name(name) => Address::Tcp(name, server.port.unwrap_or(DEFAULT_PORT)),
+            Host::Socket(_) => return Err(refuse(url, "one of its servers is a socket")),
+        };
+        if found.iter().any(|(_, other)| *other == address) {
+            return Err(refuse(url, "it names a server twice"));
+        }
+        found.push((of_login(url, login.or_else(|| shared.clone()))?, address));
     }
     Ok(found)
 }
 
-/// A configuration from what the driver read: all hosts share the login and the database of the first.
-pub(crate) fn from_hosts(
-    hosts: Vec<ConnectionInfo>,
-    servers: impl FnOnce(Vec<Address>) -> Servers,
-) -> Result<RedisConfig> {
-    let Some(first) = hosts.first() else {
-        return Err(Error::new(ErrorKind::InvalidInput, "no server is named").advise(SPELLING));
-    };
-    let settings = first.redis_settings();
-    let credentials = Credentials {
-        user: settings.username().map(str::to_owned),
-        password: settings.password().map(str::to_owned),
-    };
-    let database = u32::try_from(settings.db()).map_err(|_| {
-        Error::new(ErrorKind::InvalidInput, "the number of the database is negative").advise(SPELLING)
-    })?;
-    let mut secure = false;
-    let mut addresses = Vec::new();
-    for host in &hosts {
-        addresses.push(match host.addr() {
-            ConnectionAddr::Tcp(host, port) => Address::Tcp(host.clone(), *port),
-            ConnectionAddr::TcpTls { insecure: true, .. } => {
-                return Err(Error::new(ErrorKind::InvalidInput, "certificates are always checked")
-                    .advise("leave #insecure out, and name your authority with distlock.tls_ca=/path/ca.pem"));
-            }
-            ConnectionAddr::TcpTls { host, port, .. } => {
-                secure = true;
-                Address::Tcp(host.clone(), *port)
-            }
-            ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
-            _ => return Err(Error::new(ErrorKind::InvalidInput, "an unknown sort of address").advise(SPELLING)),
-        });
+fn of_login(url: &StoreUrl, login: Option<Login>) -> Result<Credentials> {
+    let Some(login) = login else { return Ok(Credentials::default()) };
+    let password = login.password().map(|password| String::from_utf8(password.to_vec()));
+    let password = password.transpose().map_err(|_| refuse(url, "the password is not UTF-8"))?;
+    credentials(url, login.user().map(str::to_owned), password)
+}
+
+/// A user without a password would be a connection without a login.
+fn credentials(url: &StoreUrl, user: Option<String>, password: Option<String>) -> Result<Credentials> {
+    if user.is_some() && password.is_none() {
+        return Err(refuse(url, "it has a user and no password")
+            .advise("write redis://user:password@host, or redis://:password@host for a password alone"));
     }
-    let mut config = RedisConfig::new(servers(addresses)).database(database)?;
+    Ok(Credentials { user, password })
+}
+
+/// One server.
+pub(crate) fn of_one(url: &StoreUrl, address: Address, credentials: Credentials) -> Result<RedisConfig> {
+    let mut config = RedisConfig::new(Servers::One(address));
     config.credentials = credentials;
-    config.tls = secure.then(Default::default);
+    config.tls = is_secure(url)?.then(Default::default);
     Ok(config)
+}
+
+/// Servers that all have one login.
+fn of_hosts(url: &StoreUrl, servers: impl FnOnce(Vec<Address>) -> Servers) -> Result<RedisConfig> {
+    let hosts = hosts_of(url)?;
+    let credentials = hosts.first().map(|(credentials, _)| credentials.clone()).unwrap_or_default();
+    if hosts.iter().any(|(other, _)| *other != credentials) {
+        return Err(
+            refuse(url, "its servers have different logins").advise("put the login before the first one")
+        );
+    }
+    let mut config = RedisConfig::new(servers(hosts.into_iter().map(|(_, address)| address).collect()));
+    config.credentials = credentials;
+    config.tls = is_secure(url)?.then(Default::default);
+    Ok(config)
+}
+
+/// `unix:///path?db=0&user=u&pass=p`.
+fn of_socket(url: &mut StoreUrl) -> Result<RedisConfig> {
+    let authority = url.authority()?;
+    let here = |host: &Host| matches!(host, Host::Name(name) if name.eq_ignore_ascii_case("localhost"));
+    if authority.login.is_some() || !authority.servers.iter().all(|server| here(&server.host)) {
+        return Err(refuse(url, "it names a host, and a Unix socket is local"));
+    }
+    let path = url.file_path()?;
+    if !path.is_absolute() {
+        return Err(refuse(url, "its path is not absolute"));
+    }
+    let number = url.take_driver("db").unwrap_or_default();
+    let database = database_of(url, &number)?;
+    let (user, password) = (url.take_driver("user"), url.take_driver("pass"));
+    let credentials = credentials(url, user, password)?;
+    of_one(url, Address::Unix(path), credentials)?.database(database)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redlock::RedlockConfig;
+
+    #[test]
+    fn only_the_scheme_decides_about_tls_and_nothing_takes_it_away() {
+        let secure = |url: &str| RedisConfig::parse(url).unwrap().tls.is_some();
+        for scheme in ["rediss", "valkeys", "rediss+cluster", "REDISS"] {
+            assert!(secure(&format!("{scheme}://u:p@h:1")), "{scheme}");
+            for bad in [
+                "/#insecure",
+                "#insecure",
+                "?tls=false",
+                "?ssl=0",
+                "?insecure=true",
+                "/?verify=none",
+                "?tlsInsecure=true",
+                "/0#insecure",
+                "/\n#insecure",
+                "/%23insecure",
+                "?distlock.tls=off",
+                "?protocol=resp2",
+            ] {
+                let url = format!("{scheme}://u:p@h:1{bad}");
+                assert!(RedisConfig::parse(&url).is_err(), "{url}");
+            }
+        }
+        assert!(secure("rediss+sentinel://h/main"));
+        for scheme in ["redis", "valkey", "redis+cluster"] {
+            assert!(!secure(&format!("{scheme}://h")), "{scheme}");
+            // What asks for TLS in another way is refused, and not dropped.
+            for asked in ["?tls=true", "?ssl=true", "?sslmode=require"] {
+                assert!(RedisConfig::parse(&format!("{scheme}://h/{asked}")).is_err(), "{scheme}{asked}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_list_has_one_scheme_and_so_one_answer_about_tls() {
+        let nodes = |url: &str| RedlockConfig::parse(url).unwrap().nodes;
+        assert!(nodes("redlocks://a,b:1,[::1]").iter().all(|node| node.tls.is_some()));
+        assert!(nodes("redlock://a,b,c").iter().all(|node| node.tls.is_none()));
+        for mixed in [
+            "redlock://rediss://a,redis://b",
+            "redlocks://a,redis://b",
+            "redlock://a,b,rediss:c",
+            "redlocks://a,b#insecure",
+        ] {
+            assert!(RedlockConfig::parse(mixed).is_err(), "{mixed}");
+        }
+        assert!(RedisConfig::parse("redis+cluster://rediss://a,b").is_err());
+        assert!(RedisConfig::parse("rediss+sentinel://redis://a/main").is_err());
+    }
+
+    #[test]
+    fn each_server_gets_the_login_that_is_meant_for_it() {
+        let logins = |url: &str| -> Vec<(Option<String>, Option<String>)> {
+            let nodes = RedlockConfig::parse(url).unwrap().nodes;
+            nodes.into_iter().map(|node| (node.credentials.user, node.credentials.password)).collect()
+        };
+        let login = |user: &str, password: &str| (Some(user.to_owned()), Some(password.to_owned()));
+        assert_eq!(logins("redlock://u:p@a,b"), [login("u", "p"), login("u", "p")]);
+        assert_eq!(logins("redlock://u:p@a,v:q%2C@b,c"), [login("u", "p"), login("v", "q,"), (None, None)]);
+        assert_eq!(logins("redlock://@a,v:q@b"), [(None, None), login("v", "q")]);
+        let cluster = RedisConfig::parse("redis+cluster://u:p@a,u:p@b").unwrap();
+        assert_eq!(cluster.credentials.password.as_deref(), Some("p"));
+        for bad in [
+            "redlock://a,v:q@b",
+            "redis+cluster://u:p@a,v:q@b",
+            "redis://u@h",
+            "redis://u:@h",
+            "redis://h1,h2",
+        ] {
+            assert!(RedlockConfig::parse(bad).is_err() && RedisConfig::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_login_is_decoded_once() {
+        for (written, meant) in [
+            ("p%40%2F%3F%23%5C", "p@/?#\\"),
+            ("p%2540", "p%40"),
+            ("a+b;d:e=g", "a+b;d:e=g"),
+            ("%0A", "\n"),
+            ("p ss", "p ss"),
+        ] {
+            for url in [format!("unix:///s?db=3&user=u&pass={written}"), format!("redis://u:{written}@h/3")] {
+                let config = RedisConfig::parse(&url).unwrap();
+                assert_eq!(config.credentials.password.as_deref(), Some(meant), "{written}");
+                assert_eq!(config.database, 3);
+            }
+        }
+        assert!(RedisConfig::parse("redis://u:%ff@h").is_err());
+    }
+
+    #[test]
+    fn sockets_are_read_as_the_driver_spells_them() {
+        for url in
+            ["unix:///run/r%20s", "redis+unix://localhost/run/r%20s?db=2", "unix:/run/r%20s?protocol=resp3"]
+        {
+            let config = RedisConfig::parse(url).unwrap();
+            assert_eq!(config.servers, Servers::One(Address::Unix("/run/r s".into())), "{url}");
+        }
+        for bad in [
+            "unix:",
+            "unix:x",
+            "unix://h/x",
+            "unix://u:p@localhost/x",
+            "unix:///x?dbs=1",
+            "unix:///x?user=u",
+            "redis://%2Frun%2Fx",
+        ] {
+            assert!(RedisConfig::parse(bad).is_err(), "{bad}");
+        }
+    }
 }

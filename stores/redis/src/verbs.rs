@@ -20,6 +20,11 @@ const INBOX: usize = 4;
 /// What the scripts answer for an item that failed alone.
 const FAILED: i64 = 9;
 
+/// What they answer where so many gone waiters stand before a live one that the next call has to go on with them. Of a
+/// release: it was released, and nothing was ours.
+const UNFINISHED: i64 = 5;
+const UNFINISHED_NOT_OURS: i64 = 6;
+
 /// Whole milliseconds, rounded up: a store may keep a lease longer than asked, never shorter.
 pub(crate) fn milliseconds(duration: Duration) -> u64 {
     let whole = u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
@@ -45,14 +50,14 @@ pub(crate) fn claim_item<'a>(keys: &'a Keys, claim: &'a Claim, push: bool) -> It
     let lock = is_lock(&claim.resource);
     let id = Word::Text(claim.lock_id.as_str());
     let expiry = Word::Number(milliseconds(claim.expiry));
-    let (ttl, inbox) = match &claim.waiting {
-        Some(waiting) => (milliseconds(waiting.ttl), waiting.inbox.as_str()),
+    let (ttl, inbox, attempt) = match &claim.waiting {
+        Some(waiting) => (milliseconds(waiting.ttl), waiting.inbox.as_str(), waiting.attempt),
         // What does not wait says as little as possible: it is what most claims are.
         None if lock => {
             let mode = if claim.in_turn { "o-t" } else { "o" };
             return item(keys, &claim.resource, [Word::Text(mode), id, expiry]);
         }
-        None => (0, NO_INBOX),
+        None => (0, NO_INBOX, 0),
     };
     let mode = match (lock, push, claim.in_turn) {
         (true, true, false) => "lg",
@@ -62,13 +67,13 @@ pub(crate) fn claim_item<'a>(keys: &'a Keys, claim: &'a Claim, push: bool) -> It
         (false, true, _) => "pg",
         (false, false, _) => "pr",
     };
-    let said = [Word::Text(mode), id, expiry, Word::Number(ttl), Word::Text(inbox)];
+    let said = [Word::Text(mode), id, expiry, Word::Number(ttl), Word::Text(inbox), Word::Number(attempt)];
     if lock {
         return item(keys, &claim.resource, said);
     }
-    let [a, b, c, d, e] = said;
+    let [a, b, c, d, e, f] = said;
     let (weight, capacity) = (Word::Number(claim.weight.into()), Word::Number(claim.capacity.into()));
-    item(keys, &claim.resource, [a, b, c, d, e, weight, capacity])
+    item(keys, &claim.resource, [a, b, c, d, e, f, weight, capacity])
 }
 
 fn mode_of(resource: &Resource) -> Word<'static> {
@@ -89,9 +94,14 @@ pub(crate) fn release_item<'a>(keys: &'a Keys, lease: &'a Lease) -> Item<'a> {
     item(keys, &lease.resource, [mode_of(&lease.resource), Word::Text(lease.lock_id.as_str())])
 }
 
-/// A look at a resource, which with `take` also takes it from its holders.
-pub(crate) fn look_item<'a>(keys: &'a Keys, resource: &'a Resource, take: bool) -> Item<'a> {
-    item(keys, resource, [mode_of(resource), Word::Text(if take { "1" } else { "0" })])
+/// A look at a resource and at its waiters from this number on.
+pub(crate) fn look_item<'a>(keys: &'a Keys, resource: &'a Resource, from: u64) -> Item<'a> {
+    item(keys, resource, [mode_of(resource), Word::Text("0"), Word::Number(from)])
+}
+
+/// Takes a resource from its holders.
+pub(crate) fn break_item<'a>(keys: &'a Keys, resource: &'a Resource) -> Item<'a> {
+    item(keys, resource, [mode_of(resource), Word::Text("1"), Word::Number(0)])
 }
 
 /// A code and a number, or the error that the item failed with.
@@ -124,6 +134,31 @@ fn unconfirmed() -> Error {
     .advise("bring the replicas back, or ask for fewer")
 }
 
+/// Whether the same item must be sent again: one call sees off only so many gone waiters, since it holds up every other
+/// client of the server.
+pub(crate) fn is_unfinished(answer: &Result<Answer>) -> bool {
+    let code = answer.as_ref().ok().map(|answer| &answer.values[0]);
+    matches!(code, Some(Value::Int(UNFINISHED | UNFINISHED_NOT_OURS)))
+}
+
+/// What came of an item that was unfinished and was sent again. What was released once stays released, whatever the next
+/// call says.
+pub(crate) fn continued(before: &Result<Answer>, next: Result<Answer>) -> Result<Answer> {
+    let released = matches!(before, Ok(Answer { values: [Value::Int(UNFINISHED), Value::Nil], .. }));
+    match next {
+        Ok(mut next) if released => {
+            next.values[0] = match next.values[0] {
+                Value::Int(0) => Value::Int(1),
+                Value::Int(UNFINISHED_NOT_OURS) => Value::Int(UNFINISHED),
+                ref other => other.clone(),
+            };
+            Ok(next)
+        }
+        Err(_) if released => Ok(Answer { values: [Value::Int(1), Value::Nil], confirmed: true }),
+        other => other,
+    }
+}
+
 pub(crate) fn attempt(claim: &Claim, answer: &Answer) -> Result<Attempt> {
     match numbers(answer)? {
         (1, token) => match u64::try_from(token) {
@@ -135,6 +170,7 @@ pub(crate) fn attempt(claim: &Claim, answer: &Answer) -> Result<Attempt> {
         (0, left) => Ok(Attempt::Busy {
             retry_after: u64::try_from(left).ok().map(|left| Duration::from_millis(left.saturating_add(1))),
         }),
+        (UNFINISHED, _) => Ok(Attempt::Busy { retry_after: Some(Duration::ZERO) }),
         (2, theirs) => {
             let ours = claim.capacity;
             Err(Error::new(
@@ -159,8 +195,8 @@ pub(crate) fn renewal(answer: &Answer) -> Result<Renewal> {
 
 pub(crate) fn released(answer: &Answer) -> Result<Released> {
     match code(answer)? {
-        0 => Ok(Released::NotYours),
-        1 => Ok(Released::Done { woke: false }),
+        0 | UNFINISHED_NOT_OURS => Ok(Released::NotYours),
+        1 | UNFINISHED => Ok(Released::Done { woke: false }),
         2 => Ok(Released::Done { woke: true }),
         other => Err(trouble::nonsense(other)),
     }

@@ -124,10 +124,10 @@ fn urls_say_what_they_mean() {
     let cluster = shown("rediss+cluster://u:s3cret@[::1]:7001,h2");
     assert!(cluster.contains("tls: true") && cluster.contains(r#"Tcp("h2", 6379)"#), "{cluster}");
     let sentinel =
-        shown("redis+sentinel://u:s3cret@h1,h2:26380/my%20master?distlock.sentinel_password=s3cret");
-    assert!(sentinel.contains(r#"master: "my master""#), "{sentinel}");
+        shown("redis+sentinel://u:s3cret@h1,h2:26380/my%2Dmaster?distlock.sentinel_password=s3cret");
+    assert!(sentinel.contains(r#"master: "my-master""#), "{sentinel}");
     let redlock = format!("{:?}", RedlockConfig::parse("redlock://u:s3cret@a,v:s3cret@b,c/1").unwrap());
-    assert!(redlock.contains(r#"Some("v")"#), "{redlock}");
+    assert!(redlock.contains("login: true") && redlock.contains("login: false"), "{redlock}");
     for text in [one, cluster, sentinel, redlock] {
         assert!(!text.contains("s3cret"), "{text}");
     }

@@ -3,10 +3,11 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use clap::{Args, ValueEnum};
-use distlock::store::{Holder, Query, Record};
+use distlock::store::{Capabilities, Holder, Query, Record};
 use distlock::{Kind, Locks, Options, Resource};
 
 use super::block_on;
+use crate::duration;
 use crate::exit::Failure;
 use crate::notes::say;
 use crate::output;
@@ -14,8 +15,10 @@ use crate::store::StoreArgs;
 use crate::table::escape;
 
 pub(crate) const EXAMPLES: &str = "\
-The holder is told at its next renewal: `distlock run` then ends its command. Until then it
-goes on: make sure that it is dead, or that what the lock protects refuses old tokens.
+`distlock run` is told at once where the store can push, and ends its command within a
+second; other holders notice at their next renewal. Until then the broken holder works
+beside the next one: make sure that it is dead, or that what the lock protects refuses old
+tokens. What cannot be guaranteed is printed for each holder.
 
 Examples:
   distlock break nightly
@@ -86,7 +89,11 @@ pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<(), Failure
             say(&format!("{kind} {:?} was given back meanwhile", args.name));
             return Ok(());
         }
-        output::write(&format!("broke {kind} {:?}, held by {}\n", args.name, holders(&broken)))
+        output::write(&format!("broke {kind} {:?}, held by {}\n", args.name, holders(&broken)))?;
+        for holder in &broken {
+            say(&when_told(locks.capabilities(), holder));
+        }
+        Ok(())
     })
 }
 
@@ -97,6 +104,27 @@ fn which(name: &str, locks: &Locks, records: &[Record]) -> Failure {
         locks.store(),
         kinds.join(" and "),
     ))
+}
+
+/// When the holder of a broken lock learns of it, and what may happen before that.
+fn when_told(store: &Capabilities, holder: &Holder) -> String {
+    let who = escape(holder.lock_id.label());
+    let until = "until it has stopped, it and the next holder may run side by side";
+    // Where a holder that dies frees the lock, breaking it ended the holder's session.
+    if store.frees_on_crash {
+        return format!("{who} is told at once: its session was ended; {until}");
+    }
+    let renewal = match holder.expires_in {
+        Some(left) => format!("at its next renewal, within {}", duration::show(left)),
+        None => "at its next renewal".to_owned(),
+    };
+    if store.push {
+        format!(
+            "{who} is told at once if it listens, as `distlock run` does, and notices {renewal} otherwise; {until}"
+        )
+    } else {
+        format!("{who} notices {renewal}: the store cannot tell it; {until}")
+    }
 }
 
 fn holders(holders: &[Holder]) -> String {

@@ -1,5 +1,7 @@
 //! `distlock run`: takes the lock, runs the command, releases, and exits with the command's own code.
 
+mod help;
+
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use distlock::{
 };
 use nix::sys::signal::Signal;
 
+pub(crate) use self::help::EXAMPLES;
 use crate::duration;
 use crate::exit::{BUSY, Failure, LOST, NOT_EXECUTABLE, UNAVAILABLE, of_signal};
 use crate::notes::Notes;
@@ -19,23 +22,6 @@ use crate::signals::{self, Blocked, Signals};
 use crate::store::StoreArgs;
 use crate::supervise::{self, End, Job, Outcome};
 use crate::table::escape;
-
-pub(crate) const EXAMPLES: &str = "\
-The command gets DISTLOCK_NAME and DISTLOCK_TOKEN, a number that rises with every holder.
-If the lock is lost, its whole process group gets SIGTERM and then SIGKILL, before anybody
-else can have the lock.
-
-Exit code: the command's own, 128 + n if signal n ended it, 126 or 127 if it cannot be run
-or found; 75 if the lock was not to be had, 76 if it was lost while the command ran, 69 if
-the store failed, 64 for wrong usage.
-
-Examples:
-  distlock run nightly -- ./backup.sh
-  distlock run --no-wait nightly -- ./backup.sh    do nothing if somebody else is at it
-  distlock run --timeout 10s deploy -- make deploy
-  distlock run --read catalogue -- ./report.sh     many readers, or one --write
-  distlock run --of 4 gpu -- ./train.py            at most four at a time in the whole fleet
-  distlock run --hold-at-least 1m hourly -- ./job  not again by a machine whose clock is late";
 
 const WAIT: &str = "Waiting";
 const LEASE: &str = "Lease";
@@ -84,7 +70,7 @@ pub(crate) struct RunArgs {
     /// Keep the lock at least this long, also if the command ends earlier
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "0s", help_heading = LEASE)]
     hold_at_least: Duration,
-    /// The time between SIGTERM and SIGKILL if the lock is lost; never past the end of the lease
+    /// The time between SIGTERM and SIGKILL if the lock cannot be renewed; never past the end of the lease
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "5s", help_heading = LEASE)]
     grace: Duration,
 
@@ -112,7 +98,8 @@ impl RunArgs {
     }
 
     fn options(&self) -> distlock::Result<Options> {
-        let mut options = Options::new().expiry(self.expiry)?.hold_at_least(self.hold_at_least)?;
+        let mut options =
+            Options::new().expiry(self.expiry)?.hold_at_least(self.hold_at_least)?.notice_break(true);
         if let Some(cadence) = self.extend_every {
             options = options.extension_cadence(cadence)?;
         }

@@ -17,16 +17,21 @@ use crate::notes::Notes;
 use crate::orders::{News, Order};
 use crate::signals::Signals;
 
-/// With the lock already gone, somebody else may be at work: nobody gets longer than this to tidy up.
-const GRACE_WHEN_GONE: Duration = Duration::from_secs(5);
+/// With the lock certainly gone another holder may be at work: SIGKILL follows SIGTERM after this long, whatever grace was
+/// asked for. With the time to notice and to die, that is the second that the help of `run` promises.
+const GRACE_WHEN_GONE: Duration = Duration::from_millis(500);
 /// How long the watchdog may take to report what it had to end, before it is ended itself.
 const WATCHDOG_PATIENCE: Duration = Duration::from_secs(3);
 /// How often the guard is looked at: at least and at most.
 const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+/// How often SIGKILL is repeated, for those who are started meanwhile.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// How long a command may take to stop when Ctrl-Z is passed on to it.
 const STOPPING: Duration = Duration::from_millis(500);
-/// How often to look whether everybody is gone who has to go, and how many times.
-const GONE: (Duration, u32) = (Duration::from_millis(10), 200);
+/// How often to look whether everybody is gone who has to go, and for how long.
+const GONE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
+/// How often after that.
+const SLOW_TICK: Duration = Duration::from_millis(250);
 
 /// Why we are to stop with the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub(super) struct Course<'a> {
     /// The end of the lease as it was last seen, and what follows from it.
     lease: Option<(Moment, Deadlines)>,
     lost: bool,
+    /// Not only about to be lost: another holder may have it.
+    gone: bool,
     /// When the command must be dead, once it is being ended.
     kill_at: Option<Moment>,
     /// The command is stopped.
@@ -69,6 +76,7 @@ impl<'a> Course<'a> {
             command: None,
             lease: None,
             lost: false,
+            gone: false,
             kill_at: None,
             stopped: false,
             suspend_at: None,
@@ -97,11 +105,11 @@ impl<'a> Course<'a> {
     pub(super) async fn until_the_end(&mut self, signals: &mut Signals) -> io::Result<End> {
         let guard = self.guard;
         loop {
-            let (look_in, lost) = (self.look_in(), self.lost);
+            let (look_in, gone) = (self.look_in(), self.gone);
             tokio::select! {
                 biased;
                 news = self.line.next() => match news {
-                    None => return Ok(self.without_watchdog().await),
+                    None => return Ok(self.without_watchdog(signals).await),
                     Some(News::Exited(code)) => return Ok(End::Exited(code)),
                     Some(News::Killed(number)) => return Ok(End::Killed(number)),
                     Some(News::Failed(why)) => return Err(io::Error::other(why)),
@@ -112,7 +120,7 @@ impl<'a> Course<'a> {
                     Some(news) => self.hear(news, signals).await,
                 },
                 signal = signals.next() => self.pass_on(signal, signals).await,
-                reason = guard.lost(), if !lost => self.lock_is_gone(&reason),
+                reason = guard.lost(), if !gone => self.lock_is_gone(&reason),
                 () = tokio::time::sleep(look_in) => self.look(signals).await,
             }
         }
@@ -155,6 +163,7 @@ impl<'a> Course<'a> {
         let (least, most) = LOOK;
         let now = BootClock.now();
         let due = match (self.kill_at, self.suspend_at, self.lease) {
+            (Some(kill_at), ..) if now >= kill_at => return KILL_AGAIN,
             (Some(kill_at), ..) => return kill_at.since(now).clamp(least, most),
             (None, Some(suspend_at), _) => return suspend_at.since(now).clamp(least, most),
             (None, None, Some((_, at))) => at.term_at,
@@ -169,7 +178,7 @@ impl<'a> Course<'a> {
         let now = BootClock.now();
         if let Some(kill_at) = self.kill_at {
             if let (true, Some(command)) = (now >= kill_at, self.command) {
-                Family::of(command).signal_group(Signal::SIGKILL);
+                Family::below(self.line.watchdog(), command).signal_everybody(Signal::SIGKILL);
             }
             if now.since(kill_at) >= WATCHDOG_PATIENCE {
                 self.line.kill_watchdog();
@@ -204,23 +213,29 @@ impl<'a> Course<'a> {
         });
     }
 
+    /// There is no grace any more, not even for a command that is in the middle of it.
     fn lock_is_gone(&mut self, reason: &LossReason) {
-        self.lost = true;
         let latest = BootClock.now().after(self.job.grace.min(GRACE_WHEN_GONE));
-        let kill_at = self.lease.map_or(latest, |(_, at)| latest.min(at.kill_at));
+        let leased = self.lease.map_or(latest, |(_, at)| latest.min(at.kill_at));
+        let kill_at = self.kill_at.map_or(leased, |before| leased.min(before));
         self.kill_at = Some(kill_at);
         self.line.order(&Order::End { kill_at });
-        self.notes.say(&format!("lost {}: {reason}; ending the command", self.guard.resource()));
+        if !self.lost {
+            self.notes.say(&format!("lost {}: {reason}; ending the command", self.guard.resource()));
+        }
+        (self.lost, self.gone) = (true, true);
     }
 
-    /// The watchdog was killed. The kernel killed the command with it; the rest of its group is left to us.
-    async fn without_watchdog(&mut self) -> End {
-        let (tick, times) = GONE;
+    /// The watchdog was killed. The kernel killed the command with it; the rest of its group is left to us. The lock is
+    /// kept for those who cannot be ended, until a signal ends the wait or the lock is lost.
+    async fn without_watchdog(&mut self, signals: &mut Signals) -> End {
+        let (tick, patience) = GONE;
+        let (since, mut said) = (BootClock.now(), false);
         let mut end = End::Killed(Signal::SIGKILL as i32);
         self.notes.say("the watchdog of the command was killed; ending the command");
         let Some(command) = self.command else { return end };
         let family = Family::of(command);
-        for _ in 0..times {
+        loop {
             family.signal_everybody(Signal::SIGKILL);
             // The watchdog's children became ours, the command among them unless it had ended.
             while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
@@ -231,10 +246,24 @@ impl<'a> Course<'a> {
             if family.alive() == 0 {
                 return end;
             }
-            tokio::time::sleep(tick).await;
+            let patient = BootClock.now().since(since) < patience;
+            if !patient && !said {
+                self.say_who_is_left(family.alive());
+                said = true;
+            }
+            self.lost |= self.guard.is_lost();
+            if !patient && self.lost {
+                return end;
+            }
+            tokio::select! {
+                signal = signals.next(), if !patient => {
+                    if !matches!(signal, Signal::SIGCONT | Signal::SIGWINCH | Signal::SIGTSTP) {
+                        return end;
+                    }
+                }
+                () = tokio::time::sleep(if patient { tick } else { SLOW_TICK }) => {}
+            }
         }
-        self.say_who_is_left(family.alive());
-        end
     }
 
     async fn pass_on(&mut self, signal: Signal, signals: &mut Signals) {

@@ -1,17 +1,16 @@
 //! The line to the watchdog: starts it, tells it, hears from it.
 
 use std::ffi::OsString;
-use std::io::{self, IoSlice, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Child;
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 
 use crate::orders::{News, Order};
+use crate::startup;
 use crate::watchdog::{WORD, this_program};
 
 /// A watchdog and the line to it.
@@ -24,17 +23,21 @@ pub(super) struct Line {
 
 impl Line {
     /// Starts a watchdog for this command, with these variables added to its environment. The store's URL is not among
-    /// them, nor in any argument: a password stays with `distlock`.
-    pub(super) fn open(command: &[OsString], variables: &[(&str, String)]) -> io::Result<Self> {
+    /// them, nor in any argument: a password stays with `distlock`. Nor is the command in the arguments: a `pkill -f` that
+    /// is meant for `distlock` or for the command must not hit the watchdog too.
+    pub(super) fn open(
+        command: &[OsString],
+        variables: &[(&str, String)],
+        lock: Option<OwnedFd>,
+    ) -> io::Result<Self> {
         let (ours, theirs) = UnixStream::pair()?;
         let watchdog = this_program()?
             .arg(WORD)
-            .args(command)
             .envs(variables.iter().map(|(name, value)| (*name, value)))
             .stdin(OwnedFd::from(theirs))
             .process_group(0)
             .spawn()?;
-        send_stdin(&ours)?;
+        startup::send(&ours, command, lock)?;
         ours.set_nonblocking(true)?;
         let news = tokio::net::UnixStream::from_std(ours.try_clone()?)?;
         Ok(Line { watchdog, orders: ours, news: BufReader::new(news).lines() })
@@ -59,6 +62,11 @@ impl Line {
         }
     }
 
+    /// The process id of the watchdog.
+    pub(super) fn watchdog(&self) -> i32 {
+        i32::try_from(self.watchdog.id()).unwrap_or(0)
+    }
+
     /// Ends a watchdog that does not answer. The command then dies with it, or becomes our child.
     pub(super) fn kill_watchdog(&mut self) {
         let _ = self.watchdog.kill();
@@ -68,16 +76,4 @@ impl Line {
     pub(super) fn close(&mut self) {
         let _ = self.watchdog.try_wait();
     }
-}
-
-/// Our stdin is the command's. It goes over the line because the watchdog's own stdin is the line itself: the one way
-/// to hand a child more than three files without leaving the safe part of the language.
-fn send_stdin(line: &UnixStream) -> io::Result<()> {
-    let stdin = io::stdin();
-    let files = [stdin.as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&files));
-    sendmsg(line, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
-    Ok(())
 }

@@ -72,7 +72,7 @@ pub(crate) async fn run(
 ) -> io::Result<Outcome> {
     #[cfg(target_os = "linux")]
     crate::watchdog::become_subreaper();
-    let line = Line::open(job.command, &job.variables)?;
+    let line = Line::open(job.command, &job.variables, guard.descriptor())?;
     let mut course = Course::begin(guard, job, notes, line);
     let end = course.until_the_end(signals).await;
     let had_terminal = course.close(matches!(end, Ok(End::Killed(_))));

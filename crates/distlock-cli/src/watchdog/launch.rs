@@ -16,14 +16,15 @@ use crate::notes::say;
 /// The word that makes this program the last step before a command.
 pub(crate) const LAUNCH_WORD: &str = "__launch";
 
-/// This very program, also when its file was replaced or deleted since it was started.
+/// This very program, also when its file was replaced or deleted since it was started. Not under its name: whoever kills
+/// what is called `distlock` must not hit the watchdog too.
 pub(crate) fn this_program() -> io::Result<Command> {
     let mut command = if cfg!(target_os = "linux") && std::path::Path::new("/proc/self/exe").exists() {
         Command::new("/proc/self/exe")
     } else {
         Command::new(std::env::current_exe()?)
     };
-    command.arg0("distlock");
+    command.arg0("lockwatch");
     Ok(command)
 }
 

@@ -5,34 +5,33 @@
 //! ones in time. It stands in a process group of its own, so that neither Ctrl-Z nor a signal to the group of
 //! `distlock` reaches it, and it hears no signal but SIGKILL and SIGSTOP. If it is killed all the same, the kernel
 //! kills the command (PDEATHSIG) and `distlock` the rest of its group. If both are frozen, by name, nobody is left to act.
+//! If both are killed, what the command started runs on: so no pattern that `pkill` knows matches both.
+//!
+//! Where the lock is the kernel's, it has a copy of the lock's descriptor, which the command does not get: so the lock of
+//! a `distlock` that was killed is not free before the command's processes are gone.
 
 mod alarm;
 mod launch;
 mod watch;
 
-use std::ffi::OsString;
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use nix::sys::signal::{SigSet, Signal};
-use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 pub(crate) use self::launch::{LAUNCH_WORD, cannot_run, launch, this_program};
 use crate::exit::{UNAVAILABLE, USAGE};
 use crate::notes::say;
+use crate::startup;
 
 /// The word that makes this program a watchdog.
 pub(crate) const WORD: &str = "__watchdog";
 
-/// Watches over the command given as arguments. Our stdin is the line to `distlock`; what comes first over it is the
-/// stdin of the command.
-pub(crate) fn main(command: impl Iterator<Item = OsString>) -> ExitCode {
-    let command: Vec<OsString> = command.collect();
-    match begin(&command) {
+/// Watches over a command. Our stdin is the line to `distlock`; what comes first over it is the command.
+pub(crate) fn main() -> ExitCode {
+    match begin() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             say("this is a part of `distlock run` and no command; see `distlock --help`");
@@ -45,19 +44,19 @@ pub(crate) fn main(command: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn begin(command: &[OsString]) -> io::Result<()> {
+fn begin() -> io::Result<()> {
     block_everything()?;
     #[cfg(target_os = "linux")]
     {
-        let _ = rustix::thread::set_name(c"distlock-watch");
+        let _ = rustix::thread::set_name(c"lockwatch");
         become_subreaper();
     }
     let line = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let stdin = receive_stdin(&line).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    let Some(stdin) = stdin else { return Ok(()) };
+    let given = startup::receive(&line).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let Some(given) = given else { return Ok(()) };
     line.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(watch::watch(line, stdin, command))
+    runtime.block_on(watch::watch(line, given))
 }
 
 /// Who loses its parent becomes our child instead of init's: so nobody leaves the family by a double fork.
@@ -72,23 +71,4 @@ fn block_everything() -> io::Result<()> {
     all.remove(Signal::SIGCHLD);
     all.thread_set_mask()?;
     Ok(())
-}
-
-/// The command's stdin, sent along with one byte. `None`: `distlock` is gone already.
-fn receive_stdin(line: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    let mut byte = [0; 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(line, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::empty())?;
-    if got.bytes == 0 {
-        return Ok(None);
-    }
-    let mut files = control.drain().flat_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(files) => files.collect::<Vec<_>>(),
-        _ => Vec::new(),
-    });
-    let stdin = files.next().ok_or(io::ErrorKind::InvalidInput)?;
-    // The command gets it as its stdin, and not a second time. Not every system can do this while receiving.
-    fcntl_setfd(&stdin, FdFlags::CLOEXEC)?;
-    Ok(Some(stdin))
 }

@@ -1,6 +1,5 @@
 //! The watchdog's one loop: orders from `distlock`, news of the command, and the alarm.
 
-use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -18,9 +17,12 @@ use super::launch;
 use crate::deadlines::Deadlines;
 use crate::family::Family;
 use crate::orders::{News, Order};
+use crate::startup::Startup;
 
 /// How often to look whether everybody is gone, while they are being ended.
 const TICK: Duration = Duration::from_millis(10);
+/// The same for those who cannot be ended.
+const SLOW_TICK: Duration = Duration::from_millis(250);
 /// What survives SIGKILL for so long cannot be ended by us: another user's process, or one stuck in the kernel.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
@@ -36,7 +38,8 @@ enum Phase {
 }
 
 /// Starts the command when it is told to, and stays until it is over.
-pub(super) async fn watch(line: UnixStream, stdin: OwnedFd, command: &[OsString]) -> io::Result<()> {
+pub(super) async fn watch(line: UnixStream, given: Startup) -> io::Result<()> {
+    let Startup { stdin, lock, command } = given;
     // Also takes back an ignored SIGCHLD that we may have inherited, with which no child could be waited for.
     let mut children = signal(SignalKind::child())?;
     let alarm = Alarm::new()?;
@@ -49,7 +52,7 @@ pub(super) async fn watch(line: UnixStream, stdin: OwnedFd, command: &[OsString]
         tell(&news, &News::Late);
         return Ok(());
     }
-    let child = match launch::start(command, Stdio::from(stdin), &blocked) {
+    let child = match launch::start(&command, Stdio::from(stdin), &blocked) {
         Ok(child) => child,
         Err(error) => {
             tell(&news, &News::Failed(error.to_string()));
@@ -66,6 +69,7 @@ pub(super) async fn watch(line: UnixStream, stdin: OwnedFd, command: &[OsString]
         phase: Phase::Running(deadlines),
         ended: None,
         distlock_is_gone: false,
+        lock,
     };
     loop {
         let due = watch.due();
@@ -106,6 +110,8 @@ struct Watch {
     phase: Phase,
     ended: Option<News>,
     distlock_is_gone: bool,
+    /// Keeps the lock held if `distlock` is gone.
+    lock: Option<OwnedFd>,
 }
 
 impl Watch {
@@ -115,6 +121,9 @@ impl Watch {
             Phase::Running(None) => Moment::NEVER,
             Phase::Running(Some(at)) => at.term_at,
             Phase::Ending { kill_at } => kill_at.min(BootClock.now().after(TICK)),
+            Phase::Killing { since } if BootClock.now().since(since) >= GIVE_UP => {
+                BootClock.now().after(SLOW_TICK)
+            }
             Phase::Killing { .. } => BootClock.now().after(TICK),
         }
     }
@@ -201,7 +210,9 @@ impl Watch {
             Phase::Running(_) => self.ended.is_some(),
             Phase::Ending { .. } => self.ended.is_some() && self.family.alive() == 0,
             Phase::Killing { since } => {
-                let patience_over = BootClock.now().since(since) >= GIVE_UP;
+                // Nobody else keeps the lock for what is left.
+                let keeps_lock = self.distlock_is_gone && self.lock.is_some();
+                let patience_over = !keeps_lock && BootClock.now().since(since) >= GIVE_UP;
                 (self.ended.is_some() && self.family.alive() == 0)
                     || (patience_over && self.distlock_is_gone)
                     || (patience_over && self.ended.is_some())
@@ -209,7 +220,9 @@ impl Watch {
         }
     }
 
-    fn report(&self) {
+    fn report(&mut self) {
+        // Before `distlock` hears of it: the close that wakes the waiters is then the one after its release.
+        self.lock = None;
         if matches!(self.phase, Phase::Killing { .. }) {
             let left = self.family.alive();
             if left > 0 {

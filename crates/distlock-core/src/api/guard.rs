@@ -166,6 +166,15 @@ impl Guard {
         }
     }
 
+    /// A copy of the open file that the lock lives with, on stores whose locks are the kernel's (files); `None` on others.
+    /// A process that has a copy keeps the lock held if this process dies, until it closes the copy: for a supervisor
+    /// that ends what was done under the lock. A release frees the lock whatever copies there are.
+    #[cfg(unix)]
+    #[must_use]
+    pub fn descriptor(&self) -> Option<std::os::fd::OwnedFd> {
+        self.engine.shared.backend.store().descriptor(self.lock_id())
+    }
+
     /// Does the work while the lock is held: if the lock is lost first, the work is cancelled by dropping it.
     ///
     /// # Errors

@@ -22,6 +22,8 @@ pub(crate) enum Mail {
     Background(BoxFuture<'static, ()>),
     /// A guard was dropped, or its release was given up half-way: release it.
     Release(Arc<Held>),
+    /// Renew this hold now: a message says that its lock was broken.
+    Renew(Arc<Held>),
     /// Whatever the store has under this lock id must go: nobody waits for it any more.
     Forget(Lease),
     /// The same for a claim that was withdrawn, which may have an entry in a wait queue.

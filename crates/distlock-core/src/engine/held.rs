@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::lines::{Lines, Place};
 use super::schedule::Slot;
 use super::telemetry;
+use super::wakeups::Listening;
 use crate::clock::{Clock, Moment};
 use crate::options::Options;
 use crate::store::{Dependent, Lease, LossReason, Session};
@@ -53,6 +54,10 @@ struct Rare {
     reason: OnceLock<LossReason>,
     signal: OnceLock<CancellationToken>,
     last_error: Mutex<Option<String>>,
+    /// Keeps the subscription open that tells of a forced release.
+    listening: OnceLock<Listening>,
+    /// A forced release was announced since the last renewal was sent.
+    announced: AtomicBool,
 }
 
 /// Everything that a hold begins with.
@@ -163,6 +168,21 @@ impl Held {
 
     fn take_error(&self) -> Option<String> {
         self.rare.get()?.last_error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Keeps the subscription open as long as this is held.
+    pub(crate) fn listen(&self, listening: Listening) {
+        let _ = self.rare().listening.set(listening);
+    }
+
+    /// A message says that the lock was broken: the next renewal is due now.
+    pub(crate) fn announce_break(&self) {
+        self.rare().announced.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a forced release was announced and not looked into yet.
+    pub(crate) fn take_announced_break(&self) -> bool {
+        self.rare.get().is_some_and(|rare| rare.announced.swap(false, Ordering::SeqCst))
     }
 
     /// How often it is extended, if it is.

@@ -35,6 +35,7 @@ pub(super) async fn keep(gone: Gone) {
                 Mail::Stuck(future) => stuck.push(future),
                 Mail::Background(future) => background.push(future),
                 Mail::Release(held) => work.push(Box::pin(release::dropped(Arc::clone(&shared), held))),
+                Mail::Renew(held) => renewal::begin_now(&shared, &held, &mut work),
                 Mail::Forget(lease) => work.push(Box::pin(release::forget(Arc::clone(&shared), lease))),
                 Mail::Withdraw(claim) => work.push(Box::pin(release::withdraw(Arc::clone(&shared), claim))),
                 Mail::ShutDown(done) => draining.push((shared.clock.now().after(DRAIN), done)),

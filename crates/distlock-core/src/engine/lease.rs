@@ -345,10 +345,8 @@ impl<'a> Acquisition<'a> {
         if plain || deadline.since(now) < grant.window / 2 {
             return Ok(None);
         }
-        match self.accept(grant.token, deadline)? {
-            Step::Got(held) => Ok(Some(held)),
-            _ => Ok(None),
-        }
+        let Step::Got(held) = self.accept(grant.token, deadline)? else { return Ok(None) };
+        Ok(Some(held))
     }
 
     fn accept(&mut self, token: FencingToken, deadline: Moment) -> Result<Step> {
@@ -383,6 +381,10 @@ impl<'a> Acquisition<'a> {
             Some(cadence) => first_renewal_due(now, cadence, deadline),
             None => deadline,
         };
+        if shared.capabilities.push && held.options.notices_break() && held.cadence().is_some() {
+            held.listen(self.side.wakeups.listen_for_break(&held));
+            self.side.wakeups.open(&self.side.store, &shared.desk);
+        }
         shared.watch(due, &held);
         Ok(Step::Got(held))
     }

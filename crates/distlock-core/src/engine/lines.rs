@@ -6,6 +6,7 @@
 //! it has no answer. Only the first two are contention for those behind; the last may be a store that is down.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -64,23 +65,24 @@ impl Lines {
 
     /// Joins the line for a resource, to wait.
     pub(crate) fn enter(self: &Arc<Self>, resource: &Resource) -> Entry {
-        let mut lines = self.lock();
-        if let Some(line) = lines.get_mut(resource) {
-            return Entry::Behind(line.queue.get_or_insert_default().wait());
+        match self.lock().entry(resource.clone()) {
+            Occupied(mut line) => Entry::Behind(line.get_mut().queue.get_or_insert_default().wait()),
+            Vacant(free) => {
+                free.insert(Line::default());
+                Entry::First(self.place(resource, false))
+            }
         }
-        lines.insert(resource.clone(), Line::default());
-        Entry::First(self.place(resource, false))
     }
 
     /// Joins the line to learn whether the lock is contended; to ask the store itself (`may_probe`) if that is unknown.
     pub(crate) fn enter_once(self: &Arc<Self>, resource: &Resource, now: Moment, may_probe: bool) -> Entry {
         loop {
             let holder = match self.lock().entry(resource.clone()) {
-                std::collections::hash_map::Entry::Vacant(free) => {
+                Vacant(free) => {
                     free.insert(Line::default());
                     return Entry::First(self.place(resource, false));
                 }
-                std::collections::hash_map::Entry::Occupied(mut line) => {
+                Occupied(mut line) => {
                     if line.get().holder.strong_count() == 0 {
                         return self.learn(line.get_mut(), resource, now, may_probe);
                     }

@@ -37,6 +37,20 @@ pub(super) fn begin_due(
     }
 }
 
+/// Renews a hold whose lock is said to be broken. If its renewal is in flight already, that one's answer looks for the
+/// announcement.
+pub(super) fn begin_now(
+    shared: &Arc<Shared>,
+    held: &Arc<Held>,
+    work: &mut FuturesUnordered<BoxFuture<'static, ()>>,
+) {
+    if shared.schedule.remove(held) && is_to_be_extended(shared, shared.clock.now(), held) {
+        let span = telemetry::extend_span(1, &shared.store_name);
+        let chunk = OffSchedule::new(shared, vec![Arc::clone(held)]);
+        work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
+    }
+}
+
 /// Whether something that was due is extended. It is on the schedule again, or over, if not.
 fn is_to_be_extended(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
     if !held.is_held() || held.loss_at(now).is_some() {
@@ -52,7 +66,14 @@ fn is_to_be_extended(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
 
 fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch<Renewal>> {
     let store = Arc::clone(&side.store);
-    let leases: Vec<Lease> = chunk.iter().map(|held| held.lease.clone()).collect();
+    let leases: Vec<Lease> = chunk
+        .iter()
+        .map(|held| {
+            // Before it is sent: a break that is announced later is looked into by another renewal.
+            held.take_announced_break();
+            held.lease.clone()
+        })
+        .collect();
     Box::pin(
         async move { contained_batch(&*store, "extend", &leases, |store, leases| store.renew(leases)).await },
     )
@@ -156,6 +177,10 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
         let due = match answer {
             Ok(Renewal::Extended) => {
                 held.extended(sent, now);
+                if held.take_announced_break() {
+                    shared.watch(now, &held);
+                    continue;
+                }
                 // From the sending, as the deadline: an answer that took long leaves less time.
                 held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(sent, cadence).max(now))
             }

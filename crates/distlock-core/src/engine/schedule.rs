@@ -107,16 +107,17 @@ impl Schedule {
         sooner
     }
 
-    /// Takes a hold out, if it is there.
-    pub(crate) fn remove(&self, held: &Arc<Held>) {
+    /// Takes a hold out. False if it was not there.
+    pub(crate) fn remove(&self, held: &Arc<Held>) -> bool {
         let mut inner = self.lock();
         let (due, number) = held.slot.get();
-        let Entry::Occupied(mut crowd) = inner.dues.entry(due) else { return };
+        let Entry::Occupied(mut crowd) = inner.dues.entry(due) else { return false };
         let empty = match crowd.get_mut() {
-            Crowd::One(one) => Arc::ptr_eq(one, held),
+            Crowd::One(one) if !Arc::ptr_eq(one, held) => return false,
+            Crowd::One(_) => true,
             Crowd::Many(many) => {
                 if many.get(number).is_none_or(|there| !Arc::ptr_eq(there, held)) {
-                    return;
+                    return false;
                 }
                 many.swap_remove(number);
                 if let Some(moved) = many.get(number) {
@@ -128,6 +129,7 @@ impl Schedule {
         if empty {
             crowd.remove();
         }
+        true
     }
 
     /// Takes out whatever is due.

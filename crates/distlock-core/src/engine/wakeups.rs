@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 
 use super::contain::contained;
 use super::desk::{Desk, Mail};
+use super::held::Held;
 use super::telemetry;
 use crate::resource::LockId;
 use crate::store::{Inbox, LeaseStore, PushedGrant, Wake};
@@ -55,7 +56,15 @@ pub(crate) struct Wakeups {
 #[derive(Debug, Default)]
 struct State {
     bells: HashMap<LockId, Arc<Bell>>,
+    /// Holders that want to hear of a forced release.
+    holders: HashMap<LockId, Weak<Held>>,
     open: bool,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.bells.is_empty() && self.holders.is_empty()
+    }
 }
 
 impl Wakeups {
@@ -88,9 +97,16 @@ impl Wakeups {
         Enlisted { wakeups: Arc::clone(self), lock_id: lock_id.clone(), bell }
     }
 
+    /// Tells this holder when its lock is broken, as long as the result lives.
+    pub(crate) fn listen_for_break(self: &Arc<Self>, held: &Arc<Held>) -> Listening {
+        let lock_id = held.lease.lock_id.clone();
+        self.lock().holders.insert(lock_id.clone(), Arc::downgrade(held));
+        Listening { wakeups: Arc::clone(self), lock_id }
+    }
+
     /// Opens the subscription unless it is open. When it is live, every bell rings: those who asked before must
     /// ask again, since their wake-up may have come too early.
-    pub(crate) fn open(self: &Arc<Self>, store: &Arc<dyn LeaseStore>, desk: &Desk) {
+    pub(crate) fn open(self: &Arc<Self>, store: &Arc<dyn LeaseStore>, desk: &Arc<Desk>) {
         {
             let mut state = self.lock();
             if state.open {
@@ -98,10 +114,11 @@ impl Wakeups {
             }
             state.open = true;
         }
-        desk.post(Mail::Background(Box::pin(Arc::clone(self).listen(Arc::clone(store)))));
+        let listener = Arc::clone(self).listen(Arc::clone(store), Arc::clone(desk));
+        desk.post(Mail::Background(Box::pin(listener)));
     }
 
-    fn dispatch(&self, wake: Wake) {
+    fn dispatch(&self, wake: Wake, desk: &Desk) {
         match wake {
             Wake::Retry { lock_id } => {
                 if let Some(bell) = self.lock().bells.get(&lock_id) {
@@ -114,7 +131,13 @@ impl Wakeups {
                     bell.ring(Some(grant));
                 }
             }
-            Wake::Broken { .. } => {}
+            Wake::Broken { lock_id } => {
+                let held = self.lock().holders.get(&lock_id).and_then(Weak::upgrade);
+                if let Some(held) = held {
+                    held.announce_break();
+                    desk.post(Mail::Renew(held));
+                }
+            }
             Wake::Missed => self.ring_all(),
         }
     }
@@ -132,7 +155,7 @@ impl Wakeups {
     /// Closes for good if nobody has waited for a while.
     fn close_if_idle(&self) -> bool {
         let mut state = self.lock();
-        if state.bells.is_empty() {
+        if state.is_idle() {
             state.open = false;
             self.live.store(false, Ordering::SeqCst);
             return true;
@@ -143,14 +166,14 @@ impl Wakeups {
     async fn idle(&self) {
         loop {
             let emptied = self.emptied.notified();
-            if self.lock().bells.is_empty() {
+            if self.lock().is_idle() {
                 return tokio::time::sleep(LINGER).await;
             }
             emptied.await;
         }
     }
 
-    async fn listen(self: Arc<Self>, store: Arc<dyn LeaseStore>) {
+    async fn listen(self: Arc<Self>, store: Arc<dyn LeaseStore>, desk: Arc<Desk>) {
         let mut mark = LiveMark(Some(Arc::clone(&self)));
         let mut retry = FIRST_RETRY;
         loop {
@@ -163,7 +186,7 @@ impl Wakeups {
                         tokio::select! {
                             biased;
                             wake = contained(&*store, "listen", async { Ok(stream.next().await) }) => match wake {
-                                Ok(Some(wake)) => self.dispatch(wake),
+                                Ok(Some(wake)) => self.dispatch(wake, &desk),
                                 Ok(None) => break,
                                 Err(error) => {
                                     telemetry::failed("listen", &error);
@@ -222,7 +245,24 @@ impl Drop for Enlisted {
     fn drop(&mut self) {
         let mut state = self.wakeups.lock();
         state.bells.remove(&self.lock_id);
-        if state.bells.is_empty() {
+        if state.is_idle() {
+            self.wakeups.emptied.notify_one();
+        }
+    }
+}
+
+/// A holder that listens for a forced release, as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    wakeups: Arc<Wakeups>,
+    lock_id: LockId,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let mut state = self.wakeups.lock();
+        state.holders.remove(&self.lock_id);
+        if state.is_idle() {
             self.wakeups.emptied.notify_one();
         }
     }

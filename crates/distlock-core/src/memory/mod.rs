@@ -20,7 +20,7 @@ use self::records::Wakes;
 use self::stats::Counters;
 use self::table::Table;
 use crate::clock::{BootClock, Clock, Moment};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::resource::{FencingToken, Resource};
 use crate::store::{
     Attempt, Backend, Batch, Capabilities, Claim, Driver, Finding, Holder, Inbox, Lease, LeaseStore, Query,
@@ -34,18 +34,18 @@ pub const DEFAULT_RETENTION: Duration = Duration::from_secs(3600);
 pub static DRIVER: Driver = Driver {
     schemes: &["memory"],
     example: "memory:",
-    connect: |url| Box::pin(async move { connect(&url) }),
+    connect: |url| Box::pin(async move { connect(url) }),
     schema: None,
 };
 
-fn connect(url: &StoreUrl) -> Result<Backend> {
+fn connect(mut url: StoreUrl) -> Result<Backend> {
     static SHARED: LazyLock<MemoryStore> = LazyLock::new(MemoryStore::new);
+    url.accept(DRIVER.schemes)?;
     url.refuse_unknown(&[])?;
-    if url.driver_part() != "memory:" {
-        let detail = "a memory store has neither place nor parameters";
-        return Err(Error::new(ErrorKind::InvalidInput, detail)
-            .doing("read the store URL")
-            .on(url.to_string())
+    url.refuse_unknown_driver(&[])?;
+    if url.has_authority() || !url.path()?.is_empty() {
+        return Err(url
+            .refuse("a memory store has neither place nor parameters")
             .advise("write memory: and nothing behind it"));
     }
     Ok(Backend::lease(SHARED.clone()))

@@ -7,7 +7,7 @@ use super::records::{Held, LockRecord, PoolRecord, Wakes};
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::resource::{FencingToken, RecordKind, Resource};
-use crate::store::{Attempt, Claim, Holder, Lease, Query, Record, Released, Renewal, Waiter};
+use crate::store::{Attempt, Claim, Holder, Lease, Query, Record, Released, Renewal, Waiter, Wake};
 
 /// How many records one item of a request looks at for the purge: the work stays bounded, and since an item makes
 /// at most one record, more is purged than is made.
@@ -70,11 +70,15 @@ impl Table {
     }
 
     pub(super) fn break_lock(&mut self, resource: &Resource, now: Moment, wakes: &mut Wakes) -> Vec<Holder> {
-        let held = match self.records.get_mut(resource) {
+        let held: Vec<_> = match self.records.get_mut(resource) {
             Some(Entry::Lock(lock)) => lock.break_lock(now, wakes).into_iter().collect(),
             Some(Entry::Pool(pool)) => pool.break_lock(now, wakes),
             None => Vec::new(),
         };
+        wakes.extend(held.iter().filter_map(|held| {
+            let lock_id = held.lock_id.clone();
+            Some((lock_id.inbox()?, Wake::Broken { lock_id }))
+        }));
         held.iter().map(|held| show(held, now)).collect()
     }
 

@@ -7,7 +7,7 @@ use super::Inner;
 use super::error::Failures;
 use super::round::{Answer, Round};
 use super::ticket::{Ledger, Use};
-use super::withdraw::{FIRST_PAUSE, LAST_PAUSE, PATIENCE, Persist, release_on, withdraw};
+use super::withdraw::{FIRST_PAUSE, LAST_PAUSE, PATIENCE, Persist, lasts, release_on, withdraw};
 use crate::error::{Error, Result};
 use crate::store::{Batch, Lease, Released};
 
@@ -93,7 +93,7 @@ pub(super) async fn release(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Relea
 /// What is held or was asked last under a later generation of its lock id may still wait under the first one.
 fn stop_waiting<'a>(inner: &Arc<Inner>, released: impl Iterator<Item = (&'a Lease, &'a Use)>) {
     let later: Vec<_> = released.filter(|(_, ticket)| !ticket.is_first()).collect();
-    let Some(lasts) = later.iter().map(|(_, ticket)| ticket.lasts).max() else { return };
+    let Some(lasts) = later.iter().map(|(lease, _)| lasts(lease)).max() else { return };
     let waiting: Vec<Lease> = later.into_iter().map(|(lease, _)| lease.clone()).collect();
     for node in 0..inner.nodes.len() {
         tokio::spawn(leave_queue(Arc::clone(inner), node, waiting.clone(), lasts));

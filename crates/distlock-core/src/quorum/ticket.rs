@@ -38,8 +38,6 @@ pub(super) struct Ticket {
     generation: u32,
     /// What the nodes are asked under this ticket, with their generation of the lock id.
     pub(super) lease: Lease,
-    /// For how long nodes keep what they are asked for: a grant, or an entry in a wait queue.
-    pub(super) lasts: Duration,
     state: Mutex<State>,
 }
 
@@ -198,7 +196,7 @@ impl Ledger {
             }
         };
         let lease = Lease::of(claim, FencingToken::new(0));
-        tickets.issue(inner, (lease, claim.lasts()), generation, older, Fate::Open)
+        tickets.issue(inner, lease, generation, older, Fate::Open)
     }
 
     /// The ticket for a lease that was granted, or for what may be left of a claim.
@@ -208,7 +206,7 @@ impl Ledger {
             ticket.state().users += 1;
             return Use { inner: Arc::clone(inner), ticket: Arc::clone(ticket) };
         }
-        tickets.issue(inner, (lease.clone(), lease.expiry), 0, Vec::new(), Fate::Kept(lease.token))
+        tickets.issue(inner, lease.clone(), 0, Vec::new(), Fate::Kept(lease.token))
     }
 
     #[cfg(test)]
@@ -221,7 +219,7 @@ impl Tickets {
     fn issue(
         &mut self,
         inner: &Arc<Inner>,
-        (mut lease, lasts): (Lease, Duration),
+        mut lease: Lease,
         generation: u32,
         older: Vec<Arc<Ticket>>,
         fate: Fate,
@@ -245,7 +243,7 @@ impl Tickets {
             older,
         };
         let (id, state) = (lock_id.clone(), Mutex::new(state));
-        let ticket = Arc::new(Ticket { lock_id: id, generation, lease, lasts, state });
+        let ticket = Arc::new(Ticket { lock_id: id, generation, lease, state });
         self.by_id.insert(lock_id, Arc::clone(&ticket));
         Use { inner: Arc::clone(inner), ticket }
     }

@@ -12,12 +12,15 @@ use super::round::to_node;
 use super::ticket::Use;
 use crate::clock::Moment;
 use crate::error::Result;
+use crate::resource::RecordKind;
 use crate::store::{Lease, Released};
 
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
 pub(super) const LAST_PAUSE: Duration = Duration::from_secs(1);
 /// Nobody tries longer than this; what is left then goes at its expiry.
 pub(super) const PATIENCE: Duration = Duration::from_secs(300);
+/// What is taken back on a lock record may be the entry of a waiter, which lives for as long as this.
+const QUEUED: Duration = Duration::from_secs(63);
 
 /// What a node should give back, and after which moment it has gone by itself.
 #[derive(Debug)]
@@ -58,8 +61,16 @@ pub(super) async fn withdraw(inner: Arc<Inner>, node: usize, what: Vec<Use>, per
     }
     let now = inner.options.clock.now();
     for what in failed {
-        let until = now.after(what.lasts.min(PATIENCE));
+        let until = now.after(lasts(&what.lease).min(PATIENCE));
         leave(&inner, node, Leftover { what, until });
+    }
+}
+
+/// How long a node keeps what this lease may have left there.
+pub(super) fn lasts(lease: &Lease) -> Duration {
+    match lease.resource.kind().record() {
+        RecordKind::Lock => lease.expiry.max(QUEUED),
+        RecordKind::Pool => lease.expiry,
     }
 }
 

@@ -9,7 +9,7 @@ mod driver;
 mod lease;
 mod raw;
 mod session;
-mod url;
+pub mod url;
 
 pub use admin::{Capabilities, Fairness, Finding, Holder, Level, Mode, Query, Record, Store, Waiter};
 pub use driver::{Backend, Driver, WakeStream};

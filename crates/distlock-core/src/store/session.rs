@@ -187,7 +187,8 @@ pub struct SessionHold {
 pub trait SessionStore: Store {
     /// Takes what the claim asks for, waiting in the server's own way until it is granted or `withdraw` is
     /// cancelled. At least one attempt is made: with `withdraw` cancelled from the start it is exactly one.
-    /// `Ok(None)`: not granted, and nothing of the claim is left.
+    /// `Ok(None)`: not granted, and nothing of the claim is left. While one call waits, an engine may make an attempt for
+    /// the same resource under another lock id, to learn whether it is held: `Ok(None)` is the server's word, never a guess.
     ///
     /// The engine drives this future to its end in a place of its own, also when the user drops theirs: it then
     /// cancels `withdraw` and releases what may come of it. If the runtime itself goes away, the future is

@@ -1,72 +1,148 @@
-//! Store URLs: the driver's own text, and beside it our `distlock.` parameters. A password never shows.
+//! Store URLs: the one parser that every store uses.
 
-use std::collections::BTreeMap;
+mod authority;
+#[cfg(test)]
+mod tests;
+mod values;
+
 use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
+pub use authority::{Authority, Host, Login, Server};
+pub use values::plain;
+use values::{decode, decode_text, ordinal};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// A store URL, split into what is the driver's and what is ours.
+/// A store URL, taken apart once. Stores build what their driver gets from these parts, never from the text: two
+/// parsers of one text may disagree, and what the second one misses is lost.
 ///
 /// ```
-/// let url = distlock_core::store::StoreUrl::parse("redis://u:secret@db:6379/1?distlock.prefix=app%3A&tls=1")?;
-/// assert_eq!(url.scheme(), "redis");
-/// assert_eq!(url.driver_part(), "redis://u:secret@db:6379/1?tls=1");
-/// assert_eq!(url.to_string(), "redis://u:***@db:6379/1?tls=1");
+/// let mut url = distlock_core::store::StoreUrl::parse(
+///     "postgres://app:p%40ss@db1:5432,db2/orders?sslmode=require&distlock.retention=2h",
+/// )?;
+/// url.accept(&["postgres", "postgresql"])?;
+/// let authority = url.authority()?;
+/// assert_eq!(authority.login.as_ref().and_then(|login| login.user()), Some("app"));
+/// assert_eq!(authority.servers.len(), 2);
+/// assert_eq!(url.path()?, "/orders");
+/// assert_eq!(url.take_driver("sslmode").as_deref(), Some("require"));
+/// assert_eq!(url.take_duration("retention")?, Some(std::time::Duration::from_secs(7200)));
+/// assert_eq!(url.to_string(), "postgres://***");
 /// # Ok::<(), distlock_core::Error>(())
 /// ```
+///
+/// # Grammar
+/// `scheme:[//authority][path][?name=value&…]`, as RFC 3986 has it: the authority ends at the first `/` or `?`. Where
+/// the parsers in use disagree, the text is refused instead of guessed at:
+///
+/// - A `#` is refused: there are no fragments, and so no `#insecure`. In a password it is written `%23`.
+/// - A control character (a newline, a NUL) and a `\` are refused; other parsers drop or turn them. Escaped, a newline
+///   may be part of a value; a NUL may not be part of anything.
+/// - An `@` that may end a password with an unescaped `/` or `?` in it is refused: in a path that follows a host, and in a
+///   query that directly follows a host without a login (`redis://:half1?half2@h`). Elsewhere in a query it is a
+///   character like others: `application_name=me@host`.
+/// - More than one `@` before a host is refused, and so is a `%` that begins no escape.
+/// - A host is a name of letters, digits, `.`, `-` and `_`, an IPv6 address in brackets, or the escaped path of a socket
+///   (`%2Frun%2Fpostgresql`). A port is a number from 1 to 65535.
+///
+/// # Parameters
+/// Names and values are percent-decoded once; a `+` is a plus sign. A name is made of ASCII letters and digits, `.`, `-`
+/// and `_`. One that stands there twice is refused, in
+/// whatever case or escape it is written, so that a later `sslmode=disable` cannot undo an earlier `sslmode=require`.
+/// Names that begin with `distlock.` are ours, and each store refuses those that it does not know. Of the others, too, a
+/// store takes those it knows and refuses the rest: a parameter that is dropped silently may be the one that asked for
+/// encryption.
+///
+/// # Encryption
+/// What a URL asks for is done or refused, never done by half. What the stores decided:
+///
+/// | | encrypted if | refused |
+/// | --- | --- | --- |
+/// | Redis | the scheme says so: `rediss`, `valkeys`, `rediss+…`, `redlocks`; for all servers of a list alike | `#insecure`, `tls=`, `ssl=`; a user without a password; logins of a Cluster that differ |
+/// | PostgreSQL | `sslmode` is `require`, `verify-ca` or `verify-full`; with `allow` and `prefer` (the default) if the server can | `sslrootcert` with a mode that checks nothing; `sslcert` or `channel_binding=require` with `disable`; `sslnegotiation=direct` without `require`; what libpq knows and we do not, such as `sslcrl` and `require_auth` |
+/// | MongoDB | `tls` or `ssl` is `true`, another `tls` option is given, or the scheme is `mongodb+srv` and neither is `false` | `tls` and `ssl` that differ; `tlsCAFile` with `tlsInsecure` or `tlsAllowInvalidCertificates`; an `@` without a user; what the driver would read differently |
+///
+/// # Secrets
+/// No text of a URL is shown. `Display` and `Debug` give the scheme alone if it is a store's, and errors say which part is wrong. The
+/// exceptions are hosts, database names and folders once the whole URL was understood: those a store's configuration
+/// shows.
 #[derive(Clone)]
 pub struct StoreUrl {
     scheme: String,
-    driver_part: String,
-    parameters: BTreeMap<String, String>,
+    /// The scheme is a store's, and not the beginning of something else.
+    accepted: bool,
+    /// As it was written, without the slashes before it.
+    authority: Option<String>,
+    /// As it was written.
+    path: String,
+    ours: Vec<Parameter>,
+    drivers: Vec<Parameter>,
+}
+
+#[derive(Clone)]
+struct Parameter {
+    /// Where it stands in the query: the first is 0.
+    place: usize,
+    name: String,
+    value: String,
 }
 
 const OURS: &str = "distlock.";
+const EXAMPLES: &str = "write it like redis://host:6379 or file:///var/lock/app";
+const ESCAPES: &str = "write special characters as escapes: @ as %40, / as %2F, ? as %3F, # as %23, % as %25";
 
 impl StoreUrl {
-    /// Splits a URL.
+    /// Takes a URL apart.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if there is no scheme, or a parameter of ours stands there twice or is not
-    /// UTF-8 after decoding.
+    /// [`ErrorKind::InvalidInput`] if there is no scheme, or the text can be read in more than one way.
     pub fn parse(text: &str) -> Result<Self> {
-        let bad = |what: String| {
-            Err(Error::new(ErrorKind::InvalidInput, what)
-                .doing("read the store URL")
-                .advise("write it like redis://host:6379 or file:///var/lock/app"))
-        };
-        let Some((scheme, _)) = text.split_once(':') else {
-            return bad(format!("{:?} has no scheme", redact(text)));
+        let bad = |what: &str| Err(refusal(what.to_owned(), ESCAPES));
+        let Some((scheme, rest)) = text.split_once(':') else {
+            return Err(refusal("it has no scheme", EXAMPLES));
         };
         let well_formed = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
             && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
         if !well_formed {
-            return bad(format!("{:?} does not begin with a scheme", redact(text)));
+            return Err(refusal("it does not begin with a scheme", EXAMPLES));
         }
-        let (base, query) = match text.split_once('?') {
-            Some((base, query)) => (base, Some(query)),
-            None => (text, None),
+        if rest.contains('#') {
+            return bad("there is a # in it: a store URL has no fragment, such as #insecure");
+        }
+        if rest.contains(|c: char| c.is_control() || c == '\\') {
+            return bad("there is a control character or a \\ in it");
+        }
+        let (before, query) = match rest.split_once('?') {
+            Some((before, query)) => (before, Some(query)),
+            None => (rest, None),
         };
-        let mut parameters = BTreeMap::new();
-        let mut others = Vec::new();
-        for pair in query.into_iter().flat_map(|query| query.split('&')).filter(|pair| !pair.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let Some(key) = key.strip_prefix(OURS) else {
-                others.push(pair);
-                continue;
-            };
-            let Ok(value) = percent_decode_str(value).decode_utf8() else {
-                return bad(format!("the value of {OURS}{key} is not UTF-8"));
-            };
-            if parameters.insert(key.to_owned(), value.into_owned()).is_some() {
-                return bad(format!("{OURS}{key} stands there twice"));
+        let (authority, path) = match before.strip_prefix("//") {
+            Some(after) => {
+                let (authority, path) = after.split_at(after.find('/').unwrap_or(after.len()));
+                (Some(authority), path)
+            }
+            None => (None, before),
+        };
+        if let Some(authority) = authority.filter(|authority| !authority.is_empty()) {
+            if path.contains('@') {
+                return bad("there is an @ in its path, where a password with a / in it would end");
+            }
+            let queried = query.is_some_and(|query| query.contains('@'));
+            if queried && path.is_empty() && !authority.contains('@') {
+                return bad("there is an @ in its query, where a password with a ? in it would end");
             }
         }
-        let driver_part =
-            if others.is_empty() { base.to_owned() } else { format!("{base}?{}", others.join("&")) };
-        Ok(StoreUrl { scheme: scheme.to_ascii_lowercase(), driver_part, parameters })
+        let (ours, drivers) = parameters(query.unwrap_or_default())?;
+        Ok(StoreUrl {
+            scheme: scheme.to_ascii_lowercase(),
+            accepted: false,
+            authority: authority.map(str::to_owned),
+            path: path.to_owned(),
+            ours,
+            drivers,
+        })
     }
 
     /// The scheme, in lower case.
@@ -75,126 +151,229 @@ impl StoreUrl {
         &self.scheme
     }
 
-    /// The URL without our parameters, password included: for the driver, never for people.
-    #[must_use]
-    pub fn driver_part(&self) -> &str {
-        &self.driver_part
+    /// Refuses every scheme but these. From then on the scheme is shown: before, it may be the beginning of anything that
+    /// has a colon in it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for another scheme.
+    pub fn accept(&mut self, schemes: &[&str]) -> Result<()> {
+        self.accepted = schemes.contains(&self.scheme());
+        if self.accepted {
+            return Ok(());
+        }
+        Err(self
+            .refuse("no store answers to its scheme")
+            .advise(format!("known here: {}", schemes.join(", "))))
     }
 
-    /// What follows `scheme:` without the query, password included.
+    /// Whether `//` follows the scheme, be there a host behind it or not.
     #[must_use]
-    pub fn rest(&self) -> &str {
-        let rest = &self.driver_part[self.scheme.len() + 1..];
-        rest.split_once('?').map_or(rest, |(rest, _)| rest)
+    pub fn has_authority(&self) -> bool {
+        self.authority.is_some()
+    }
+
+    /// The servers between `//` and the path, none if there is nothing; a login before them is meant for all.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for a login, a host or a port that is not well-formed.
+    pub fn authority(&self) -> Result<Authority> {
+        let authority = self.authority.as_deref().unwrap_or_default();
+        authority::one_login(authority).map_err(|what| self.refuse(what).advise(ESCAPES))
+    }
+
+    /// The servers between `//` and the path, each with the login that stands before it. A comma always ends a server,
+    /// so if any has a login, the first one has: otherwise the comma may be part of a password. An empty login says
+    /// that there is none: `@h1,user:password@h2`.
+    ///
+    /// # Errors
+    /// As for [`authority`](StoreUrl::authority).
+    pub fn authority_each(&self) -> Result<Vec<(Option<Login>, Server)>> {
+        let authority = self.authority.as_deref().unwrap_or_default();
+        authority::logins_each(authority).map_err(|what| self.refuse(what).advise(ESCAPES))
+    }
+
+    /// The path, decoded, with the `/` that it begins with.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if it is not UTF-8 after decoding, has a NUL or a `%` that begins no escape.
+    pub fn path(&self) -> Result<String> {
+        decode_text(&self.path).map_err(|fault| self.refuse(format!("its path {fault}")))
+    }
+
+    /// The path as the name of a file, which may hold any byte but NUL.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if it has a NUL or a `%` that begins no escape.
+    pub fn file_path(&self) -> Result<PathBuf> {
+        let bytes = decode(&self.path).map_err(|fault| self.refuse(format!("its path {fault}")))?;
+        values::to_path(bytes).ok_or_else(|| self.refuse("its path is not UTF-8"))
     }
 
     /// Takes the value of `distlock.KEY` out.
     pub fn take(&mut self, key: &str) -> Option<String> {
-        self.parameters.remove(key)
+        take(&mut self.ours, |name| name.strip_prefix(OURS) == Some(key))
     }
 
-    /// To be called when all known parameters were taken.
+    /// Takes the value of a parameter out that is not ours.
+    pub fn take_driver(&mut self, name: &str) -> Option<String> {
+        take(&mut self.drivers, |other| other == name)
+    }
+
+    /// The parameters that are not ours and were not taken, in order.
+    pub fn driver_parameters(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.drivers.iter().map(|parameter| (parameter.name.as_str(), parameter.value.as_str()))
+    }
+
+    /// Takes a time out: a number with its unit, `500ms`, `10s`, `2m` or `1h`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for anything else.
+    pub fn take_duration(&mut self, key: &str) -> Result<Option<Duration>> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        let time = values::duration(&text);
+        time.map(Some).ok_or_else(|| self.refuse_value(key, "a time such as 500ms, 10s, 2m or 1h"))
+    }
+
+    /// As [`take_duration`](StoreUrl::take_duration); a number without a unit means seconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for anything else.
+    pub fn take_duration_or_seconds(&mut self, key: &str) -> Result<Option<Duration>> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        let time = text.parse().ok().map(Duration::from_secs).or_else(|| values::duration(&text));
+        time.map(Some)
+            .ok_or_else(|| self.refuse_value(key, "a time such as 500ms, 10s, 2m, 1h or 10 (seconds)"))
+    }
+
+    /// Takes a word out that must be one of these.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for any other.
+    pub fn take_word(&mut self, key: &str, words: &[&'static str]) -> Result<Option<&'static str>> {
+        let Some(text) = self.take(key) else { return Ok(None) };
+        let found = words.iter().copied().find(|word| *word == text);
+        found.map(Some).ok_or_else(|| self.refuse_value(key, &format!("one of {}", words.join(", "))))
+    }
+
+    /// Takes `on` or `off` out; `true` and `false` mean the same.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for anything else.
+    pub fn take_switch(&mut self, key: &str) -> Result<Option<bool>> {
+        let word = self.take_word(key, &["on", "off", "true", "false"])?;
+        Ok(word.map(|word| matches!(word, "on" | "true")))
+    }
+
+    /// To be called when all known parameters of ours were taken.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if any is left; `known` names those there are.
     pub fn refuse_unknown(&self, known: &[&str]) -> Result<()> {
-        let Some(key) = self.parameters.keys().next() else { return Ok(()) };
-        let advice = if known.is_empty() {
-            "this store has none: leave it out".to_owned()
-        } else {
-            let known: Vec<String> = known.iter().map(|key| format!("{OURS}{key}")).collect();
-            format!("known here: {}", known.join(", "))
+        let Some(left) = self.ours.first() else { return Ok(()) };
+        let known: Vec<String> = known.iter().map(|key| format!("{OURS}{key}")).collect();
+        Err(self.unknown(left, &known))
+    }
+
+    /// To be called when all known parameters that are not ours were taken.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if any is left; `known` names those there are.
+    pub fn refuse_unknown_driver(&self, known: &[&str]) -> Result<()> {
+        let Some(left) = self.drivers.first() else { return Ok(()) };
+        let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
+        Err(self.unknown(left, &known))
+    }
+
+    fn unknown(&self, parameter: &Parameter, known: &[String]) -> Error {
+        let sort = if is_ours(&parameter.name) { "distlock. parameter" } else { "parameter" };
+        let advice = match known {
+            [] => format!("this store has no {sort}: leave it out"),
+            known => format!("known here: {}", known.join(", ")),
         };
-        Err(Error::new(ErrorKind::InvalidInput, format!("unknown parameter {OURS}{key}"))
-            .doing("read the store URL")
-            .on(self.to_string())
-            .advise(advice))
+        let what = format!("its {} parameter is no {sort} that is known here", ordinal(parameter.place));
+        self.refuse(what).advise(advice)
+    }
+
+    /// The error for a URL that a store cannot use. `what` says which part is wrong, without its text.
+    #[must_use]
+    pub fn refuse(&self, what: impl Into<String>) -> Error {
+        refusal(what, EXAMPLES).on(self.to_string())
+    }
+
+    /// The error for a parameter that is not ours. `what` says what is wrong with it, without its text.
+    #[must_use]
+    pub fn refuse_driver(&self, name: &str, what: &str) -> Error {
+        let place =
+            self.drivers.iter().find(|parameter| parameter.name == name).map(|parameter| parameter.place);
+        self.refuse(match place {
+            Some(place) => format!("its {} parameter {what}", ordinal(place)),
+            None => format!("one of its parameters {what}"),
+        })
+    }
+
+    /// The error for a value of `distlock.KEY`. `wanted` says what would be right.
+    #[must_use]
+    pub fn refuse_value(&self, key: &str, wanted: &str) -> Error {
+        self.refuse(format!("{OURS}{key} is not {wanted}")).advise(format!("write {OURS}{key}=…, {wanted}"))
     }
 }
 
-/// The URL with every password replaced, and without our parameters.
+fn refusal(what: impl Into<String>, advice: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidInput, what.into()).doing("read the store URL").advise(advice)
+}
+
+fn take(parameters: &mut Vec<Parameter>, wanted: impl Fn(&str) -> bool) -> Option<String> {
+    let at = parameters.iter().position(|parameter| wanted(&parameter.name))?;
+    Some(parameters.remove(at).value)
+}
+
+/// Our parameters and the others.
+fn parameters(query: &str) -> Result<(Vec<Parameter>, Vec<Parameter>)> {
+    let (mut ours, mut drivers): (Vec<Parameter>, Vec<Parameter>) = (Vec::new(), Vec::new());
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    for (place, pair) in pairs.enumerate() {
+        let number = ordinal(place);
+        let bad = |what: String| refusal(what, ESCAPES);
+        let Some((name, value)) = pair.split_once('=') else {
+            return Err(bad(format!("its {number} parameter is not a name and a value")));
+        };
+        let name =
+            decode_text(name).map_err(|fault| bad(format!("the name of its {number} parameter {fault}")))?;
+        let value = decode_text(value)
+            .map_err(|fault| bad(format!("the value of its {number} parameter {fault}")))?;
+        if !name.is_ascii() || !values::is_plain(&name) {
+            return Err(bad(format!(
+                "the name of its {number} parameter is not made of letters, digits, . - and _"
+            )));
+        }
+        if ours.iter().chain(&drivers).any(|other| other.name.eq_ignore_ascii_case(&name)) {
+            return Err(bad(format!("its {number} parameter has the name of an earlier one"))
+                .advise("say it once: the second would undo what the first one asks for"));
+        }
+        let list = if is_ours(&name) { &mut ours } else { &mut drivers };
+        list.push(Parameter { place, name, value });
+    }
+    Ok((ours, drivers))
+}
+
+/// In another case it is no name that we know, and no driver's either.
+fn is_ours(name: &str) -> bool {
+    name.get(..OURS.len()).is_some_and(|start| start.eq_ignore_ascii_case(OURS))
+}
+
+/// The scheme alone, once a store [accepted](StoreUrl::accept) it.
 impl fmt::Display for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&redact(&self.driver_part))
+        match (self.accepted, self.has_authority()) {
+            (false, _) => f.write_str("***"),
+            (true, true) => write!(f, "{}://***", self.scheme),
+            (true, false) => write!(f, "{}:***", self.scheme),
+        }
     }
 }
 
 impl fmt::Debug for StoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
-    }
-}
-
-/// Hides what may be a password: between the first colon of the user part and the last `@`, also where the
-/// password holds characters that should have been escaped; and in query parameters that sound like one.
-fn redact(text: &str) -> String {
-    let (base, query) = match text.split_once('?') {
-        // A question mark before the last @ belongs to an unescaped password.
-        Some(_) if text.rfind('@') > text.find('?') => (text, None),
-        Some((base, query)) => (base, Some(query)),
-        None => (text, None),
-    };
-    let start = base.find("://").map_or(0, |at| at + 3);
-    let mut shown = match base[start..].rfind('@') {
-        Some(at) => {
-            let user = &base[start..start + at];
-            let user =
-                user.split_once(':').map_or_else(|| user.to_owned(), |(name, _)| format!("{name}:***"));
-            format!("{}{user}{}", &base[..start], &base[start + at..])
-        }
-        None => base.to_owned(),
-    };
-    if let Some(query) = query {
-        let pairs = query.split('&').map(|pair| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let low = key.to_ascii_lowercase();
-            let secret =
-                ["pass", "pwd", "secret", "token", "key", "auth"].iter().any(|word| low.contains(word));
-            if secret && !value.is_empty() { format!("{key}=***") } else { pair.to_owned() }
-        });
-        shown.push('?');
-        shown.push_str(&pairs.collect::<Vec<_>>().join("&"));
-    }
-    shown
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_password_never_shows_however_it_is_written() {
-        for url in [
-            "redis://u:s3cret@h:1/0",
-            "redis://:s3cret@h:1",
-            "postgres://u:a@s3cret:/?#x@h/db",
-            "mongodb://u:s3cret@a:1,b:2/db?replicaSet=r&password=s3cret",
-            "redlock://u:s3cret@a:1,u:s3cret@b:2",
-            "mysql://h/db?PWD=s3cret&ssl-key=s3cret",
-        ] {
-            let url = StoreUrl::parse(url).unwrap();
-            assert!(!format!("{url} {url:?}").contains("s3cret"), "{url}");
-        }
-        assert!(
-            !StoreUrl::parse("user:s3cret@h")
-                .map_or_else(|e| e.to_string(), |u| u.to_string())
-                .contains("s3cret")
-        );
-    }
-
-    #[test]
-    fn our_parameters_are_taken_and_unknown_ones_refused() {
-        let mut url = StoreUrl::parse("file:///d?distlock.mode=a%20b&x=1&distlock.oops=1").unwrap();
-        assert_eq!(url.take("mode").as_deref(), Some("a b"));
-        assert_eq!(url.rest(), "///d");
-        let error = url.refuse_unknown(&["mode"]).unwrap_err().to_string();
-        assert!(error.contains("distlock.oops") && error.contains("distlock.mode"), "{error}");
-    }
-
-    #[test]
-    fn bad_urls_are_refused() {
-        for bad in ["", "localhost", "://x", "1redis://h", "file:?distlock.a=1&distlock.a=2"] {
-            assert_eq!(StoreUrl::parse(bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad}");
-        }
     }
 }

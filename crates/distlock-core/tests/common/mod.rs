@@ -39,11 +39,16 @@ impl World {
 
     /// An engine, the clock that it measures with, and the faults of its connection.
     pub fn process(&self) -> (Locks, VirtualClock, Faults) {
+        self.process_with(options())
+    }
+
+    /// The same with other options: the engine itself is as patient with requests as these.
+    pub fn process_with(&self, options: Options) -> (Locks, VirtualClock, Faults) {
         let clock = VirtualClock::new();
         let (store, faults) = FaultyStore::new(Arc::new(self.store.clone()));
         let locks = Locks::builder(Backend::lease(store.max_under_way(self.max_under_way)))
             .clock(Arc::new(clock.clone()))
-            .options(options())
+            .options(options)
             .build()
             .unwrap();
         (locks, clock, faults)

@@ -221,9 +221,13 @@ impl Checker {
         }
         let wanted = |claim: &&Claim| {
             // What was about to be sent when its user left may still go out.
-            let just_now = |op: &Op| op.ended.as_ref().is_none_or(|(at, _)| *at + Duration::from_millis(2) >= now);
+            let just_now =
+                |op: &Op| op.ended.as_ref().is_none_or(|(at, _)| *at + Duration::from_millis(2) >= now);
             let ours = |op: &&Op| Arc::ptr_eq(&op.process, process) && just_now(op);
-            self.live_ops().chain(self.ops.iter().rev().take(64)).filter(ours).any(|op| op.resources.contains(&claim.resource))
+            self.live_ops()
+                .chain(self.ops.iter().rev().take(64))
+                .filter(ours)
+                .any(|op| op.resources.contains(&claim.resource))
         };
         let unwanted = claims.iter().find(|claim| !wanted(claim))?;
         Some(format!("{process} sends a claim for {}, which none of its users awaits", unwanted.resource))

@@ -63,13 +63,20 @@ impl Want {
     }
 
     /// A future of guards; no guards are contention.
-    fn acquire(&self, locks: &Locks, choice: &Choice, wait: Wait) -> BoxFuture<'static, Result<Vec<Guard>, Error>> {
+    fn acquire(
+        &self,
+        locks: &Locks,
+        choice: &Choice,
+        wait: Wait,
+    ) -> BoxFuture<'static, Result<Vec<Guard>, Error>> {
         let locks = locks.with_options(choice.options.clone());
         let want = self.clone();
         Box::pin(async move {
             let name = want.name.as_str();
             let (acquire, attempt) = match want.kind {
-                Kind::RwLock if want.weight == 1 => (locks.rw_lock(name).read(), locks.rw_lock(name).try_read()),
+                Kind::RwLock if want.weight == 1 => {
+                    (locks.rw_lock(name).read(), locks.rw_lock(name).try_read())
+                }
                 Kind::RwLock => (locks.rw_lock(name).write(), locks.rw_lock(name).try_write()),
                 Kind::Semaphore => {
                     let semaphore = locks.semaphore(name, want.capacity);
@@ -245,7 +252,9 @@ impl User {
                 broken: None,
                 resource: resource.clone(),
             };
-            self.world.note(|| format!("{} holds {resource} as {} token {}", self.process, shown(&hold.lock_id), hold.token));
+            self.world.note(|| {
+                format!("{} holds {resource} as {} token {}", self.process, shown(&hold.lock_id), hold.token)
+            });
             let mut checker = self.world.check();
             let problem = checker.granted(&self.world, hold);
             numbers.push(checker.holds.len() - 1);
@@ -277,4 +286,3 @@ pub fn backend(links: &[crate::link::Link], clock: &crate::world::SimClock) -> d
     let options = QuorumOptions::new().clock(Arc::new(clock.clone()));
     Backend::lease(Quorum::with_options(nodes, options).unwrap())
 }
-

@@ -52,7 +52,12 @@ impl Simulation {
             let checker = world.check();
             let pending = checker.live_ops.len() as u32;
             let gone = !checker.gone.is_empty() || checker.orphans_until > now;
-            (pending, gone.then(|| self.longest_leftover() * 2 + Duration::from_secs(2) * checker.gone.len() as u32))
+            (
+                pending,
+                gone.then(|| {
+                    self.longest_leftover() * 2 + Duration::from_secs(2) * checker.gone.len() as u32
+                }),
+            )
         };
         let sleeps = plan.choices.iter().map(|choice| choice.options.get_busy_wait_sleep().1).max();
         let turn = if plan.push { Duration::from_millis(1_700) } else { sleeps.unwrap_or_default() * 2 };

@@ -56,7 +56,9 @@ impl User {
         let hold = self.world.check().holds[number].clone();
         let loss = hold.guard.lock().unwrap().as_ref().and_then(Guard::loss);
         if let Some(reason) = loss {
-            self.world.note(|| format!("{} sees that {} is lost: {reason}", self.process, crate::world::shown(&hold.lock_id)));
+            self.world.note(|| {
+                format!("{} sees that {} is lost: {reason}", self.process, crate::world::shown(&hold.lock_id))
+            });
             rules::lost(&self.world, number, &reason, held_until);
         }
     }
@@ -78,7 +80,9 @@ impl User {
             return;
         }
         let polls = half_way.then(|| self.rng.u32(0..3));
-        self.world.note(|| format!("{} releases {resource}{}", self.process, if half_way { " half-way" } else { "" }));
+        self.world.note(|| {
+            format!("{} releases {resource}{}", self.process, if half_way { " half-way" } else { "" })
+        });
         let begun = self.world.time();
         let released = AssertUnwindSafe(DropAfter::new(guard.release(), polls)).catch_unwind().await;
         let now = self.world.time();
@@ -86,11 +90,14 @@ impl User {
         let most = options.get_hold_at_least() + 3 * options.get_request_timeout() + Duration::from_secs(3);
         let stalled = self.world.check().stalled_for(self.process.slot, begun, now);
         if took > most + stalled {
-            self.world.violated(rules::LIVENESS, format!("{} needs {took:?} to release {resource}", self.process));
+            self.world
+                .violated(rules::LIVENESS, format!("{} needs {took:?} to release {resource}", self.process));
         }
         match released {
             Err(_) => self.world.violated(rules::PANIC, format!("the release of {resource} panics")),
-            Ok(Some(Err(ReleaseError::Unknown { error, .. }))) => self.release_failed(&resource, &error, begun),
+            Ok(Some(Err(ReleaseError::Unknown { error, .. }))) => {
+                self.release_failed(&resource, &error, begun)
+            }
             Ok(Some(Ok(()))) => self.expect_handoff(resource),
             _ => {}
         }
@@ -100,8 +107,13 @@ impl User {
         self.world.note(|| format!("{} cannot release {resource}: {error}", self.process));
         let checker = self.world.check();
         let now = self.world.time();
-        let troubled =
-            checker.troubled_nodes(self.process.slot, &[Verb::Release], std::slice::from_ref(resource), begun, now);
+        let troubled = checker.troubled_nodes(
+            self.process.slot,
+            &[Verb::Release],
+            std::slice::from_ref(resource),
+            begun,
+            now,
+        );
         let works = self.world.plan.nodes - troubled.len() >= self.world.majority();
         let excused = !works
             || !rules::behind_stuck(&self.world, &checker, self.process.slot, Verb::Release, begun).is_zero()

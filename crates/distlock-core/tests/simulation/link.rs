@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released, Renewal,
-    Store, Wake, WakeStream,
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
+    Renewal, Store, Wake, WakeStream,
 };
 use distlock_core::{Clock, Error, ErrorKind, Resource, Result};
 use futures_core::future::BoxFuture;
@@ -134,7 +134,11 @@ impl Link {
         } else if hit(odds.next()) {
             let longest = (*rng.choice(&[60, 200, 2_000, 10_000]).unwrap()).min(world.plan.slowest);
             let delay = Duration::from_millis(rng.u64(longest / 2..=longest));
-            if rng.bool() { passage.there += delay } else { passage.back += delay }
+            if rng.bool() {
+                passage.there += delay
+            } else {
+                passage.back += delay
+            }
             // Late, but not so late that a caller may give up.
             passage.faulted = longest > 200 || 2 * delay > world.plan.request_timeout;
             return passage;
@@ -182,7 +186,8 @@ impl Link {
         }
         let (sent, begun) = (world.servers[node].clock.now().as_nanos(), world.time());
         let (told, heard) = oneshot::channel::<Batch<T>>();
-        let (refused, lost) = (self.failed("refused"), self.failed("the reply was lost").with_unknown_outcome());
+        let (refused, lost) =
+            (self.failed("refused"), self.failed("the reply was lost").with_unknown_outcome());
         world.main_work.store(true, SeqCst);
         let main = world.main.clone();
         main.spawn(async move {
@@ -238,7 +243,8 @@ impl Link {
                 _ => answer(&mut told, reply).await,
             }
         });
-        let reply = heard.await.unwrap_or_else(|_| Err(self.failed("the network is gone").with_unknown_outcome()));
+        let reply =
+            heard.await.unwrap_or_else(|_| Err(self.failed("the network is gone").with_unknown_outcome()));
         if passage.fate == Fate::PanicAfter {
             std::panic::resume_unwind(Box::new("a driver that panics"));
         }
@@ -271,7 +277,9 @@ impl Link {
                     deliveries.clear();
                 }
             }
-            self.world.note(|| format!("s{} ⇢ {} {} in {deliveries:?}", self.node, self.process, shown_wake(&wake)));
+            self.world.note(|| {
+                format!("s{} ⇢ {} {} in {deliveries:?}", self.node, self.process, shown_wake(&wake))
+            });
             for delay in deliveries {
                 let (link, wake) = (self.clone(), wake.clone());
                 self.world.main.spawn(async move {
@@ -363,7 +371,8 @@ impl LeaseStore for Link {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
         let all = Arc::new(claims.to_vec());
         let resources = claims.iter().map(|claim| claim.resource.clone()).collect();
-        let asked = Asked { verb: Verb::Acquire, resources, claims: Arc::clone(&all), leases: Arc::default() };
+        let asked =
+            Asked { verb: Verb::Acquire, resources, claims: Arc::clone(&all), leases: Arc::default() };
         let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Attempt>> {
             let all = Arc::clone(&all);
             Box::pin(async move { store.try_acquire(&all).await })
@@ -385,7 +394,8 @@ impl LeaseStore for Link {
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         let all = Arc::new(leases.to_vec());
         let resources = leases.iter().map(|lease| lease.resource.clone()).collect();
-        let asked = Asked { verb: Verb::Release, resources, claims: Arc::default(), leases: Arc::clone(&all) };
+        let asked =
+            Asked { verb: Verb::Release, resources, claims: Arc::default(), leases: Arc::clone(&all) };
         let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Released>> {
             let all = Arc::clone(&all);
             Box::pin(async move { store.release(&all).await })

@@ -121,9 +121,12 @@ fn every_planted_defect_is_found() {
     let mut missed = Vec::new();
     for defect in Defect::ALL {
         let mode = Mode { defect: Some(defect), theme: Some(defect.theme()), ..Mode::default() };
-        let found = (0..most).find_map(|seed| run(seed, mode, false).violation.map(|violation| (seed, violation)));
+        let found =
+            (0..most).find_map(|seed| run(seed, mode, false).violation.map(|violation| (seed, violation)));
         match found {
-            Some((seed, violation)) => println!("{defect:?}: seed {seed}: {}: {}", violation.rule, violation.text),
+            Some((seed, violation)) => {
+                println!("{defect:?}: seed {seed}: {}: {}", violation.rule, violation.text)
+            }
             None => missed.push(defect),
         }
     }

@@ -184,7 +184,11 @@ impl Plan {
             kinds,
             private: *rng.choice(&[0, 0, 10, 30, 60]).unwrap(),
             length,
-            latency: if quorum { *rng.choice(&[5, 10, 20]).unwrap() } else { *rng.choice(&[0, 1, 2, 5, 20]).unwrap() },
+            latency: if quorum {
+                *rng.choice(&[5, 10, 20]).unwrap()
+            } else {
+                *rng.choice(&[0, 1, 2, 5, 20]).unwrap()
+            },
             pause: *rng.choice(&[5, 50, 300, 1000]).unwrap(),
             hold: *rng.choice(&[1, 30, 300, 2500]).unwrap(),
             choices,
@@ -336,7 +340,8 @@ fn happenings(rng: &mut Rng, plan: &Plan) -> Vec<(Duration, Happening)> {
     let mut list = Vec::new();
     let length = plan.length.as_millis() as u64;
     let whole = |rng: &mut Rng| duration(rng, 50, length * 9 / 10);
-    let sorts = |rng: &mut Rng, odds: u32, most: usize| if rng.u32(0..odds) == 0 { rng.usize(1..=most) } else { 0 };
+    let sorts =
+        |rng: &mut Rng, odds: u32, most: usize| if rng.u32(0..odds) == 0 { rng.usize(1..=most) } else { 0 };
     if !plan.guests {
         for _ in 0..sorts(rng, 2, if plan.rates.wake_late >= 100 { 12 } else { 6 }) {
             let (at, client) = (whole(rng), rng.usize(0..plan.clients));

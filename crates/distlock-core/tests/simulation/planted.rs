@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use distlock_core::memory::MemoryStore;
 use distlock_core::store::{
-    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released, Renewal,
-    Store, Wake, WakeStream,
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
+    Renewal, Store, Wake, WakeStream,
 };
 use distlock_core::{Clock, FencingToken, Kind, LockId, Moment, Resource, Result};
 use futures_util::StreamExt;
@@ -155,7 +155,9 @@ impl Planted {
         if let Some(waiting) = &claim.waiting {
             self.state.lock().unwrap().attempts.insert(claim.lock_id.clone(), waiting.attempt);
         }
-        if self.defect == Defect::NotIdempotent && self.holder(&claim.resource).await.as_ref() == Some(&claim.lock_id) {
+        if self.defect == Defect::NotIdempotent
+            && self.holder(&claim.resource).await.as_ref() == Some(&claim.lock_id)
+        {
             return Ok(Attempt::Busy { retry_after: None });
         }
         let answer = self.inner.try_acquire(&[self.claim(claim)]).await?.remove(0)?;

@@ -34,7 +34,18 @@ pub const UNWANTED: &str = "a claim is sent that nobody awaits";
 
 pub fn named(name: Option<String>) -> Option<&'static str> {
     let all = [
-        EXCLUSION, TOKENS, NOT_TOLD, HEALTHY, LIVENESS, LEAK, BUSY, FAILED, PANIC, ENGINE, RUNTIME, UNWANTED,
+        EXCLUSION,
+        TOKENS,
+        NOT_TOLD,
+        HEALTHY,
+        LIVENESS,
+        LEAK,
+        BUSY,
+        FAILED,
+        PANIC,
+        ENGINE,
+        RUNTIME,
+        UNWANTED,
         GRANTED_LOST,
     ];
     name.map(|name| *all.iter().find(|rule| **rule == name).unwrap())
@@ -44,8 +55,7 @@ pub fn named(name: Option<String>) -> Option<&'static str> {
 pub fn exclusion(world: &World, resource: &Resource) {
     let checker = world.check();
     let now = world.time();
-    let live: Vec<_> =
-        checker.live_holds().filter(|hold| hold.resource == *resource).collect();
+    let live: Vec<_> = checker.live_holds().filter(|hold| hold.resource == *resource).collect();
     if live.len() < 2 {
         return;
     }
@@ -61,15 +71,21 @@ pub fn exclusion(world: &World, resource: &Resource) {
             .iter()
             .map(|hold| format!("{} (token {}, told at {:?})", shown(&hold.lock_id), hold.token, hold.told))
             .collect();
-        problem = Some((EXCLUSION, format!("{resource} of {} is held by {}", one.capacity, who.join(" and "))));
+        problem =
+            Some((EXCLUSION, format!("{resource} of {} is held by {}", one.capacity, who.join(" and "))));
     }
     let most = live.iter().map(|hold| hold.capacity).max().unwrap_or(1);
     let all: u64 = live.iter().filter(|hold| !hold.exempt).map(|hold| u64::from(hold.weight)).sum();
     for (hold, untold) in live.iter().zip(untold) {
-        let due = untold && all > u64::from(most) && !hold.exempt && !held.iter().any(|other| other.op == hold.op);
+        let due =
+            untold && all > u64::from(most) && !hold.exempt && !held.iter().any(|other| other.op == hold.op);
         let op = &checker.ops[hold.op];
         let long = op.choice.options.get_expiry() >= Duration::from_secs(1);
-        if due && long && !hold.process.is_dead() && runs_since(&checker, hold, now, Duration::from_millis(50)) {
+        if due
+            && long
+            && !hold.process.is_dead()
+            && runs_since(&checker, hold, now, Duration::from_millis(50))
+        {
             let text = format!("{} is over and its token was not cancelled", shown(&hold.lock_id));
             problem = problem.or(Some((NOT_TOLD, text)));
         }
@@ -123,9 +139,10 @@ fn busy(world: &World, checker: &mut Checker, op: &Op, now: Duration) -> Problem
         contended |= checker.look(world, resource);
         // Whoever had it a moment ago may not have been told yet that it is released.
         contended |= checker.in_use.get(resource).is_some_and(|at| *at + SILENT >= op.started);
-        contended |= checker.holds.iter().any(|hold| {
-            hold.resource == *resource && hold.ended.is_none_or(|ended| ended >= op.started)
-        });
+        contended |= checker
+            .holds
+            .iter()
+            .any(|hold| hold.resource == *resource && hold.ended.is_none_or(|ended| ended >= op.started));
     }
     if contended {
         return None;
@@ -165,8 +182,7 @@ fn failed(world: &World, checker: &Checker, op: &Op, error: &distlock_core::Erro
             let renewed = [Verb::Renew];
             let untold = world.plan.nodes > 1
                 && !checker.troubled_nodes(process.slot, &renewed, &op.resources, op.started, now).is_empty();
-            let excused =
-                !process.works() || !works(world, checker, op, now) || !stuck.is_zero() || untold;
+            let excused = !process.works() || !works(world, checker, op, now) || !stuck.is_zero() || untold;
             (!excused).then(|| (FAILED, error.to_string()))
         }
         _ => Some((FAILED, error.to_string())),
@@ -185,7 +201,9 @@ fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
     let each = op.resources.len() as u32;
     // A quorum may have to wait for one node that is slow to learn the token.
     let troubled = world.plan.nodes > 1
-        && !checker.troubled_nodes(op.process.slot, &[Verb::Acquire, Verb::Renew], &[], op.started, now).is_empty();
+        && !checker
+            .troubled_nodes(op.process.slot, &[Verb::Acquire, Verb::Renew], &[], op.started, now)
+            .is_empty();
     let most = if works(world, checker, op, now) && op.process.works() && !troubled {
         limit + (PROMPT + behind_stuck(world, checker, op.process.slot, Verb::Acquire, op.started)) * each
     } else {
@@ -195,7 +213,13 @@ fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
 }
 
 /// How long requests that are stuck may keep others waiting: not at all while there is a place for one more.
-pub fn behind_stuck(world: &World, checker: &Checker, slot: usize, verb: Verb, started: Duration) -> Duration {
+pub fn behind_stuck(
+    world: &World,
+    checker: &Checker,
+    slot: usize,
+    verb: Verb,
+    started: Duration,
+) -> Duration {
     // A quorum has one request of a kind in flight.
     let places = if world.plan.nodes > 1 { 1 } else { world.plan.max_in_flight };
     let timeout = world.plan.request_timeout;
@@ -263,7 +287,8 @@ pub fn broken(world: &World, number: usize) {
     let options = &checker.ops[hold.op].choice.options;
     let due = broken + options.get_extension_cadence() + Duration::from_secs(1);
     let slot = hold.process.slot;
-    let troubled = checker.troubled_nodes(slot, &[Verb::Renew], &[], broken.saturating_sub(due - broken), now);
+    let troubled =
+        checker.troubled_nodes(slot, &[Verb::Renew], &[], broken.saturating_sub(due - broken), now);
     let excused = !options.extends()
         || !hold.process.works()
         || !troubled.is_empty()
@@ -279,18 +304,21 @@ pub fn broken(world: &World, number: usize) {
 /// Of what was waited for when somebody gave it back, somebody has it soon.
 pub fn handed_over(world: &World, resource: &Resource, released: Duration) {
     let checker = world.check();
-    let waits = |op: &&Op| {
-        op.resources == [resource.clone()] && op.started + Duration::from_millis(200) < released
-    };
+    let waits =
+        |op: &&Op| op.resources == [resource.clone()] && op.started + Duration::from_millis(200) < released;
     let waiting = checker.live_ops().find(waits).cloned();
-    let taken = checker.holds.iter().any(|hold| {
-        hold.resource == *resource && hold.ended.is_none_or(|ended| ended > released)
-    });
+    let taken = checker
+        .holds
+        .iter()
+        .any(|hold| hold.resource == *resource && hold.ended.is_none_or(|ended| ended > released));
     drop(checker);
     // One of several that are acquired together is held before its user knows.
     let taken = taken || world.is_held(resource);
     if let Some(op) = waiting.filter(|_| !taken) {
-        let text = format!("{resource} is free since {released:?}, and {} waits for it since {:?}", op.process, op.started);
+        let text = format!(
+            "{resource} is free since {released:?}, and {} waits for it since {:?}",
+            op.process, op.started
+        );
         world.violated(LIVENESS, text);
     }
 }

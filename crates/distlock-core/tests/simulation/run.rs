@@ -57,15 +57,8 @@ pub fn run(seed: u64, mode: Mode, keep_trace: bool) -> Outcome {
     let world = World::new(seed, plan.clone(), stage.handle(), Trace::new(keep_trace, mode.only));
     world.note(|| format!("{plan:?}"));
     let rng = Rng::with_seed(seed ^ 0xc11e47);
-    let mut simulation = Simulation {
-        clients: Vec::new(),
-        visitor: None,
-        stage,
-        world,
-        rng,
-        generations: 0,
-        steps: 0,
-    };
+    let mut simulation =
+        Simulation { clients: Vec::new(), visitor: None, stage, world, rng, generations: 0, steps: 0 };
     for slot in 0..plan.clients {
         simulation.start(slot);
     }
@@ -235,7 +228,11 @@ impl Simulation {
             Happening::RuntimeEnd { client } => self.end(client, false),
             Happening::ShutDown { client } => self.shut_down(client),
             Happening::StreamsEnd { client } => {
-                self.clients.iter().filter(|c| c.process.slot == client).flat_map(|c| &c.links).for_each(Link::end_stream);
+                self.clients
+                    .iter()
+                    .filter(|c| c.process.slot == client)
+                    .flat_map(|c| &c.links)
+                    .for_each(Link::end_stream);
                 self.clients.iter().for_each(|client| client.process.mail.store(true, SeqCst));
             }
             Happening::ServerJump { node, by, back } => {
@@ -256,8 +253,12 @@ impl Simulation {
             Happening::Break { name } => self.break_locks(name),
             Happening::Visit { client } => {
                 let Some(at) = self.current(client).filter(|_| self.visitor.is_none()) else { return };
-                let (process, locks) = (Arc::clone(&self.clients[at].process), self.clients[at].locks.clone());
-                let Some(locks) = locks.filter(|_| !process.shut_down.load(SeqCst) && !process.is_stalled()) else { return };
+                let (process, locks) =
+                    (Arc::clone(&self.clients[at].process), self.clients[at].locks.clone());
+                let Some(locks) = locks.filter(|_| !process.shut_down.load(SeqCst) && !process.is_stalled())
+                else {
+                    return;
+                };
                 let mut user = self.user(&process, &locks, true, true);
                 let visitor = Visitor::new(now);
                 visitor.inner().spawn(async move { user.acquire_once().await });
@@ -321,7 +322,8 @@ impl Simulation {
         for op in checker.live_ops.clone().into_iter().filter(|op| mine(&checker, *op)).collect::<Vec<_>>() {
             checker.end_op(op, now, End::Vanished);
         }
-        let holds = checker.live_holds.clone().into_iter().filter(|hold| mine(&checker, checker.holds[*hold].op));
+        let holds =
+            checker.live_holds.clone().into_iter().filter(|hold| mine(&checker, checker.holds[*hold].op));
         let holds: Vec<usize> = holds.filter(|_| guards_too).collect();
         let guards: Vec<_> = holds.into_iter().map(|hold| checker.end_hold(hold, now)).collect();
         drop(checker);
@@ -370,7 +372,9 @@ impl Simulation {
             |hold| {
                 let left = hold.guard.lock().unwrap().as_ref().and_then(distlock_core::Guard::time_left);
                 quorum
-                    && left.is_some_and(|left| world.votes(&hold.resource, &hold.lock_id, left, node) >= world.majority())
+                    && left.is_some_and(|left| {
+                        world.votes(&hold.resource, &hold.lock_id, left, node) >= world.majority()
+                    })
             },
         );
     }
@@ -400,7 +404,9 @@ impl Simulation {
                 let store: Arc<dyn LeaseStore> = server.store();
                 let Some(Ok(broken)) = Store::break_lock(&*store, &resource).now_or_never() else { continue };
                 let mut checker = world.check();
-                for hold in checker.holds.iter_mut().filter(|hold| broken.iter().any(|b| b.lock_id == hold.lock_id)) {
+                for hold in
+                    checker.holds.iter_mut().filter(|hold| broken.iter().any(|b| b.lock_id == hold.lock_id))
+                {
                     hold.broken = Some(world.time());
                 }
             }

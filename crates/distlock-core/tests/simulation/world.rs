@@ -243,7 +243,9 @@ impl World {
                 let records = server.records(&Query::named(resource.name()));
                 let mut holders =
                     records.iter().filter(|record| record.kind == resource.kind()).flat_map(|r| &r.holders);
-                holders.any(|holder| ours(holder.lock_id.as_str()) && holder.expires_in >= Some(left.mul_f64(1.01)))
+                holders.any(|holder| {
+                    ours(holder.lock_id.as_str()) && holder.expires_in >= Some(left.mul_f64(1.01))
+                })
             })
             .count()
     }

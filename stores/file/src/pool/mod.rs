@@ -16,6 +16,7 @@ mod gate;
 mod slot;
 mod step;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -66,9 +67,15 @@ impl Paths {
 pub(crate) struct PoolHold {
     // In this order: first nobody looks after the file any more, then it goes.
     _kept: Kept,
-    _slot: Slot,
+    slot: Slot,
     pub(crate) token: FencingToken,
     pub(crate) session: Session,
+}
+
+impl PoolHold {
+    pub(crate) fn file(&self) -> &File {
+        self.slot.file()
+    }
 }
 
 pub(crate) async fn acquire(

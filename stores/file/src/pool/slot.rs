@@ -126,6 +126,10 @@ impl Slot {
         moved.map_err(|error| failure(error, "move a slot", hold))
     }
 
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -150,8 +154,8 @@ impl Drop for Slot {
         if self.is_in_place().unwrap_or(false) {
             let _ = fs::remove_file(&self.path);
         }
-        // Closing, which follows, wakes those who watch. Should a child process that was forked just now still
-        // have the descriptor, the lock is free all the same.
+        // Closing, which follows, wakes those who watch. Should another process have a copy of the descriptor, the lock
+        // is free nevertheless.
         let _ = self.file.unlock();
     }
 }

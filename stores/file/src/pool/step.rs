@@ -175,7 +175,7 @@ impl Step {
         let held = HeldFile { path: slot.path().to_owned(), id: slot.id(), session: session.clone() };
         let kept = self.shared.watcher.keep(&Arc::new(held));
         let in_place = gate.is_in_place()? && slot.is_in_place()?;
-        let hold = PoolHold { _kept: kept, _slot: slot, token, session };
+        let hold = PoolHold { _kept: kept, slot, token, session };
         Ok(in_place.then_some(hold))
     }
 }

@@ -11,11 +11,11 @@ use distlock_core::{LockId, Result};
 use futures_util::future::{join, join_all};
 use mongodb::bson::Document;
 
-use super::{expiry_ms, line, read};
+use super::{expiry_ms, line};
 use crate::batch;
 use crate::core::Core;
 use crate::failure;
-use crate::known::Stand;
+use crate::known::{Answered, Stand};
 use crate::pipelines::{self, Taking};
 use crate::record::{LineRecord, LockRecord, ask_again, token};
 use crate::wire::{Concern, Found, Making, Place, Step, Version, WIDEST, WideStep};
@@ -111,7 +111,7 @@ async fn look(core: &Arc<Core>, claim: &Claim, mark: bool) -> Result<Look> {
 }
 
 async fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Look> {
-    let record = read(core, found)?;
+    let record = LockRecord::read_countable(&found.document, core.wire.collection(Place::Locks))?;
     if record.lock_id == claim.lock_id {
         core.granted(record.token, found.now).await?;
         Ok(Look::Granted { token: record.token })
@@ -175,19 +175,24 @@ fn wide_step(core: &Core, claims: &[&Claim]) -> WideStep {
 /// Waits in the line: joins it, or stays in it; and looks at the lock itself unless somebody stands before us.
 async fn stand_in_line(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
     let Some(waiting) = &claim.waiting else { return Ok(Attempt::Busy { retry_after: None }) };
+    let answered = |at| Answered { attempt: waiting.attempt, at };
     let stand = core.known.stand(&claim.lock_id);
     if stand == Some(Stand::Holding) {
         // It was handed to us, and whoever asks has not heard of it or came too late to take it.
-        if let Look::Granted { token: number } = look(core, claim, false).await? {
-            return Ok(Attempt::Granted { token: token(number) });
+        match look(core, claim, false).await? {
+            Look::Granted { token: number } => return Ok(Attempt::Granted { token: token(number) }),
+            Look::Busy { record, .. } => core.known.saw_held(&claim.lock_id, record.token),
         }
     }
     let is_new = stand != Some(Stand::Waiting);
-    let mut line = None;
+    let (mut line, mut joined_at) = (None, None);
     if is_new || core.known.must_renew(&claim.lock_id) {
         line = join_line(core, claim, waiting).await?;
-        let ahead = line.as_ref().and_then(|line| line.place(&claim.lock_id)).unwrap_or_default();
+        let place = line.as_ref().and_then(|line| line.place(&claim.lock_id));
+        joined_at = line.as_ref().zip(place).map(|(line, place)| line.queue[place].decided_at);
+        let ahead = place.unwrap_or_default();
         if is_new && ahead > 0 {
+            core.known.is_busy(&claim.lock_id, answered(joined_at));
             core.known.saw_others(claim.resource.name());
             let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
             return Ok(Attempt::Busy {
@@ -202,9 +207,8 @@ async fn stand_in_line(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
         }
         Look::Busy { record, now } => {
             core.known.saw_others(claim.resource.name());
-            if let Some(now) = now {
-                core.known.decided(&claim.lock_id, now);
-            }
+            core.known.saw_held(&claim.lock_id, record.token);
+            core.known.is_busy(&claim.lock_id, answered(now.or(joined_at)));
             Ok(busy(core, &record, now, line.as_ref()))
         }
     }

@@ -45,8 +45,8 @@ pub(super) async fn register(core: &Arc<Core>, claim: &Claim, waiting: &Waiting)
     let concern = if registration.introduces_itself { Concern::Majority } else { Concern::Hint };
     let found = core.wire.step(Place::Queues, &step, Version::After, concern).await?;
     let line = found.map(|found| LineRecord::read(&found.document)).unwrap_or_default();
-    if let Some(entry) = line.place(&claim.lock_id).map(|at| &line.queue[at]) {
-        core.known.joined(&claim.lock_id, entry.decided_at, sent, waiting.ttl);
+    if line.place(&claim.lock_id).is_some() {
+        core.known.joined(&claim.lock_id, sent, waiting.ttl);
     }
     Ok(line)
 }
@@ -80,8 +80,21 @@ pub(super) async fn next(core: &Arc<Core>, name: &str, lock_id: &LockId) -> Resu
     Ok(line.queue.into_iter().next().and_then(|entry| entry.next))
 }
 
+/// After the lock was taken from this lock id: tells its holder to renew, and the first of the line to ask again.
+pub(super) async fn tell_broken(core: &Arc<Core>, name: &str, lock_id: &LockId) -> Result<()> {
+    let call = lock_id.inbox().map(|inbox| message::call(lock_id, &inbox));
+    let step = Step {
+        id: id(name),
+        when: doc! { "queue": { "$type": "array" } },
+        pipeline: pipelines::line_break(lock_id.as_str(), call.as_deref(), core.retention_ms()),
+        // Messages travel in the document of the line, also if nobody stands in it.
+        upsert: call.is_some(),
+    };
+    core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await.map(drop)
+}
+
 /// Tells the first of the line to ask again.
-pub(crate) async fn ring(core: &Arc<Core>, name: &str) -> Result<()> {
+pub(super) async fn ring(core: &Arc<Core>, name: &str) -> Result<()> {
     let step = Step {
         id: id(name),
         when: doc! { "queue.0": { "$exists": true } },

@@ -13,7 +13,6 @@ use mongodb::bson::{Document, doc};
 
 pub(crate) use acquire::try_acquire;
 pub(crate) use hand_on::pass_on;
-pub(crate) use line::ring;
 pub(crate) use release::release;
 pub(crate) use renew::renew;
 
@@ -50,10 +49,9 @@ pub(crate) async fn break_lock(core: &Arc<Core>, name: &str) -> Result<Vec<distl
     let Some(holder) = broken.holder(now) else { return Ok(Vec::new()) };
     core.saw(found.now);
     if core.has_lines()
-        && let Err(error) =
-            line::next(core, name, &broken.lock_id).await.map(drop).and(ring(core, name).await)
+        && let Err(error) = line::tell_broken(core, name, &broken.lock_id).await
     {
-        tracing::debug!(%error, "nobody was woken; who waits asks again by itself");
+        tracing::debug!(%error, "no wake-up was sent: the holder finds out when it renews, and waiters ask again");
     }
     Ok(vec![holder])
 }

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use distlock_core::Result;
 use distlock_core::store::{Lease, Renewal};
 use futures_util::future::join_all;
+use mongodb::bson::Timestamp;
 
 use super::{expiry_ms, one_is_ours, read, still_ours};
 use crate::batch;
 use crate::core::Core;
 use crate::failure;
-use crate::pipelines;
+use crate::pipelines::{self, LAST_TOKEN};
 use crate::wire::{Concern, Place, Step, Version, WIDEST, WideStep};
 
 fn step(lease: &Lease) -> Step {
@@ -23,7 +24,7 @@ fn step(lease: &Lease) -> Step {
 }
 
 fn number(lease: &Lease) -> i64 {
-    i64::try_from(lease.token.get()).unwrap_or(i64::MAX)
+    i64::try_from(lease.token.get()).unwrap_or(LAST_TOKEN).min(LAST_TOKEN)
 }
 
 /// One answer for each lease.
@@ -55,40 +56,56 @@ fn wide_step(leases: &[&Lease]) -> WideStep {
     }
 }
 
-async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
+/// One command for all of them. Gives the moment of the write, or `None` if each of them was extended.
+async fn renew_at_once(core: &Arc<Core>, leases: &[&Lease]) -> Result<Option<Option<Timestamp>>> {
+    if leases.is_empty() {
+        return Ok(None);
+    }
     let portions = batch::portions(leases, WIDEST, |lease| lease.expiry);
     let steps = portions.iter().map(|places| wide_step(&batch::pick(leases, places))).collect();
-    let outcome = match core.wire.wide_steps(Place::Locks, Vec::new(), steps).await {
-        Ok(outcome) => outcome,
+    let outcome = core.wire.wide_steps(Place::Locks, Vec::new(), steps).await?;
+    if let Some((code, words)) = outcome.failed.into_values().next() {
+        return Err(failure::from_code(code, "write error", &words));
+    }
+    let all = usize::try_from(outcome.matched) == Ok(leases.len());
+    Ok((!all).then_some(outcome.time))
+}
+
+async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
+    let written = match renew_at_once(core, leases).await {
+        Ok(Some(written)) => written,
+        Ok(None) => return leases.iter().map(|_| Ok(Renewal::Extended)).collect(),
         Err(error) => return batch::all_failed(&error, leases.len()),
     };
-    if let Some((code, words)) = outcome.failed.into_values().next() {
-        return batch::all_failed(&failure::from_code(code, "write error", &words), leases.len());
-    }
-    if usize::try_from(outcome.matched) == Ok(leases.len()) {
-        return leases.iter().map(|_| Ok(Renewal::Extended)).collect();
-    }
-    // Some are not ours any more. Which: the documents say, now that the others were extended.
+    // Some are not ours any more. Which: the documents say.
     let names: Vec<&str> = leases.iter().map(|lease| lease.resource.name()).collect();
-    let found = match core.wire.read(Place::Locks, &names, outcome.time).await {
+    let found = match core.wire.read(Place::Locks, &names, written).await {
         Ok(found) => found,
         Err(error) => return batch::all_failed(&error, leases.len()),
     };
-    join_all(leases.iter().map(|lease| {
-        let found = found.get(lease.resource.name());
-        async move {
-            let Some(found) = found else { return Ok(Renewal::NotYours) };
-            let record = read(core, found)?;
-            if record.lock_id != lease.lock_id {
-                return Ok(Renewal::NotYours);
-            }
-            match found.now {
-                Some(now) if record.left(now).is_some() => Ok(Renewal::Extended),
-                Some(_) => Ok(Renewal::NotYours),
-                // A server that does not tell its time: it decides once more.
-                None => renew_one(core, lease).await,
-            }
-        }
-    }))
-    .await
+    let is_ours = |lease: &Lease| match found.get(lease.resource.name()) {
+        Some(found) => read(core, found).map(|record| record.lock_id == lease.lock_id),
+        None => Ok(false),
+    };
+    let seen: Vec<Result<bool>> = leases.iter().map(|lease| is_ours(lease)).collect();
+    // A document that is ours does not say that this renewal extended it: an earlier one, stalled until now, may have,
+    // and for less time. So the rest is renewed once more; those are all of them, unless one is lost in between.
+    let ours: Vec<&Lease> = leases
+        .iter()
+        .zip(&seen)
+        .filter(|(_, seen)| matches!(seen, Ok(true)))
+        .map(|(lease, _)| *lease)
+        .collect();
+    let mut again = match renew_at_once(core, &ours).await {
+        Ok(None) => ours.iter().map(|_| Ok(Renewal::Extended)).collect(),
+        Ok(Some(_)) => join_all(ours.iter().map(|lease| renew_one(core, lease))).await,
+        Err(error) => batch::all_failed(&error, ours.len()),
+    }
+    .into_iter();
+    let answer = |seen: Result<bool>| match seen {
+        Ok(true) => again.next().unwrap_or_else(|| Err(failure::odd("fewer answers than leases"))),
+        Ok(false) => Ok(Renewal::NotYours),
+        Err(error) => Err(error),
+    };
+    seen.into_iter().map(answer).collect()
 }

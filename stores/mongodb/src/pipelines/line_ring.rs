@@ -2,10 +2,11 @@
 
 use mongodb::bson::{Document, doc};
 
-/// The clock makes every message a new one: an update that changes nothing is told to nobody.
+use super::stamped;
+
 pub(crate) fn line_ring() -> Vec<Document> {
     vec![doc! { "$set": { "wake": { "$let": {
         "vars": { "first": { "$arrayElemAt": ["$queue", 0] } },
-        "in": { "$concat": ["$$first.call", " R ", { "$toString": { "$toLong": "$$NOW" } }] },
+        "in": stamped("$$first.call", " R "),
     } } } }]
 }

@@ -4,7 +4,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::lock::{Mark, granted_token, held_by, is_held, is_new, is_ours, with_keys, with_mark};
-use super::{in_ms, literal};
+use super::{extended, in_ms, is_countable, literal};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -42,17 +42,19 @@ pub(crate) fn lock_beginning() -> Document {
 }
 
 fn taken(lock_id: Bson, expiry_ms: i64, floor: i64, busy: Bson) -> Document {
-    let until = in_ms(expiry_ms);
     with_keys(doc! { "$switch": {
         "branches": [
-            { "case": { "$not": [{ "$or": [is_new(), is_ours()] }] }, "then": "$$ROOT" },
+            {
+                "case": { "$not": [{ "$or": [is_new(), { "$and": [is_ours(), is_countable("$fencingToken")] }] }] },
+                "then": "$$ROOT",
+            },
             {
                 "case": { "$and": [is_held(), { "$eq": ["$lockId", lock_id.clone()] }] },
-                "then": { "$mergeObjects": ["$$ROOT", { "expiresAt": until.clone() }] },
+                "then": { "$mergeObjects": ["$$ROOT", { "expiresAt": extended("$expiresAt", expiry_ms) }] },
             },
             { "case": is_held(), "then": busy },
         ],
         // If it is free and somebody may wait all the same: whoever releases it next will look.
-        "default": held_by(lock_id, until, granted_token(floor), Mark::AsBefore),
+        "default": held_by(lock_id, in_ms(expiry_ms), granted_token(floor), Mark::AsBefore),
     } })
 }

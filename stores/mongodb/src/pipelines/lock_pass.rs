@@ -4,7 +4,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::lock::{Mark, granted_token, held_by, is_held};
-use super::{behind, failing, in_ms, literal};
+use super::{behind, failing, in_ms, is_countable, literal};
 
 /// The words with which it fails if the lock is not ours any more, and nothing is changed.
 pub(crate) const NOT_OURS: &str = "not ours any more, ";
@@ -32,7 +32,10 @@ pub(crate) fn lock_pass(passing: Passing<'_>) -> Vec<Document> {
                 "case": { "$not": [{ "$and": [is_held(), { "$eq": ["$lockId", lock_id.clone()] }] }] },
                 "then": { "failed": failing(NOT_OURS) },
             },
-            { "case": { "$ne": ["$$heir.direct", true] }, "then": { "failed": failing(NO_HEIR) } },
+            {
+                "case": { "$or": [{ "$ne": ["$$heir.direct", true] }, { "$not": [is_countable("$fencingToken")] }] },
+                "then": { "failed": failing(NO_HEIR) },
+            },
         ],
         "default": handed,
     } } }

@@ -3,7 +3,7 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{in_ms, literal};
+use super::{extended, literal};
 
 /// For a document whose `lockId` is ours and whose time is not over. Keeps the larger token.
 pub(crate) fn lock_renew(expiry_ms: i64, token: i64) -> Vec<Document> {
@@ -18,5 +18,5 @@ pub(crate) fn lock_renew_each(expiry_ms: i64, lock_ids: &[&str], tokens: &[i64])
 
 fn renew(expiry_ms: i64, token: impl Into<Bson>) -> Vec<Document> {
     let token = doc! { "$max": ["$fencingToken", token.into()] };
-    vec![doc! { "$set": { "expiresAt": in_ms(expiry_ms), "fencingToken": token } }]
+    vec![doc! { "$set": { "expiresAt": extended("$expiresAt", expiry_ms), "fencingToken": token } }]
 }

@@ -3,8 +3,8 @@
 
 use mongodb::bson::{Document, doc};
 
-use super::lock::{Mark, granted_token, held_by, is_held};
-use super::{in_ms, literal};
+use super::lock::{Mark, granted_token, held_by, is_held, tombstone};
+use super::{in_ms, is_countable, literal};
 
 /// Who is next.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +13,10 @@ pub(crate) struct Heir<'a> {
     pub(crate) window_ms: i64,
 }
 
-/// For a document whose `lockId` is ours. It is marked: others may wait behind the heir.
+/// For a document whose `lockId` is ours. It is marked: others may wait behind the heir. If its token
+/// cannot be counted on, it is freed: whoever asks for it next is told why it is refused.
 pub(crate) fn lock_transfer(heir: Heir<'_>, floor: i64) -> Vec<Document> {
     let held = held_by(literal(heir.lock_id), in_ms(heir.window_ms), granted_token(floor), Mark::Always);
-    vec![doc! { "$replaceWith": { "$cond": [is_held(), held, "$$ROOT"] } }]
+    let passed_on = doc! { "$cond": [is_countable("$fencingToken"), held, tombstone()] };
+    vec![doc! { "$replaceWith": { "$cond": [is_held(), passed_on, "$$ROOT"] } }]
 }

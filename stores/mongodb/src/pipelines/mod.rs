@@ -1,9 +1,16 @@
 //! The atomic steps, each an aggregation pipeline that the server runs on one document. One file a step, written as
 //! the pipeline is; what several of them say is here.
 //!
-//! Only stages and operators of MongoDB 4.2 are used. `$$NOW` is the server's clock, the same throughout a command.
+//! Only stages and operators of MongoDB 4.2 are used. `$$NOW` is the server's clock, the same throughout a command: it is
+//! read before the command waits for its collection, so a stalled command is applied with an older reading than
+//! commands that came later. Three rules follow. A reading is never earlier than the moment the client sent the command,
+//! from which the client counts its local deadline, so a grant or a renewal lasts as long as its answer says, however old
+//! the reading. An older reading finds a hold live rather than expired, so it never lets another client in. And what is
+//! written must not go back: the expiry of a hold ([`extended`]), the moment of a grant after the decision that its
+//! message counts from (`pool.rs`).
 //! Whatever comes from outside is wrapped in `$literal`: a name or a lock id that begins with `$` is text, not a path.
 
+mod line_break;
 mod line_next;
 mod line_register;
 mod line_ring;
@@ -21,6 +28,7 @@ mod pool_break;
 mod pool_release;
 mod pool_renew;
 
+pub(crate) use line_break::line_break;
 pub(crate) use line_next::line_next;
 pub(crate) use line_register::{Registration, line_register};
 pub(crate) use line_ring::line_ring;
@@ -41,6 +49,10 @@ use mongodb::bson::{Bson, Document, doc};
 /// The end of the year 9999.
 pub(crate) const LAST_DATE_MS: i64 = 253_402_300_799_999;
 
+/// No token above this is counted on from: another program wrote it, and it is so close to the end of the numbers that
+/// tokens could not rise for ever.
+pub(crate) const LAST_TOKEN: i64 = i64::MAX - (1 << 32);
+
 /// A value from outside, never read as an expression.
 fn literal(value: impl Into<Bson>) -> Document {
     doc! { "$literal": value.into() }
@@ -51,7 +63,18 @@ fn in_ms(ms: impl Into<Bson>) -> Document {
     doc! { "$add": ["$$NOW", ms.into()] }
 }
 
-/// The next token: one more than the last, the server's clock if that is higher, and never below the clock as we
+/// When a hold ends that is to last for so many milliseconds from now, and lasted until `before`. Never earlier than
+/// that: a renewal that was stalled and is applied after a later one of the same lock id has an older `$$NOW`.
+fn extended(before: &str, ms: i64) -> Document {
+    doc! { "$max": [before, in_ms(ms)] }
+}
+
+/// Whether a token can be counted on from. What is not a number, or lies beyond the whole numbers, cannot.
+fn is_countable(token: &str) -> Document {
+    doc! { "$and": [{ "$gte": [token, i64::MIN] }, { "$lte": [token, LAST_TOKEN] }] }
+}
+
+/// The next token of one [that can be counted on](is_countable): one more than the last, the server's clock if that is higher, and never below the clock as we
 /// have seen it before, should it have been set back.
 fn next_token(last: impl Into<Bson>, floor: i64) -> Document {
     doc! { "$max": [{ "$add": [{ "$toLong": last.into() }, 1_i64] }, { "$toLong": "$$NOW" }, floor] }
@@ -60,7 +83,8 @@ fn next_token(last: impl Into<Bson>, floor: i64) -> Document {
 /// The moment at which the server's clock alone gives higher tokens than this one: the record of a name may not be
 /// purged before. A token that is no time at all, such as another program's, stays within what a date can hold.
 fn moment_of(token: impl Into<Bson>) -> Document {
-    doc! { "$toDate": { "$min": [{ "$toLong": token.into() }, LAST_DATE_MS] } }
+    // First the bounds: what does not fit into a whole number would fail, and the lock could not be released.
+    doc! { "$toDate": { "$toLong": { "$max": [0_i64, { "$min": [token.into(), LAST_DATE_MS] }] } } }
 }
 
 /// Those entries of a list whose time is not over.
@@ -93,4 +117,23 @@ fn behind(line: &str, lock_id: &Document) -> Document {
 /// the id, since servers cut long messages in the middle of a letter.
 fn failing(words: &str) -> Document {
     doc! { "$toDate": { "$concat": [words, { "$type": "$_id" }] } }
+}
+
+/// A message whose only argument is the clock: an update that changes nothing is told to nobody.
+fn stamped(call: impl Into<Bson>, verb: &str) -> Document {
+    doc! { "$concat": [call.into(), verb, { "$toString": { "$toLong": "$$NOW" } }] }
+}
+
+/// The field `wake` of these messages, one a line; without any there is no such field.
+fn messages(list: impl Into<Bson>) -> Document {
+    let line = doc! { "$cond": [{ "$eq": ["$$value", ""] }, "", "\n"] };
+    let text = doc! { "$reduce": {
+        "input": list.into(),
+        "initialValue": "",
+        "in": { "$concat": ["$$value", line, "$$this"] },
+    } };
+    doc! { "$let": {
+        "vars": { "text": text },
+        "in": { "$cond": [{ "$eq": ["$$text", ""] }, "$$REMOVE", "$$text"] },
+    } }
 }

@@ -6,7 +6,7 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{from_place, in_ms, live, moment_of, next_token};
+use super::{from_place, in_ms, is_countable, live, moment_of, next_token};
 
 /// A grant to the head of the queue lasts so long at most, unless it is extended.
 pub(super) const WINDOW_MS: i64 = distlock_core::store::GRANT_WINDOW.as_millis() as i64;
@@ -50,7 +50,8 @@ pub(super) struct Asks {
     pub(super) expiry_ms: i64,
 }
 
-/// Grants to the first `t.count` of `t.line`; the rest is the queue.
+/// Grants to the first `t.count` of `t.line`; the rest is the queue. To none of them if the token cannot be counted on:
+/// whoever asks is told.
 pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
     let is_asking = |entry: &str| match asks {
         Some(asks) => doc! { "$eq": [format!("{entry}.lockId"), asks.lock_id.clone()] },
@@ -60,6 +61,8 @@ pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
     let lasts =
         doc! { "$cond": [is_asking("$$entry"), asks.map_or(0, |asks| asks.expiry_ms), window.clone()] };
     let entry = doc! { "entry": { "$arrayElemAt": ["$t.line", "$$this"] } };
+    // The waiter counts the window from the decision on its newest attempt. If this step was stalled, `$$NOW` is earlier.
+    let moment = doc! { "$max": ["$$NOW", "$$entry.decidedAt"] };
     let granted = doc! { "$map": { "input": { "$range": [0, "$t.count"] }, "in": { "$let": {
         "vars": entry.clone(),
         "in": {
@@ -67,11 +70,11 @@ pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
             "call": "$$entry.call",
             "weight": "$$entry.weight",
             "token": { "$add": ["$t.first", "$$this"] },
-            "acquiredAt": "$$NOW",
-            "expiresAt": { "$add": ["$$NOW", lasts] },
+            "acquiredAt": moment.clone(),
+            "expiresAt": { "$add": [moment.clone(), lasts] },
         },
     } } } };
-    let after = doc! { "$max": [0_i64, { "$subtract": ["$$NOW", "$$entry.decidedAt"] }] };
+    let after = doc! { "$subtract": [moment, "$$entry.decidedAt"] };
     let message = doc! { "$concat": [
         "$$value",
         { "$cond": [{ "$eq": ["$$value", ""] }, "", "\n"] },
@@ -82,6 +85,8 @@ pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
         { "$toString": after },
         " ",
         { "$toString": { "$toLong": window } },
+        " ",
+        { "$toString": { "$ifNull": ["$$entry.attempt", 0_i64] } },
     ] };
     let messages = doc! { "$reduce": {
         "input": { "$range": [0, "$t.count"] },
@@ -92,7 +97,10 @@ pub(super) fn grant(asks: Option<&Asks>, floor: i64) -> Vec<Document> {
         } },
     } };
     vec![
-        doc! { "$set": { "t.first": next_token("$token", floor) } },
+        doc! { "$set": {
+            "t.count": { "$cond": [is_countable("$token"), "$t.count", 0] },
+            "t.first": { "$cond": [is_countable("$token"), next_token("$token", floor), 0_i64] },
+        } },
         doc! { "$set": {
             "holders": { "$concatArrays": ["$holders", granted] },
             "queue": from_place("$t.line", "$t.count"),

@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, Document, doc};
 
 use super::pool::{Asks, finish, grant, how_many, purge};
-use super::{in_ms, literal};
+use super::{extended, in_ms, literal};
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub(crate) struct Asking<'a> {
     pub(crate) expiry_ms: i64,
     /// How long to wait without another word. `None`: one attempt, and no trace of it.
     pub(crate) ttl_ms: Option<i64>,
+    /// The number of this attempt of the lock id.
+    pub(crate) attempt: i64,
     pub(crate) floor: i64,
     pub(crate) retention_ms: i64,
 }
@@ -28,13 +30,16 @@ pub(crate) fn pool_attempt(asking: &Asking<'_>) -> Vec<Document> {
         "call": literal(asking.call),
         "weight": asking.weight,
         "expiry": asking.expiry_ms,
+        "attempt": asking.attempt,
         "decidedAt": "$$NOW",
         "expiresAt": in_ms(asking.ttl_ms.unwrap_or_default()),
     };
     let is_ours = doc! { "$eq": ["$$this.lockId", asks.lock_id.clone()] };
+    // An attempt that is applied after a later one of the same lock id leaves its entry as it is.
+    let is_older = doc! { "$and": [is_ours.clone(), { "$lte": ["$$this.attempt", asking.attempt] }] };
     let in_its_place = doc! { "$map": {
         "input": "$queue",
-        "in": { "$cond": [is_ours.clone(), entry.clone(), "$$this"] },
+        "in": { "$cond": [is_older, entry.clone(), "$$this"] },
     } };
     let mut pipeline = vec![
         purge(),
@@ -52,7 +57,7 @@ pub(crate) fn pool_attempt(asking: &Asking<'_>) -> Vec<Document> {
                 { "$and": ["$t.holds", { "$not": ["$t.other"] }] },
                 { "$map": { "input": "$holders", "in": { "$cond": [
                     is_ours.clone(),
-                    { "$mergeObjects": ["$$this", { "expiresAt": in_ms(asking.expiry_ms) }] },
+                    { "$mergeObjects": ["$$this", { "expiresAt": extended("$$this.expiresAt", asking.expiry_ms) }] },
                     "$$this",
                 ] } } },
                 "$holders",

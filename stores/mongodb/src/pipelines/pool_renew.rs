@@ -3,7 +3,7 @@
 use mongodb::bson::{Document, doc};
 
 use super::pool::{finish, grant, how_many, purge};
-use super::{in_ms, literal};
+use super::{extended, literal};
 
 /// Keeps the larger token.
 pub(crate) fn pool_renew(
@@ -26,7 +26,7 @@ pub(crate) fn pool_renew(
                 is_ours,
                 { "$mergeObjects": [
                     "$$this",
-                    { "expiresAt": in_ms(expiry_ms), "token": { "$max": ["$$this.token", token] } },
+                    { "expiresAt": extended("$$this.expiresAt", expiry_ms), "token": { "$max": ["$$this.token", token] } },
                 ] },
                 "$$this",
             ] } } },

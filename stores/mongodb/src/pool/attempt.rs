@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::failure;
 use crate::message;
 use crate::pipelines::{self, Asking};
-use crate::record::{PoolRecord, above_zero, ask_again, in_ms, token};
+use crate::record::{PoolRecord, above_zero, ask_again, countable, in_ms, token};
 use crate::wire::{Concern, Found, Place, Step, Version};
 
 /// One answer for each claim.
@@ -45,10 +45,9 @@ pub(crate) async fn try_acquire(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Resu
 }
 
 fn step(core: &Core, claim: &Claim) -> Step {
-    let call = match &claim.waiting {
-        Some(waiting) => message::call(&claim.lock_id, &waiting.inbox),
-        None => String::new(),
-    };
+    // A holder that never waited is told too if its lock is broken.
+    let inbox = claim.waiting.as_ref().map(|waiting| waiting.inbox.clone()).or_else(|| claim.lock_id.inbox());
+    let call = inbox.map(|inbox| message::call(&claim.lock_id, &inbox)).unwrap_or_default();
     let asking = Asking {
         lock_id: claim.lock_id.as_str(),
         call: &call,
@@ -56,6 +55,7 @@ fn step(core: &Core, claim: &Claim) -> Step {
         capacity: i64::from(claim.capacity),
         expiry_ms: in_ms(claim.expiry),
         ttl_ms: claim.waiting.as_ref().map(|waiting| in_ms(waiting.ttl)),
+        attempt: claim.waiting.as_ref().map_or(i64::MAX, |waiting| number(waiting.attempt)),
         floor: core.floor.get(),
         retention_ms: core.retention_ms(),
     };
@@ -65,6 +65,10 @@ fn step(core: &Core, claim: &Claim) -> Step {
         pipeline: pipelines::pool_attempt(&asking),
         upsert: true,
     }
+}
+
+fn number(attempt: u64) -> i64 {
+    i64::try_from(attempt).unwrap_or(i64::MAX)
 }
 
 async fn ask_one(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
@@ -105,6 +109,7 @@ async fn ask_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
 fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Attempt> {
     core.saw(found.now);
     let pool = PoolRecord::read(&found.document)?;
+    countable(&found.document, "token", core.wire.collection(Place::Queues))?;
     if pool.is_in_use() && pool.capacity != claim.capacity {
         let (theirs, ours) = (pool.capacity, claim.capacity);
         return Err(Error::new(

@@ -12,7 +12,7 @@ use crate::batch;
 use crate::core::Core;
 use crate::failure;
 use crate::message::address_in;
-use crate::pipelines::{self, NOT_OURS, NotOurs};
+use crate::pipelines::{self, LAST_TOKEN, NOT_OURS, NotOurs};
 use crate::record::{PoolRecord, in_ms};
 use crate::wire::{Concern, Place, Step, Version};
 
@@ -30,7 +30,7 @@ fn still_ours(lease: &Lease) -> Document {
 }
 
 fn renewal(core: &Core, lease: &Lease) -> Step {
-    let token = i64::try_from(lease.token.get()).unwrap_or(i64::MAX);
+    let token = i64::try_from(lease.token.get()).unwrap_or(LAST_TOKEN).min(LAST_TOKEN);
     Step {
         id: document_id(lease.resource.kind(), lease.resource.name()),
         when: still_ours(lease),

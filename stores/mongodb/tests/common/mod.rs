@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod bare;
+pub mod late_wakes;
 pub mod other_program;
 
 use std::future::Future;
@@ -130,4 +131,20 @@ pub async fn commands(database: &Database, names: &[&str]) -> i64 {
         _ => 0,
     };
     names.iter().map(total).sum()
+}
+
+async fn index_names(database: &Database, collection: &str) -> Vec<String> {
+    database.collection::<Document>(collection).list_index_names().await.unwrap_or_default()
+}
+
+/// Waits until the indexes are there: making them locks the collections.
+pub async fn until_indexed(database: &Database) {
+    eventually("the indexes are made in the background", || async {
+        let locks = index_names(database, "distributed.locks").await;
+        let queues = index_names(database, "distributed.locks.queues").await;
+        locks.iter().any(|name| name == "expiresAt_ttl")
+            && locks.iter().any(|name| name == "released_ttl")
+            && queues.iter().any(|name| name == "purgeAt_ttl")
+    })
+    .await;
 }

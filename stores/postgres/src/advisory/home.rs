@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use distlock_core::store::LossReason;
+use distlock_core::store::{LossReason, Wake};
 use distlock_core::{LockId, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Notification;
@@ -12,6 +12,7 @@ use super::key::AdvisoryKey;
 use super::seat::Seat;
 use crate::config::PostgresConfig;
 use crate::failure;
+use crate::message;
 use crate::schema::Schema;
 
 #[derive(Debug)]
@@ -108,23 +109,19 @@ impl Home {
     }
 }
 
-/// Reads what others tell this session: `granted TOKEN AFTER WINDOW LOCK-ID`, or `broken LOCK-ID`.
+/// Reads what others tell this session.
 async fn read(home: Weak<Home>, mut messages: mpsc::UnboundedReceiver<Notification>) {
     while let Some(message) = messages.recv().await {
         let Some(home) = home.upgrade() else { return };
-        let mut words = message.payload().splitn(5, ' ');
-        match (words.next(), words.next()) {
-            (Some("granted"), Some(token)) => {
-                let id = words.nth(2).map(LockId::from_stored);
-                if let Some((token, id)) = token.parse().ok().zip(id)
-                    && let Some(waiter) = home.waiters().remove(&id)
-                {
+        match message::read(message.payload()) {
+            Some(Wake::Granted { lock_id, grant }) => {
+                if let Some(waiter) = home.waiters().remove(&lock_id) {
                     // Whoever gave up meanwhile gives the permits back as well.
-                    let _ = waiter.send(token);
+                    let _ = waiter.send(grant.token.get());
                 }
             }
-            (Some("broken"), Some(id)) => {
-                if let Some(guest) = home.seat.dismiss(&LockId::from_stored(id)) {
+            Some(Wake::Broken { lock_id }) => {
+                if let Some(guest) = home.seat.dismiss(&lock_id) {
                     guest.end(LossReason::NotYours);
                 }
             }

@@ -165,7 +165,8 @@ pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec
     let home = store.home().await?;
     for seen in &holding {
         let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&seen.process, Type::INT4)];
-        let ended = home.seat.wire.client().query_typed("SELECT pg_terminate_backend($1)", typed).await;
+        let ended =
+            home.seat.wire.client().query_typed("SELECT pg_catalog.pg_terminate_backend($1)", typed).await;
         // Our own session may be among them: then there is no answer.
         if let Err(error) = ended.as_ref()
             && error.code().is_some()
@@ -209,7 +210,7 @@ pub(super) async fn doctor(store: &Inner) -> Result<Vec<Finding>> {
     let token = tables.named("_token");
     let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&token, Type::TEXT)];
     let rows = client
-        .query_typed("SELECT seqcache FROM pg_sequence WHERE seqrelid = to_regclass($1)", typed)
+        .query_typed("SELECT s.seqcache FROM pg_catalog.pg_sequence s WHERE s.seqrelid = pg_catalog.to_regclass($1)::oid", typed)
         .await
         .map_err(|error| failure::of_statement(&error))?;
     if rows.first().is_some_and(|row| row.try_get::<_, i64>(0).unwrap_or(1) != 1) {

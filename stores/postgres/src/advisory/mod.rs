@@ -6,10 +6,11 @@ mod key;
 mod native;
 mod pool;
 mod seat;
+mod sweep;
 mod transaction;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -85,6 +86,7 @@ struct Inner {
     pool: pool::Statements,
     look: inspect::Statements,
     cancel: Statement,
+    sweep: sweep::Statements,
     home: Mutex<Option<Arc<Home>>>,
     /// Only one opens a home at a time.
     opening: tokio::sync::Mutex<()>,
@@ -93,6 +95,8 @@ struct Inner {
     holds: Mutex<HashMap<LockId, native::Held>>,
     /// Who watches the sessions that a semaphore waits for: one in this process is enough.
     watches: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Semaphores whose rows another session had locked when they were asked for last.
+    locked: Mutex<HashSet<String>>,
 }
 
 impl AdvisoryLocks {
@@ -118,13 +122,16 @@ impl AdvisoryLocks {
             pool: pool::Statements::new(&tables),
             look: inspect::Statements::new(&tables),
             cancel: Statement::new(8, include_str!("../sql/advisory_cancel.sql"), &tables, &CANCEL),
+            sweep: sweep::Statements::new(&tables),
             home: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             spare: Mutex::default(),
             holds: Mutex::default(),
             watches: Mutex::default(),
+            locked: Mutex::default(),
         });
         inner.home().await.map_err(|error| error.on(shown))?;
+        sweep::start(&inner);
         Ok(AdvisoryLocks(inner))
     }
 
@@ -134,6 +141,19 @@ impl AdvisoryLocks {
     /// [`ErrorKind::InvalidInput`](distlock_core::ErrorKind::InvalidInput) outside a Tokio runtime.
     pub fn locks(&self) -> Result<Locks> {
         Locks::new(Backend::session(self.clone()))
+    }
+
+    /// Forgets now the semaphores that were of no use for the whole retention time, and says how many that were; and what
+    /// sessions left behind that ended. This goes on in the background anyway; one process at a time does it, and while
+    /// another one does this gives 0.
+    ///
+    /// # Errors
+    /// If the server cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the rest for later.
+    pub async fn sweep(&self) -> Result<u64> {
+        sweep::once(&self.0).await
     }
 }
 

@@ -1,40 +1,58 @@
 //! Semaphores: permits in a row, held as long as the session that has them. A release grants to whoever is next, and
 //! tells its session; nobody polls.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use distlock_core::store::{Attempt, Claim, Holder, Inbox, Lease, SessionHold, Waiting};
-use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, Resource, Result};
+use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, LockId, Resource, Result};
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
 
 use super::home::Home;
 use super::{Inner, watch};
 use crate::failure;
 use crate::names::Key;
 use crate::questions::{self, Questions};
-use crate::statement::{Statement, Tables};
+use crate::statement::{Patience, Statement, Tables};
 use crate::values::get;
 
 /// Longer than any session.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// How often a permit is released again whose row another session keeps locked.
+const LATER: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(super) struct Statements {
     step: Statement,
+    break_lock: Statement,
 }
 
 impl Statements {
     pub(super) fn new(tables: &Tables) -> Self {
-        Statements { step: questions::step(6, tables, true) }
+        Statements {
+            step: questions::step(6, tables, true),
+            break_lock: questions::break_step(10, tables, true),
+        }
     }
 }
 
-async fn ask(store: &Inner, home: &Home, questions: &Questions) -> Result<Vec<Row>> {
-    let parameters = questions.parameters();
-    home.seat.wire.run(&store.pool.step, &parameters).await.map_err(|error| failure::of_statement(&error))
+/// Asks about one semaphore. A row that another session keeps locked is an error soon, and the next time at once: other
+/// guards depend on the session that asks.
+async fn ask(store: &Inner, home: &Home, key: &Key, questions: &Questions) -> Result<Vec<Row>> {
+    let locked = || store.locked.lock().unwrap_or_else(PoisonError::into_inner);
+    let patience = if locked().contains(&key.key) { Patience::Brief } else { Patience::Usual };
+    let rows = home.seat.wire.run_with(&store.pool.step, &questions.parameters(), patience).await;
+    let rows = rows.map_err(|error| failure::of_statement(&error));
+    match &rows {
+        Err(error) if failure::is_row_locked(error) => {
+            locked().insert(key.key.clone());
+        }
+        _ => {
+            locked().remove(&key.key);
+        }
+    }
+    rows
 }
 
 /// What came of a claim, and which sessions are in the way.
@@ -57,30 +75,31 @@ pub(super) async fn acquire(
         claim.waiting =
             Some(Waiting { inbox: Inbox::new(home.seat.channel.as_str()), ttl: FOR_EVER, attempt: 1 });
     }
+    // Before anything is asked for: a permit can be granted and broken before the waiter hears of either.
+    let session = home.seat.welcome(&claim.lock_id);
     let mut granted = home.enlist(&claim.lock_id);
     let outcome = get_in(store, &home, &key, &claim, withdraw, &mut granted).await;
     home.strike(&claim.lock_id);
-    let token = match outcome {
-        Ok(Some(token)) => token,
-        Ok(None) if claim.waiting.is_none() => return Ok(None),
+    let outcome = match outcome {
+        Ok(Some(token)) => match home.seat.verify().await {
+            Ok(()) => return Ok(Some(SessionHold { token, session })),
+            Err(error) => {
+                home.seat.cut("the server did not answer in time");
+                Err(error)
+            }
+        },
+        Ok(None) if claim.waiting.is_none() => Ok(None),
         // Nothing of the claim may be left: neither as waiter nor as holder.
-        Ok(None) => {
-            give_back(store, &home, key, &claim.lock_id).await?;
-            return Ok(None);
-        }
+        Ok(None) => give_back(store, &home, key, &claim.lock_id).await.map(|()| None),
         Err(error) => {
             if error.kind() != ErrorKind::Mismatch {
                 let _ = give_back(store, &home, key, &claim.lock_id).await;
             }
-            return Err(error);
+            Err(error)
         }
     };
-    if let Err(error) = home.seat.verify().await {
-        home.seat.cut("the server did not answer in time");
-        return Err(error);
-    }
-    let session = home.seat.welcome(&claim.lock_id);
-    Ok(Some(SessionHold { token, session }))
+    home.seat.dismiss(&claim.lock_id);
+    outcome
 }
 
 /// Asks, and waits to be told.
@@ -117,7 +136,7 @@ async fn ask_once(store: &Inner, home: &Home, key: &Key, claim: &Claim) -> Resul
     loop {
         let mut questions = Questions::of_sessions();
         questions.acquire(key.clone(), claim, Some(home.seat.channel.clone()));
-        let rows = ask(store, home, &questions).await?;
+        let rows = ask(store, home, key, &questions).await?;
         let row = rows
             .first()
             .ok_or_else(|| Error::new(ErrorKind::Internal, "no answer").with_unknown_outcome())?;
@@ -134,20 +153,49 @@ fn alive_lock(channel: &str) -> Option<i64> {
     u64::from_str_radix(channel.strip_prefix("dl_")?, 16).ok().map(u64::cast_signed)
 }
 
-async fn give_back(store: &Inner, home: &Home, key: Key, id: &distlock_core::LockId) -> Result<()> {
+/// Takes a lock id out, as waiter and as holder.
+async fn take_out(store: &Inner, home: &Home, key: &Key, id: &LockId) -> Result<()> {
     let mut questions = Questions::of_sessions();
-    questions.release(key, id);
-    match ask(store, home, &questions).await {
-        Ok(_) => Ok(()),
-        Err(error) => {
-            home.seat.cut("a permit could not be given back");
-            Err(error)
+    questions.release(key.clone(), id);
+    ask(store, home, key, &questions).await.map(drop)
+}
+
+/// Takes out what sessions left behind that ended.
+pub(super) async fn forget(store: &Inner, home: &Home, key: Key) -> Result<()> {
+    take_out(store, home, &key, &LockId::from_stored("")).await
+}
+
+async fn give_back(store: &Arc<Inner>, home: &Arc<Home>, key: Key, id: &LockId) -> Result<()> {
+    let given = take_out(store, home, &key, id).await;
+    match &given {
+        Ok(()) => {}
+        // Others depend on the session: it does not end for a row that will be free again.
+        Err(error) if failure::is_row_locked(error) => {
+            tokio::spawn(give_back_later(Arc::downgrade(store), Arc::downgrade(home), key, id.clone()));
+        }
+        Err(_) => home.seat.cut("a permit could not be given back"),
+    }
+    given
+}
+
+/// Tries again until the row is free, or the session is gone and its permits with it.
+async fn give_back_later(store: Weak<Inner>, home: Weak<Home>, key: Key, id: LockId) {
+    loop {
+        tokio::time::sleep(LATER).await;
+        let (Some(store), Some(home)) = (store.upgrade(), home.upgrade()) else { return };
+        if !home.seat.is_alive() {
+            return;
+        }
+        match take_out(&store, &home, &key, &id).await {
+            Err(error) if failure::is_row_locked(&error) => {}
+            Ok(()) => return,
+            Err(_) => return home.seat.cut("a permit could not be given back"),
         }
     }
 }
 
 /// Gives back what the session has under this lock id. What an older session had went with it.
-pub(super) async fn release(store: &Inner, lease: &Lease) -> Result<()> {
+pub(super) async fn release(store: &Arc<Inner>, lease: &Lease) -> Result<()> {
     let Some(home) = store.current_home() else { return Ok(()) };
     if home.seat.dismiss(&lease.lock_id).is_none() {
         return Ok(());
@@ -164,12 +212,7 @@ pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec
     let home = store.home().await?;
     let mut questions = Questions::of_sessions();
     questions.break_lock(Key::of(resource, home.seat.wire.server.utf8));
-    let broken = questions::broken(&ask(store, &home, &questions).await?, true)?;
-    for (holder, inbox) in &broken {
-        let (Some(inbox), message) = (inbox, format!("broken {}", holder.lock_id)) else { continue };
-        let typed: &[(&(dyn ToSql + Sync), Type)] = &[(inbox, Type::TEXT), (&message, Type::TEXT)];
-        let told = home.seat.wire.client().query_typed("SELECT pg_notify($1, $2)", typed).await;
-        told.map_err(|error| failure::of_statement(&error))?;
-    }
-    Ok(broken.into_iter().map(|(holder, _)| holder).collect())
+    // One step: a session does not renew, so that a holder which is not told would never find out.
+    let rows = home.seat.wire.run(&store.pool.break_lock, &questions.parameters()).await;
+    questions::broken(&rows.map_err(|error| failure::of_statement(&error))?, true)
 }

@@ -57,9 +57,10 @@ impl Seat {
             }
             let timeout = config.session_timeout;
             let ends_when_silent = settle(&wire, timeout).await?;
-            let alive = fastrand::i64(..);
+            // Not from a generator that a program may seed, or a forked child repeat: sessions would take each other's lock.
+            let alive = getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)).cast_signed();
             let channel = format!("dl_{}", hex(&alive.to_be_bytes()));
-            let mut batch = format!("SELECT pg_advisory_lock({alive})");
+            let mut batch = format!("SELECT pg_catalog.pg_advisory_lock({alive})");
             if listens {
                 batch = format!("{batch}; LISTEN \"{channel}\"");
             }

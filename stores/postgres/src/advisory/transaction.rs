@@ -83,11 +83,11 @@ impl<'a> TransactionLocks<'a> {
         let rows = match key {
             AdvisoryKey::One(key) => {
                 let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&key, Type::INT8)];
-                self.0.query_typed(&format!("SELECT {function}($1){given}"), typed).await
+                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1){given}"), typed).await
             }
             AdvisoryKey::Pair(first, second) => {
                 let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&first, Type::INT4), (&second, Type::INT4)];
-                self.0.query_typed(&format!("SELECT {function}($1, $2){given}"), typed).await
+                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1, $2){given}"), typed).await
             }
         };
         let rows = rows.map_err(|error| {

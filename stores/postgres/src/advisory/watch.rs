@@ -56,14 +56,17 @@ fn wait_for(seat: Arc<Seat>, session: i64) -> BoxFuture<'static, Result<(), toki
     Box::pin(async move {
         let _waiting = seat.begin_waiting();
         let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&session, Type::INT8)];
-        seat.wire.client().query_typed("SELECT pg_advisory_lock_shared($1) IS NULL", typed).await?;
+        seat.wire
+            .client()
+            .query_typed("SELECT pg_catalog.pg_advisory_lock_shared($1) IS NULL", typed)
+            .await?;
         forget(&seat, session).await
     })
 }
 
 async fn forget(seat: &Seat, session: i64) -> Result<(), tokio_postgres::Error> {
     let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&session, Type::INT8)];
-    seat.wire.client().query_typed("SELECT pg_advisory_unlock_shared($1)", typed).await.map(drop)
+    seat.wire.client().query_typed("SELECT pg_catalog.pg_advisory_unlock_shared($1)", typed).await.map(drop)
 }
 
 /// A watch under way. Dropped, its statement is cancelled in the background.

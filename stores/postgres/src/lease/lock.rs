@@ -3,19 +3,20 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
-use distlock_core::store::{Attempt, Claim, Holder, Lease, Released, Renewal};
-use distlock_core::{Error, ErrorKind, LockId, Resource, Result};
+use distlock_core::store::{Attempt, Batch, Claim, Holder, Lease, Released, Renewal};
+use distlock_core::{Error, ErrorKind, LockId, RecordKind, Resource, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::locked::Verb;
 use super::{Inner, unanswered};
 use crate::names::{Key, channel};
-use crate::statement::{Statement, Tables};
-use crate::values::{get, item, left, micros, number, token};
+use crate::statement::{Patience, Statement, Tables};
+use crate::values::{counted, get, item, left, micros, number, token};
 
-static ACQUIRE_ONE: [Type; 7] =
-    [Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::BOOL, Type::BYTEA];
-static ACQUIRE_BATCH: [Type; 7] = [
+static ACQUIRE_ONE: [Type; 8] =
+    [Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::BOOL, Type::BYTEA, Type::INT8];
+static ACQUIRE_BATCH: [Type; 8] = [
     Type::TEXT_ARRAY,
     Type::TEXT_ARRAY,
     Type::INT8_ARRAY,
@@ -23,6 +24,7 @@ static ACQUIRE_BATCH: [Type; 7] = [
     Type::INT8_ARRAY,
     Type::BOOL_ARRAY,
     Type::BYTEA_ARRAY,
+    Type::INT8_ARRAY,
 ];
 static RENEW: [Type; 4] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
 static RELEASE_ONE: [Type; 2] = [Type::TEXT, Type::TEXT];
@@ -40,19 +42,34 @@ pub(super) struct Statements {
     acquire: BySize,
     renew: Statement,
     release: BySize,
+    break_lock: Statement,
 }
 
 impl Statements {
     pub(super) fn new(tables: &Tables) -> Self {
-        let acquire = |claims| include_str!("../sql/lock_acquire.sql").replace("{claims}", claims);
-        // How many locks the statement gave to somebody.
-        let release = |leases, granted| {
-            include_str!("../sql/lock_release.sql").replace("{leases}", leases).replace("{granted}", granted)
+        let acquire = |claims, waits, attempt| {
+            let text = include_str!("../sql/lock_acquire.sql").replace("{claims}", claims);
+            text.replace("{waits}", waits).replace("{attempt}", attempt)
         };
-        let acquire_one = acquire(include_str!("../sql/lock_acquire_one.sql"));
-        let acquire_batch = acquire(include_str!("../sql/lock_acquire_batch.sql"));
-        let release_one = release(include_str!("../sql/lock_release_one.sql"), "num_nonnulls(n.next)");
-        let release_batch = release(include_str!("../sql/lock_release_batch.sql"), "count(n.next) OVER ()");
+        // `granted`: how many locks the statement gave to somebody.
+        let release = |leases, granted, broken| {
+            let text = include_str!("../sql/lock_release.sql").replace("{leases}", leases);
+            text.replace("{granted}", granted).replace("{broken}", broken)
+        };
+        let acquire_one = acquire(include_str!("../sql/lock_acquire_one.sql"), "$5", "$8");
+        let acquire_batch = acquire(
+            include_str!("../sql/lock_acquire_batch.sql"),
+            "($5)[EXCLUDED.waits]",
+            "($8)[EXCLUDED.waits]",
+        );
+        let (one, one_granted) =
+            (include_str!("../sql/lock_release_one.sql"), "pg_catalog.num_nonnulls(n.next)");
+        let release_one = release(one, one_granted, "");
+        let release_batch =
+            release(include_str!("../sql/lock_release_batch.sql"), "pg_catalog.count(n.next) OVER ()", "");
+        let notify = include_str!("../sql/broken_notify.sql").replace("{id}", "d.value");
+        let broken = format!("CASE WHEN d.let_go THEN {notify} END AS holder_told,");
+        let break_lock = release(one, one_granted, &broken);
         Statements {
             acquire: BySize {
                 one: Statement::new(8, &acquire_one, tables, &ACQUIRE_ONE),
@@ -63,15 +80,61 @@ impl Statements {
                 one: Statement::new(9, &release_one, tables, &RELEASE_ONE),
                 batch: Statement::new(2, &release_batch, tables, &RELEASE_BATCH),
             },
+            break_lock: Statement::new(10, &break_lock, tables, &RELEASE_ONE),
         }
     }
 }
 
 /// No two of the claims may be for one lock.
-pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<Result<Attempt>>> {
-    if claims.is_empty() {
-        return Ok(Vec::new());
+pub(super) struct Acquire;
+/// Renewals of leases.
+pub(super) struct Renew;
+/// Releases of leases.
+pub(super) struct Release;
+
+impl Verb for Acquire {
+    type Item = Claim;
+    type Answer = Attempt;
+    const KIND: RecordKind = RecordKind::Lock;
+
+    fn resource(claim: &Claim) -> &Resource {
+        &claim.resource
     }
+
+    async fn ask(store: &Inner, claims: &[&Claim], patience: Patience) -> Batch<Attempt> {
+        try_acquire(store, claims, patience).await
+    }
+}
+
+impl Verb for Renew {
+    type Item = Lease;
+    type Answer = Renewal;
+    const KIND: RecordKind = RecordKind::Lock;
+
+    fn resource(lease: &Lease) -> &Resource {
+        &lease.resource
+    }
+
+    async fn ask(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Renewal> {
+        renew(store, leases, patience).await
+    }
+}
+
+impl Verb for Release {
+    type Item = Lease;
+    type Answer = Released;
+    const KIND: RecordKind = RecordKind::Lock;
+
+    fn resource(lease: &Lease) -> &Resource {
+        &lease.resource
+    }
+
+    async fn ask(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Released> {
+        release(store, leases, patience).await
+    }
+}
+
+async fn try_acquire(store: &Inner, claims: &[&Claim], patience: Patience) -> Batch<Attempt> {
     let keys: Vec<Key> = claims.iter().map(|claim| Key::of(&claim.resource, store.server.utf8)).collect();
     let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
     let ids: Vec<&str> = claims.iter().map(|claim| claim.lock_id.as_str()).collect();
@@ -83,18 +146,29 @@ pub(super) async fn try_acquire(store: &Inner, claims: &[&Claim]) -> Result<Vec<
         .collect();
     let waits: Vec<Option<i64>> =
         waiting().map(|waiting| waiting.map(|waiting| micros(waiting.ttl))).collect();
+    let attempts: Vec<Option<i64>> =
+        waiting().map(|waiting| waiting.map(|waiting| counted(waiting.attempt))).collect();
     let turns: Vec<bool> = claims.iter().map(|claim| claim.in_turn).collect();
     let whole: Vec<Option<&[u8]>> = keys.iter().map(|key| key.name.as_deref()).collect();
     let acquire = &store.lock.acquire;
     let rows = match claims.len() {
         1 => {
-            let one: [&(dyn ToSql + Sync); 7] =
-                [&names[0], &ids[0], &expiries[0], &inboxes[0], &waits[0], &turns[0], &whole[0]];
-            store.link.run(&acquire.one, &one).await?
+            let one: [&(dyn ToSql + Sync); 8] = [
+                &names[0],
+                &ids[0],
+                &expiries[0],
+                &inboxes[0],
+                &waits[0],
+                &turns[0],
+                &whole[0],
+                &attempts[0],
+            ];
+            store.link.run_with(&acquire.one, &one, patience).await?
         }
         _ => {
-            let batch: [&(dyn ToSql + Sync); 7] = [&names, &ids, &expiries, &inboxes, &waits, &turns, &whole];
-            store.link.run(&acquire.batch, &batch).await?
+            let batch: [&(dyn ToSql + Sync); 8] =
+                [&names, &ids, &expiries, &inboxes, &waits, &turns, &whole, &attempts];
+            store.link.run_with(&acquire.batch, &batch, patience).await?
         }
     };
     let answers = by_key(&rows)?;
@@ -113,16 +187,13 @@ fn by_key(rows: &[Row]) -> Result<HashMap<&str, &Row>> {
     rows.iter().map(|row| Ok((get(row, "key")?, row))).collect()
 }
 
-pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result<Renewal>>> {
-    if leases.is_empty() {
-        return Ok(Vec::new());
-    }
+async fn renew(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Renewal> {
     let keys: Vec<Key> = leases.iter().map(|lease| Key::of(&lease.resource, store.server.utf8)).collect();
     let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
     let ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
     let expiries: Vec<i64> = leases.iter().map(|lease| micros(lease.expiry)).collect();
     let tokens: Vec<i64> = leases.iter().map(|lease| number(lease.token)).collect();
-    let rows = store.link.run(&store.lock.renew, &[&names, &ids, &expiries, &tokens]).await?;
+    let rows = store.link.run_with(&store.lock.renew, &[&names, &ids, &expiries, &tokens], patience).await?;
     let mut answers = vec![Renewal::NotYours; leases.len()];
     for row in &rows {
         if let Some(answer) = item(row, leases.len())?.and_then(|at| answers.get_mut(at)) {
@@ -132,15 +203,14 @@ pub(super) async fn renew(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result
     Ok(answers.into_iter().map(Ok).collect())
 }
 
-pub(super) async fn release(store: &Inner, leases: &[&Lease]) -> Result<Vec<Result<Released>>> {
+async fn release(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Released> {
     let keys: Vec<String> =
         leases.iter().map(|lease| Key::of(&lease.resource, store.server.utf8).key).collect();
     let ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
     let release = &store.lock.release;
     let rows = match leases.len() {
-        0 => return Ok(Vec::new()),
-        1 => store.link.run(&release.one, &[&keys[0], &ids[0]]).await?,
-        _ => store.link.run(&release.batch, &[&keys, &ids]).await?,
+        1 => store.link.run_with(&release.one, &[&keys[0], &ids[0]], patience).await?,
+        _ => store.link.run_with(&release.batch, &[&keys, &ids], patience).await?,
     };
     let answers = by_key(&rows)?;
     let answer = |(key, id): (&String, &&str)| match answers.get(key.as_str()) {
@@ -169,7 +239,7 @@ fn released(row: &Row, id: &str) -> Result<Released> {
 pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
     let key = Key::of(resource, store.server.utf8).key;
     let whoever: Option<&str> = None;
-    let rows = store.link.run(&store.lock.release.one, &[&key, &whoever]).await?;
+    let rows = store.link.run(&store.lock.break_lock, &[&key, &whoever]).await?;
     let mut broken = Vec::new();
     for row in &rows {
         if get(row, "let_go")? {

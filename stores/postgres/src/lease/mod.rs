@@ -4,6 +4,7 @@ mod doctor;
 mod inspect;
 mod listen;
 mod lock;
+mod locked;
 mod pool;
 mod sweep;
 
@@ -62,6 +63,7 @@ struct Inner {
     pool: pool::Statements,
     look: inspect::Statements,
     sweep: sweep::Statements,
+    locked: locked::Statements,
 }
 
 impl LeaseTable {
@@ -94,6 +96,7 @@ impl LeaseTable {
             pool: pool::Statements::new(&tables),
             look: inspect::Statements::new(&tables),
             sweep: sweep::Statements::new(&tables),
+            locked: locked::Statements::new(&tables),
         });
         sweep::start(&inner);
         Ok(LeaseTable(inner))
@@ -143,9 +146,13 @@ impl Store for LeaseTable {
     }
 
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
-        match resource.kind().record() {
+        let broken = match resource.kind().record() {
             RecordKind::Lock => lock::break_lock(&self.0, resource).await,
             RecordKind::Pool => pool::break_lock(&self.0, resource).await,
+        };
+        match broken {
+            Err(error) => Err(locked::explain(&self.0, resource, error).await),
+            broken => broken,
         }
     }
 
@@ -166,8 +173,10 @@ impl LeaseStore for LeaseTable {
         for wave in waves(claims) {
             let sent: Vec<&Claim> = wave.iter().map(|at| &claims[*at]).collect();
             let (locks, pools) = split(&sent, |claim| claim.resource.kind().record());
-            let (locks, pools) =
-                tokio::join!(lock::try_acquire(&self.0, &locks), pool::try_acquire(&self.0, &pools));
+            let (locks, pools) = tokio::join!(
+                locked::run::<lock::Acquire>(&self.0, &locks),
+                locked::run::<pool::Acquire>(&self.0, &pools)
+            );
             let answered = join(&sent, |claim| claim.resource.kind().record(), locks, pools);
             for (at, answer) in wave.iter().zip(spread(answered, wave.len(), claims.len())?) {
                 answers[*at] = Some(answer);
@@ -179,14 +188,20 @@ impl LeaseStore for LeaseTable {
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
         let all: Vec<&Lease> = leases.iter().collect();
         let (locks, pools) = split(&all, |lease| lease.resource.kind().record());
-        let (locks, pools) = tokio::join!(lock::renew(&self.0, &locks), pool::renew(&self.0, &pools));
+        let (locks, pools) = tokio::join!(
+            locked::run::<lock::Renew>(&self.0, &locks),
+            locked::run::<pool::Renew>(&self.0, &pools)
+        );
         join(&all, |lease| lease.resource.kind().record(), locks, pools)
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         let all: Vec<&Lease> = leases.iter().collect();
         let (locks, pools) = split(&all, |lease| lease.resource.kind().record());
-        let (locks, pools) = tokio::join!(lock::release(&self.0, &locks), pool::release(&self.0, &pools));
+        let (locks, pools) = tokio::join!(
+            locked::run::<lock::Release>(&self.0, &locks),
+            locked::run::<pool::Release>(&self.0, &pools)
+        );
         join(&all, |lease| lease.resource.kind().record(), locks, pools)
     }
 

@@ -1,23 +1,18 @@
-//! Forgetting what nobody used for long: expired rows and those that only remember a token. In the background, a
-//! bounded number at a time, and by one process at a time.
+//! Forgetting what nobody used for long: expired rows and those that only remember a token. In the background, at a
+//! bounded [pace](crate::pace), and by one process at a time.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use distlock_core::Result;
 use tokio_postgres::types::Type;
 
 use super::Inner;
+use crate::pace::{self, AT_ONCE, Rest, Walk};
 use crate::statement::{Statement, Tables};
-use crate::values::{get, micros};
+use crate::values::micros;
 
-/// How many rows one statement looks at.
-const AT_ONCE: i64 = 1000;
-/// How long to wait between two statements: while there is something to do, and when all was looked at.
-const PAUSE: Duration = Duration::from_secs(1);
-const REST: Duration = Duration::from_secs(60);
-
-static SWEEP: [Type; 3] = [Type::TEXT, Type::INT8, Type::INT8];
+pub(crate) static SWEEP: [Type; 3] = [Type::TEXT, Type::INT8, Type::INT8];
 
 #[derive(Debug)]
 pub(super) struct Statements([Statement; 2]);
@@ -31,16 +26,14 @@ impl Statements {
     }
 }
 
-/// Begins after a random part of a minute, so that a fleet that starts together does not sweep together. The task ends
-/// with the store.
+/// The task ends with the store.
 pub(super) fn start(store: &Arc<Inner>) {
     let store = Arc::downgrade(store);
-    // A program that lives for a moment may sweep too, or nobody would where there are only such programs.
-    let first = if fastrand::u8(..16) == 0 { Duration::ZERO } else { REST.mul_f64(0.2 + fastrand::f64()) };
     tokio::spawn(async move {
-        tokio::time::sleep(first).await;
-        while walk(&store, PAUSE).await.is_some() {
-            tokio::time::sleep(REST.mul_f64(0.5 + fastrand::f64())).await;
+        let mut rest = Rest::new();
+        tokio::time::sleep(Rest::first()).await;
+        while let Some(walked) = walk(&store, pace::pause_after).await {
+            tokio::time::sleep(rest.after(&walked)).await;
         }
     });
 }
@@ -48,47 +41,61 @@ pub(super) fn start(store: &Arc<Inner>) {
 /// Walks through both tables once, and says how many rows were forgotten.
 pub(super) async fn once(store: &Arc<Inner>) -> Result<u64> {
     // Only a store that is gone gives nothing, and this one is not.
-    walk(&Arc::downgrade(store), Duration::ZERO).await.unwrap_or(Ok(0))
+    let walked = walk(&Arc::downgrade(store), |_| Duration::ZERO).await;
+    walked.map_or(Ok(0), |walked| Ok(walked?.deleted))
 }
 
 /// `None`: the store is gone.
-async fn walk(store: &Weak<Inner>, pause: Duration) -> Option<Result<u64>> {
-    let mut forgotten = 0;
+async fn walk(store: &Weak<Inner>, pause: fn(Duration) -> Duration) -> Option<Result<Walk>> {
+    let mut walk = Walk::default();
     for table in 0..2 {
         let mut after = String::new();
         loop {
+            let begun = Instant::now();
             let step = {
                 let store = store.upgrade()?;
-                step(&store, &store.sweep.0[table], &after).await
+                let retention = micros(store.link.config().retention);
+                let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+                    [&after, &AT_ONCE, &retention];
+                let rows = store.link.run(&store.sweep.0[table], &parameters).await;
+                rows.and_then(|rows| walk.note(&rows))
             };
             match step {
-                Ok(step) => {
-                    forgotten += step.deleted;
-                    let Some(last) = step.more_after else { break };
-                    after = last;
-                }
+                Ok(Some(last)) => after = last,
+                Ok(None) => break,
                 Err(error) => {
                     tracing::debug!(%error, "cannot sweep the lock tables now");
                     return Some(Err(error));
                 }
             }
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(pause(begun.elapsed())).await;
         }
     }
-    Some(Ok(forgotten))
+    Some(Ok(walk))
 }
 
-struct Step {
-    deleted: u64,
-    /// The key that was looked at last, if there are more.
-    more_after: Option<String>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LeaseTable, PostgresConfig};
+    use distlock_testkit::servers::PostgresServer;
 
-async fn step(store: &Inner, statement: &Statement, after: &str) -> Result<Step> {
-    let retention = micros(store.link.config().retention);
-    let rows = store.link.run(statement, &[&after, &AT_ONCE, &retention]).await?;
-    let Some(row) = rows.first() else { return Ok(Step { deleted: 0, more_after: None }) };
-    let (seen, deleted): (i64, i64) = (get(row, "seen")?, get(row, "deleted")?);
-    let last: Option<String> = get(row, "last")?;
-    Ok(Step { deleted: deleted.unsigned_abs(), more_after: last.filter(|_| seen == AT_ONCE) })
+    /// As in the background. A thousand rows a second would take more than twenty seconds.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn the_sweep_in_the_background_keeps_up_with_thousands_of_names_a_second() {
+        let server = PostgresServer::start();
+        let config = PostgresConfig::from_url(&server.url()).unwrap();
+        let store = LeaseTable::connect(config).await.unwrap();
+        server.sql(
+            "INSERT INTO distribute_lock (key, value, expire_time, token)
+             SELECT 'old/' || n, '', now() - interval '2 hours', 1 FROM generate_series(1, 25000) n;
+             INSERT INTO distribute_lock (key, value, expire_time, token)
+             SELECT 'new/' || n, '', now(), 1 FROM generate_series(1, 5000) n",
+        );
+        let begun = Instant::now();
+        let walked = walk(&Arc::downgrade(&store.0), pace::pause_after).await.unwrap().unwrap();
+        assert_eq!((walked.deleted, walked.seen), (25_000, 30_000));
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+        assert_eq!(server.value("SELECT count(*) FROM distribute_lock"), "5000");
+    }
 }

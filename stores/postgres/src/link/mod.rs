@@ -16,7 +16,7 @@ pub(crate) use self::wire::{Server, Wire};
 use crate::config::PostgresConfig;
 use crate::failure;
 use crate::schema::Schema;
-use crate::statement::Statement;
+use crate::statement::{Patience, Statement};
 
 /// How long all of connecting may take: the driver limits the socket's part only.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
@@ -26,9 +26,13 @@ const LAST_BACKOFF: Duration = Duration::from_secs(1);
 const LAST_CHANCE: Duration = Duration::from_secs(10);
 
 /// What our statements need of a session of their own. One plan for all sizes of a batch, by the key and never by
-/// a look at the whole table, which may have been small when the plan was made.
-const SETTINGS: &str = "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;
+/// a look at the whole table, which may have been small when the plan was made. A limit for rows that another session has
+/// locked.
+const SETTINGS: &str = "SET lock_timeout = {lock_timeout}; SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off;
                         SET default_transaction_isolation = 'read committed'";
+/// Ends a statement whose client is gone, from this version on, on systems that can tell.
+const CHECKS_CLIENT: i32 = 140_000;
+const CHECK_CLIENT: &str = "SET client_connection_check_interval = 1000";
 
 /// A shared connection. Dropping a future of it leaves the connection as good as it was: what was sent is answered,
 /// and the answer is thrown away.
@@ -89,7 +93,7 @@ impl Link {
             if !wire.is_silent() || spare {
                 return Ok(Arc::clone(wire));
             }
-            // Half-open, or stuck behind somebody's row lock: others shall not wait for that.
+            // Half-open, or the server is stuck: others shall not wait for that.
             state.retired = Arc::downgrade(wire);
             let stuck = state.retired.clone();
             tokio::spawn(async move {
@@ -134,11 +138,24 @@ impl Link {
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>> {
+        self.run_with(statement, parameters, Patience::Usual).await
+    }
+
+    /// The same, for rows that another session may have locked.
+    ///
+    /// # Cancel safety
+    /// As for [`run`](Link::run).
+    pub(crate) async fn run_with(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+        patience: Patience,
+    ) -> Result<Vec<Row>> {
         let (mut created, mut idle) = (false, false);
         loop {
             let wire = self.wire().await?;
             self.statements.fetch_add(1, Ordering::Relaxed);
-            let error = match wire.run(statement, parameters).await {
+            let error = match wire.run_with(statement, parameters, patience).await {
                 Ok(rows) => return Ok(rows),
                 Err(error) => error,
             };
@@ -173,7 +190,14 @@ async fn open_wire(
 ) -> Result<Wire> {
     let opening = async {
         let wire = Wire::open(config, mail).await?;
-        wire.set(SETTINGS).await?;
+        let milliseconds = Patience::Usual.milliseconds().to_string();
+        let settings = SETTINGS.replace("{lock_timeout}", &milliseconds);
+        if wire.server.version < CHECKS_CLIENT {
+            wire.set(&settings).await?;
+        } else if let Err(error) = wire.set(&format!("{settings}; {CHECK_CLIENT}")).await {
+            tracing::debug!(%error, "statements of clients that died end late on this server");
+            wire.set(&settings).await?;
+        }
         Ok(wire)
     };
     match tokio::time::timeout(CONNECT_LIMIT, opening).await {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::pooler;
 use crate::config::PostgresConfig;
 use crate::failure;
-use crate::statement::Statement;
+use crate::statement::{Patience, Statement};
 
 /// The oldest server that knows what our statements say.
 const OLDEST: i32 = 120_000;
@@ -153,9 +153,26 @@ impl Wire {
         statement: &Statement,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        self.run_with(statement, parameters, Patience::Usual).await
+    }
+
+    /// The same, for rows that another session may have locked.
+    ///
+    /// # Cancel safety
+    /// As for [`run`](Wire::run).
+    pub(crate) async fn run_with(
+        &self,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+        patience: Patience,
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
         let mut conflicts = 0;
         loop {
-            match self.run_once(statement, parameters).await {
+            let outcome = match patience {
+                Patience::Usual => self.run_once(statement, parameters).await,
+                Patience::Brief => self.send_whole(&statement.brief(), statement, parameters).await,
+            };
+            match outcome {
                 Err(error) if failure::is_conflict(&error) && conflicts < CONFLICTS => {
                     conflicts += 1;
                     let pause = fastrand::u64(0..=2 * u64::from(conflicts));
@@ -189,20 +206,28 @@ impl Wire {
                 return self.client.query(prepared, parameters).await;
             }
         }
+        let text = if self.whole.load(Ordering::Relaxed) { &statement.limited } else { &statement.text };
+        self.send_whole(text, statement, parameters).await
+    }
+
+    async fn send_whole(
+        &self,
+        text: &str,
+        statement: &Statement,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let _beat = self.pulse.begin();
         let typed: Vec<(&(dyn ToSql + Sync), Type)> =
             parameters.iter().copied().zip(statement.types.iter().cloned()).collect();
-        self.client.query_typed(&statement.text, &typed).await
+        self.client.query_typed(text, &typed).await
     }
 }
 
 async fn look_around(client: &Client) -> Result<Server> {
     let told = pooler::told_process(client).await;
+    let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&told, Type::INT4)];
     let row = client
-        .query_typed(
-            "SELECT pg_backend_pid(), current_setting('server_version_num')::integer,
-                    current_setting('server_encoding') = 'UTF8'",
-            &[],
-        )
+        .query_typed(include_str!("../sql/session.sql"), typed)
         .await
         .map_err(|error| failure::of_statement(&error))?;
     let unreadable = |error: &tokio_postgres::Error| Error::new(ErrorKind::Internal, error.to_string());
@@ -214,6 +239,16 @@ async fn look_around(client: &Client) -> Result<Server> {
         pooled: told != Some(process),
         utf8: row.try_get(2).map_err(|error| unreadable(&error))?,
     };
+    // Schemas of the session's own temporary tables have no functions that are found without their name.
+    let schemas: Vec<String> = row.try_get(4).map_err(|error| unreadable(&error))?;
+    let first = schemas.iter().find(|schema| !schema.starts_with("pg_temp")).map_or("", String::as_str);
+    if server.pooled && first != "pg_catalog" {
+        let detail =
+            format!("search_path names the schema {first} before pg_catalog, and a pooler is in between");
+        return Err(Error::new(ErrorKind::Unsupported, detail).advise(
+            "leave pg_catalog out of search_path, where it comes first, or connect to the server itself",
+        ));
+    }
     if server.version < OLDEST {
         let version = server.version / 10_000;
         return Err(Error::new(ErrorKind::Unsupported, format!("the server is PostgreSQL {version}"))

@@ -2,9 +2,9 @@
 -- that stands for it) and has, or waits for, the lock that the row is about. $1 and $2: only this key.
 WITH advisory AS MATERIALIZED (
     SELECT l.pid, l.granted, l.mode, l.objsubid = 2 AS pair, (l.classid::bigint << 32) | l.objid::bigint AS key
-    FROM pg_locks l
+    FROM pg_catalog.pg_locks l
     WHERE l.locktype = 'advisory' AND l.objsubid IN (1, 2)
-      AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+      AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
 ), ours AS MATERIALIZED (
     SELECT s.*, a.pid, a.granted
     FROM {session} s
@@ -16,9 +16,9 @@ FROM ours o
 WHERE $1::bigint IS NULL OR o.key = $1 AND o.pair = $2
 UNION ALL
 -- Others, who use the same key without this library.
-SELECT a.key, a.pair, NULL, NULL, 'pid:' || a.pid || coalesce(':' || nullif(b.application_name, ''), ''),
+SELECT a.key, a.pair, NULL, NULL, 'pid:' || a.pid::text || coalesce(':' || nullif(b.application_name, ''), ''),
        CASE WHEN a.mode = 'ShareLock' THEN 0 ELSE 1 END, NULL, NULL, NULL, a.granted, a.pid
-FROM advisory a LEFT JOIN pg_stat_activity b ON b.pid = a.pid
+FROM advisory a LEFT JOIN pg_catalog.pg_stat_activity b ON b.pid = a.pid
 WHERE a.key = $1 AND a.pair = $2
   AND NOT EXISTS (SELECT FROM ours o WHERE o.pid = a.pid AND o.key = a.key AND o.pair = a.pair)
 ORDER BY since NULLS FIRST, lock_id

@@ -1,10 +1,13 @@
--- Gives an advisory lock back. False: this session did not have it.
-WITH gone AS (
-    DELETE FROM {session} s WHERE s.lock_id = $5
+-- Releases an advisory lock. False: this session did not have it. The row that shows the holder goes too, unless another
+-- session has it locked: nothing depends on it, nothing waits for it, and the sweep deletes it later.
+WITH ours AS MATERIALIZED (
+    SELECT s.lock_id FROM {session} s WHERE s.lock_id = $5 FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM {session} s USING ours o WHERE s.lock_id = o.lock_id
 )
 SELECT CASE
-    WHEN $2 AND $3 THEN pg_advisory_unlock_shared(($1 >> 32)::integer, $4)
-    WHEN $2 THEN pg_advisory_unlock(($1 >> 32)::integer, $4)
-    WHEN $3 THEN pg_advisory_unlock_shared($1)
-    ELSE pg_advisory_unlock($1)
+    WHEN $2 AND $3 THEN pg_catalog.pg_advisory_unlock_shared(($1 >> 32)::integer, $4)
+    WHEN $2 THEN pg_catalog.pg_advisory_unlock(($1 >> 32)::integer, $4)
+    WHEN $3 THEN pg_catalog.pg_advisory_unlock_shared($1)
+    ELSE pg_catalog.pg_advisory_unlock($1)
 END AS given_back

@@ -2,15 +2,16 @@
 WITH asked AS MATERIALIZED (
     SELECT CASE
         {careful}
-        WHEN $2 AND $3 THEN pg_try_advisory_lock_shared(($1 >> 32)::integer, $4)
-        WHEN $2 THEN pg_try_advisory_lock(($1 >> 32)::integer, $4)
-        WHEN $3 THEN pg_try_advisory_lock_shared($1)
-        ELSE pg_try_advisory_lock($1)
+        WHEN $2 AND $3 THEN pg_catalog.pg_try_advisory_lock_shared(($1 >> 32)::integer, $4)
+        WHEN $2 THEN pg_catalog.pg_try_advisory_lock(($1 >> 32)::integer, $4)
+        WHEN $3 THEN pg_catalog.pg_try_advisory_lock_shared($1)
+        ELSE pg_catalog.pg_try_advisory_lock($1)
     END AS granted
 )
 INSERT INTO {session} AS s (lock_id, session, key, pair, shared, kind, name, weight, capacity, token)
 SELECT $5::text, $6::bigint, $1, $2, $3, $7::text, $8::bytea, $9::integer, $10::integer,
-       CASE WHEN pg_advisory_xact_lock_shared(7235441220220052333) IS NOT NULL THEN nextval('{token}') END
+       CASE WHEN pg_catalog.pg_advisory_xact_lock_shared(7235441220220052333) IS NOT NULL
+            THEN pg_catalog.nextval('{token}') END
 FROM asked
 WHERE asked.granted
 RETURNING s.token

@@ -1,2 +1,3 @@
--- Somebody does not wait any more.
-DELETE FROM {session} s WHERE s.lock_id = $1
+-- A waiter withdrew.
+DELETE FROM {session} s
+WHERE s.lock_id = (SELECT o.lock_id FROM {session} o WHERE o.lock_id = $1 FOR UPDATE SKIP LOCKED)

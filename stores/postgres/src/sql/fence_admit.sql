@@ -1,6 +1,7 @@
 -- Lets a token pass that is at least the highest seen. No row: it is stale. Either way the row stays locked until the
--- transaction ends, so that writers of one resource come one after the other.
+-- transaction ends, so that writers of one resource come one after the other. In a session of the caller's: operators are
+-- qualified because its search_path may find others first.
 INSERT INTO {fence} AS f (resource, token)
 VALUES ($1, $2)
-ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE f.token <= EXCLUDED.token
+ON CONFLICT (resource) DO UPDATE SET token = EXCLUDED.token WHERE f.token OPERATOR(pg_catalog.<=) EXCLUDED.token
 RETURNING f.token

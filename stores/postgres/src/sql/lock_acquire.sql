@@ -1,5 +1,6 @@
 -- Takes each lock that is free. One row for each claim comes back: whose the lock is now, and for how long.
--- The claims are one or a batch: lock_acquire_one.sql, lock_acquire_batch.sql.
+-- The claims are one or a batch: lock_acquire_one.sql, lock_acquire_batch.sql. {waits} and {attempt} stand for the
+-- time-to-live and the number of the claim's attempt, if it waits.
 --
 -- The row under ON CONFLICT DO UPDATE is the only one that is read again after waiting for its lock, so everything
 -- that decides is in that row. `now` is taken before the wait. That is on the safe side: a lease that seems to live
@@ -10,8 +11,8 @@
 -- a plan is set up for each call, needed or not, and that is most of what a lone lock costs the server: so those who wait
 -- are searched by jsonpath, which is an expression, and not by subqueries. Where nobody waits such an expression is NULL.
 INSERT INTO {table} AS l (key, value, expire_time, token, acquired_at, inbox, waits, in_turn, name)
-SELECT c.key, c.id, c.now + c.expiry * interval '1 microsecond',
-       floor(extract(epoch FROM c.now) * 1000)::bigint, c.now, c.inbox, c.waits, c.in_turn, c.name
+SELECT c.key, c.id, c.now + c.expiry::double precision * interval '1 microsecond',
+       {millis(c.now)}, c.now, c.inbox, c.waits, c.in_turn, c.name
 FROM (
     {claims}
 ) c
@@ -19,45 +20,51 @@ ON CONFLICT (key) DO UPDATE
 SET (value, expire_time, token, acquired_at, inbox, waiters) = (
     SELECT
         CASE WHEN d.taken THEN EXCLUDED.value WHEN d.free THEN '' ELSE l.value END,
-        CASE WHEN d.taken OR d.mine THEN EXCLUDED.expire_time ELSE l.expire_time END,
+        -- The same lock id asks again: its lease never becomes shorter, since `now` may be older than the row.
+        CASE WHEN d.taken THEN EXCLUDED.expire_time WHEN d.mine THEN greatest(l.expire_time, EXCLUDED.expire_time)
+             ELSE l.expire_time END,
         CASE WHEN d.taken THEN greatest(l.token + 1, EXCLUDED.token) ELSE l.token END,
         CASE WHEN d.taken THEN EXCLUDED.acquired_at ELSE l.acquired_at END,
         CASE WHEN d.taken THEN EXCLUDED.inbox ELSE l.inbox END,
         CASE
             WHEN l.waiters IS NULL THEN '[]' || d.entry
             WHEN d.entry IS NULL THEN CASE
-                WHEN d.behind OR d.known IS NOT NULL THEN
-                    nullif(jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now && @.id != $id)', d.asked), '[]')
+                WHEN d.behind OR d.known IS NOT NULL THEN nullif(pg_catalog.jsonb_path_query_array(
+                    l.waiters, '$[*] ? (@.until > $now && @.id != $id)', d.asked), '[]')
                 ELSE l.waiters END
             -- Who asks again keeps the place. The entry is replaced as text: jsonb writes a value in one way only, and no
             -- object begins inside a string, where quotes are escaped.
-            WHEN d.known IS NOT NULL THEN replace(
+            WHEN d.known IS NOT NULL THEN pg_catalog.replace(
                 CASE WHEN d.behind THEN
-                    jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now || @.id == $id)', d.asked)
+                    pg_catalog.jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now || @.id == $id)', d.asked)
                 ELSE l.waiters END::text, d.known::text, d.entry::text)::jsonb
             -- Those who have not been heard of for too long are gone, where it matters.
-            WHEN d.behind OR jsonb_array_length(l.waiters) >= 100 THEN
-                jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now)', d.asked) || d.entry
+            WHEN d.behind OR pg_catalog.jsonb_array_length(l.waiters) >= 100 THEN
+                pg_catalog.jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now)', d.asked) || d.entry
             ELSE l.waiters || d.entry
         END
     FROM (
-        -- `known` is the entry that the claim has, `entry` the one that it gets: who does not have to wait gets none.
+        -- `known` is the entry that the claim has, `entry` the one that it gets: a claim that does not have to wait gets
+        -- none, and an attempt that is applied after a later one of the same lock id changes nothing.
         SELECT s.*, s.free AND NOT s.behind AS taken,
-               CASE WHEN NOT s.mine AND (NOT s.free OR s.behind) AND EXCLUDED.waits IS NOT NULL THEN jsonb_build_object(
-                   'id', EXCLUDED.value, 'inbox', EXCLUDED.inbox,
-                   'expiry', floor(extract(epoch FROM EXCLUDED.expire_time - EXCLUDED.acquired_at) * 1000000)::bigint,
-                   'asked', s.now, 'until', s.now + EXCLUDED.waits)
+               CASE
+                   WHEN s.mine OR (s.free AND NOT s.behind) OR EXCLUDED.waits IS NULL THEN NULL
+                   WHEN (s.known ->> 'attempt'::text)::bigint > {attempt} THEN s.known
+                   ELSE pg_catalog.jsonb_build_object(
+                       'id', EXCLUDED.value, 'inbox', EXCLUDED.inbox,
+                       'expiry', {micros(EXCLUDED.expire_time - EXCLUDED.acquired_at)},
+                       'attempt', {attempt}, 'asked', s.now, 'until', s.now + {waits})
                END AS entry
         FROM (
             SELECT t.*, NOT t.free AND l.value = EXCLUDED.value AS mine,
-                   jsonb_path_query_first(l.waiters, '$[*] ? (@.id == $id)', t.asked) AS known,
-                   t.free AND EXCLUDED.in_turn AND coalesce(jsonb_path_query_first(
-                       l.waiters, '$[*] ? (@.until > $now)', t.asked) ->> 'id' <> EXCLUDED.value, false) AS behind
+                   pg_catalog.jsonb_path_query_first(l.waiters, '$[*] ? (@.id == $id)', t.asked) AS known,
+                   t.free AND EXCLUDED.in_turn AND coalesce(pg_catalog.jsonb_path_query_first(
+                       l.waiters, '$[*] ? (@.until > $now)', t.asked) ->> 'id'::text <> EXCLUDED.value, false) AS behind
             FROM (
                 SELECT l.value = '' OR l.expire_time <= EXCLUDED.acquired_at AS free,
-                       floor(extract(epoch FROM EXCLUDED.acquired_at) * 1000000)::bigint AS now,
-                       CASE WHEN l.waiters IS NOT NULL THEN jsonb_build_object('id', EXCLUDED.value,
-                           'now', floor(extract(epoch FROM EXCLUDED.acquired_at) * 1000000)::bigint) END AS asked
+                       {micros(EXCLUDED.acquired_at)} AS now,
+                       CASE WHEN l.waiters IS NOT NULL THEN pg_catalog.jsonb_build_object('id', EXCLUDED.value,
+                           'now', {micros(EXCLUDED.acquired_at)}) END AS asked
                 OFFSET 0
             ) t
             OFFSET 0
@@ -68,6 +75,6 @@ SET (value, expire_time, token, acquired_at, inbox, waiters) = (
 RETURNING l.key, l.value, l.token,
     -- For those who did not get it: the time left to the holder, or to whoever stands before them.
     CASE
-        WHEN l.value <> '' THEN floor(extract(epoch FROM l.expire_time - clock_timestamp()) * 1000000)::bigint
-        ELSE (l.waiters -> 0 ->> 'until')::bigint - floor(extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+        WHEN l.value <> '' THEN {micros(l.expire_time - pg_catalog.clock_timestamp())}
+        ELSE (l.waiters -> 0 ->> 'until'::text)::bigint - {micros(pg_catalog.clock_timestamp())}
     END AS remaining

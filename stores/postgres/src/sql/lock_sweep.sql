@@ -9,20 +9,20 @@ WITH page AS MATERIALIZED (
     ORDER BY l.key
     LIMIT $2
 ), turn AS MATERIALIZED (
-    SELECT pg_try_advisory_xact_lock(7235441220220052332) AS ours
+    SELECT pg_catalog.pg_try_advisory_xact_lock(7235441220220052332) AS ours
 ), spent AS MATERIALIZED (
     SELECT l.key
     FROM {table} l JOIN page p ON p.key = l.key CROSS JOIN turn
     WHERE turn.ours
-      AND l.expire_time < clock_timestamp() - $3::bigint * interval '1 microsecond'
-      AND l.token < floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint - $3::bigint / 1000
+      AND l.expire_time < pg_catalog.clock_timestamp() - $3::double precision * interval '1 microsecond'
+      AND l.token < {millis(pg_catalog.clock_timestamp())} - $3::bigint / 1000
       AND NOT EXISTS (
-          SELECT FROM jsonb_array_elements(l.waiters) AS w (entry)
-          WHERE (w.entry ->> 'until')::bigint > floor(extract(epoch FROM clock_timestamp()) * 1000000))
+          SELECT FROM pg_catalog.jsonb_array_elements(l.waiters) AS w (entry)
+          WHERE (w.entry ->> 'until'::text)::bigint > {micros(pg_catalog.clock_timestamp())})
     ORDER BY l.key
     FOR UPDATE OF l SKIP LOCKED
 ), deleted AS (
     DELETE FROM {table} l USING spent s WHERE l.key = s.key RETURNING l.key
 )
-SELECT (SELECT max(p.key) FROM page p) AS last, (SELECT count(*) FROM page) AS seen,
-       (SELECT count(*) FROM deleted) AS deleted
+SELECT (SELECT pg_catalog.max(p.key) FROM page p) AS last, (SELECT pg_catalog.count(*) FROM page) AS seen,
+       (SELECT pg_catalog.count(*) FROM deleted) AS deleted, (SELECT t.ours FROM turn t) AS ours

@@ -65,6 +65,37 @@ impl Corner {
         }
     }
 
+    /// Runs `change` in a transaction, waits until a session of this corner waits for what that has locked, runs `then` and
+    /// commits: all on the server, because a session of ours waits for a moment only. Returns when the change is made; the
+    /// handle ends with the commit.
+    pub(crate) async fn lock_until_waited_for(
+        &self,
+        change: &str,
+        then: &str,
+    ) -> tokio::task::JoinHandle<()> {
+        let (Corner { schema }, key) = (self, fastrand::i64(..));
+        let commands = format!(
+            "DO $do$ BEGIN
+                 {change};
+                 PERFORM pg_advisory_xact_lock({key});
+                 FOR try IN 1..20000 LOOP
+                     EXIT WHEN EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+                                       WHERE NOT l.granted AND a.application_name = '{schema}');
+                     PERFORM pg_sleep(0.001), pg_stat_clear_snapshot();
+                 END LOOP;
+                 {then};
+             END $do$"
+        );
+        let running = tokio::task::spawn_blocking(move || drop(server().sql(&commands)));
+        let made = format!(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted
+             AND (classid::bigint << 32) | objid::bigint = {key}"
+        );
+        eventually("the change is made", async || running.is_finished() || server().value(&made) == "1")
+            .await;
+        running
+    }
+
     /// How many sessions of this corner there are.
     pub(crate) fn sessions(&self, server: &PostgresServer) -> usize {
         let count =

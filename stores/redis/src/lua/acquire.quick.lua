@@ -6,19 +6,17 @@ if count then
   local modern, tokens, taken, done = redis.REDIS_VERSION_NUM, nil, 0, 0
   pcall(function()
     if call('EXISTS', unpack(KEYS, 2 * count + 1)) > 0 then return end
-    local byte, behind = string.byte, #moment + 1
+    local byte, sub, behind = string.byte, string.sub, #moment + 1
     -- Whether the last token is not lower than the clock. Its text tells, if it has as many digits.
     local function ahead(words) return words and (words >= moment or byte(words, behind) ~= 32) end
     -- Names that were all used within the last millisecond would be written twice: then all are looked at beforehand. The
     -- first one stands for all.
     local last = (not modern or ahead(call('GET', KEYS[count + 1]))) and call('MGET', unpack(KEYS, count + 1, 2 * count))
-    local id_at, id_step, ms_at, ms_step, inbox_at, inbox_step = base[2], step[2], base[3], step[3], base[5], step[5]
-    local inbox, head, ms, life = nil, nil, nil, nil
+    local id_at, id_step, ms_at, ms_step = base[2], step[2], base[3], step[3]
+    local head, ms, life = moment .. ' 0 ', nil, nil
     for i = 1, count do
       local key, side, id = KEYS[i], KEYS[count + i], ARGV[id_at + id_step * i]
-      local mine, wish = '-', ARGV[ms_at + ms_step * i]
-      if inbox_at then mine = ARGV[inbox_at + inbox_step * i] end
-      if mine ~= inbox then inbox, head = mine, moment .. ' ' .. moment .. ' ' .. mine .. ' ' end
+      local wish = ARGV[ms_at + ms_step * i]
       if wish ~= ms then ms, life = wish, kept(wish, now) end
       if modern then
         if call('SET', key, id, 'NX', 'PX', ms, 'GET') then return end
@@ -30,13 +28,13 @@ if count then
       if last then
         before = last[i]
       else
-        before = call('SET', side, head .. id, 'PX', life, 'GET')
+        before = call('SET', side, head .. sub(id, -MARK), 'PX', life, 'GET')
       end
       if ahead(before) then
         tokens = tokens or {}
-        tokens[i] = lock_side(side, id, inbox, before, ms)
+        tokens[i] = lock_side(side, id, before, ms)
       elseif last then
-        call('SET', side, head .. id, 'PX', life)
+        call('SET', side, head .. sub(id, -MARK), 'PX', life)
       end
       done = i
     end

@@ -1,5 +1,7 @@
 
-local FAILED = 9
+-- What stands for an item that failed, and for one that the caller has to send again at once, since there were too many
+-- gone waiters to look at. Of a release: it was released, and nothing was ours.
+local FAILED, UNFINISHED, UNFINISHED_NOT_OURS = 9, 5, 6
 
 -- The clock in ms. A script sees one moment, however long it runs.
 local function clock()
@@ -21,8 +23,10 @@ end
 
 -- The lock record of a mutex. Its holder is the plain key: the lock id and its expiry, and nothing else, so that every
 -- program that knows SET NX PX and compare-and-delete shares it with us. Beside it, in the same hash slot:
---   side   "token acquired-at inbox lock-id" of our last holder; stale, but for the token, if the plain key says
---          otherwise. It stays after the release, so that the count goes on. An inbox of "-" is none.
+--   side   "token acquired-at mark" of our last holder; stale, but for the token, if the plain key says otherwise. It
+--          stays after the release, so that the count goes on. It is short, since every name that was ever used has
+--          one: an acquired-at of 0 is the token, the mark is the end of the lock id. The previous version wrote the
+--          inbox and the whole lock id instead.
 --   line   the queue of those who wait; no such key if nobody does
 
 -- The beginning and the life of the last side that was written, and its token and expiry, from which they were made: in a
@@ -31,14 +35,23 @@ local head, life, head_token, life_ms = nil, nil, nil, nil
 
 -- Writes the side of a new holder and returns its token. The rule of every lease store: one more than the last token,
 -- or the clock if that is higher.
-local function lock_side(side, id, inbox, last, ms)
+local function lock_side(side, id, last, ms)
   local before, token = last and tonumber(match(last, '^%d+')), clock()
   if before and before >= token then token = before + 1 end
   if token ~= head_token or ms ~= life_ms then
-    head, life, head_token, life_ms = format('%d %d ', token, now), kept(ms, token), token, ms
+    head, life, head_token, life_ms = format('%d %d ', token, token == now and 0 or now), kept(ms, token), token, ms
   end
-  call('SET', side, head .. inbox .. ' ' .. id, 'PX', life)
+  call('SET', side, head .. string.sub(id, -MARK), 'PX', life)
   return token
+end
+
+-- Lets a key last for `ms` from now, unless it lasts longer already: what is applied late must not shorten it. Returns
+-- how long it lasts. A key without an expiry, which another program made so, gets one.
+local function lasts(key, ms)
+  local left = call('PTTL', key)
+  if left >= tonumber(ms) then return left end
+  call('PEXPIRE', key, ms)
+  return tonumber(ms)
 end
 
 -- The items: where in KEYS and ARGV the current one begins, and what came of those before.

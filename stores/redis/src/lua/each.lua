@@ -1,7 +1,7 @@
 
 -- Writes a holder.
-local function lock_hold(key, side, id, inbox, last, ms)
-  local token = lock_side(side, id, inbox, last, ms)
+local function lock_hold(key, side, id, last, ms)
+  local token = lock_side(side, id, last, ms)
   call('SET', key, id, 'PX', ms)
   return token
 end

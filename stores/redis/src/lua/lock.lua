@@ -1,8 +1,8 @@
 -- The lock record when more than one want it. See the verbs for the case in which nobody else does.
 
 local function line_of(line)
-  local state = call('HMGET', line, 'h', 'n')
-  return queue_open(line, state[1], state[2])
+  local state = call('HMGET', line, 'h', 'n', 'd')
+  return queue_open(line, state[1], state[2], state[3])
 end
 
 -- The line lasts as long as anybody in it does.
@@ -12,46 +12,46 @@ local function line_keep(line, ttl)
 end
 
 -- Remembers that a claim waits, or forgets it if this was its only attempt.
-local function lock_wait(queue, id, ms, ttl, inbox, mode)
+local function lock_wait(queue, id, ms, ttl, inbox, mode, attempt)
   if ttl > 0 then
-    queue_put(queue, id, ms, ttl, inbox, 1, mode)
+    queue_put(queue, id, ms, ttl, inbox, 1, mode, attempt)
     line_keep(queue.key, ttl)
   elseif queue_remove(queue, id) then
     queue_first(queue)
   end
 end
 
--- Granted: 1, token. Busy: 0, time until it is worth asking again (-1: nobody knows).
-local function lock_acquire(key, side, line, id, ms, ttl, inbox, mode, in_turn)
+-- Granted: 1, token. Busy: 0, time until it is worth asking again (-1: nobody knows). UNFINISHED: see there.
+local function lock_acquire(key, side, line, id, ms, ttl, inbox, attempt, mode, in_turn)
   local holder = call('GET', key)
   if holder == id then
     local last = call('GET', side)
-    local token = last and tonumber(match(last, '^%d+'))
-    if not token then return 1, lock_hold(key, side, id, inbox, nil, ms) end
-    call('PEXPIRE', key, ms)
-    call('PEXPIRE', side, kept(ms, token))
+    local token, left = last and tonumber(match(last, '^%d+')), text(lasts(key, ms))
+    if not token then return 1, lock_side(side, id, nil, left) end
+    call('PEXPIRE', side, kept(left, token))
     return 1, token
   end
   local queue = line_of(line)
-  ms, ttl = tonumber(ms), tonumber(ttl)
+  ms, ttl, attempt = tonumber(ms), tonumber(ttl), tonumber(attempt)
   if holder then
     -- A lock that another program set without an expiry has a PTTL of -1.
     local left = call('PTTL', key)
-    lock_wait(queue, id, ms, ttl, inbox, mode)
+    lock_wait(queue, id, ms, ttl, inbox, mode, attempt)
     return 0, left
   end
   if queue.tail > 0 then
     local first = in_turn and queue_first(queue)
+    if queue.more then return UNFINISHED, 0 end
     if first and first.id ~= id then
-      lock_wait(queue, id, ms, ttl, inbox, mode)
+      lock_wait(queue, id, ms, ttl, inbox, mode, attempt)
       return 0, first.ends - now
     end
     if queue_remove(queue, id) then queue_first(queue) end
   end
-  return 1, lock_hold(key, side, id, inbox, call('GET', side), ms)
+  return 1, lock_hold(key, side, id, call('GET', side), ms)
 end
 
--- Gives a free lock to the first who waits, or tells them to ask. Returns the inbox that was told.
+-- Grants a free lock to the first waiter, or tells it to ask. Returns the inbox that was told.
 --
 -- The plain key is written before the message goes out: a message about a grant that was then refused (no memory)
 -- would be a second holder.
@@ -60,26 +60,27 @@ local function lock_pass_on(key, side, queue, was_held)
   while true do
     local first = queue_first(queue)
     if not first then break end
-    if first.mode == 'g' then
+    -- Told before and never came. It is not told again as long as the lock was not held in between.
+    if first.mode == 'rw' and not was_held then break end
+    if not queue_spend(queue, GRANT) then break end
+    if first.mode == 'rw' then
       queue_drop(queue, first)
+    elseif first.mode == 'g' then
+      queue_take(queue, first)
       local window = math.min(first.ms, WINDOW)
-      local token = lock_hold(key, side, first.id, first.inbox, call('GET', side), text(window))
+      local token = lock_hold(key, side, first.id, call('GET', side), text(window))
       if tell(first.inbox, grant_message(first, token, window)) then
         queue_first(queue)
         return first.inbox
       end
       unclaimed = true
-    elseif first.mode == 'rw' then
-      -- Told before and never came. It is not told again as long as the lock was not held in between.
-      if not was_held then break end
-      queue_drop(queue, first)
     else
       if unclaimed then
         call('DEL', key)
         unclaimed = false
       end
       first.mode = 'rw'
-      queue_write(queue, first)
+      call('HSET', queue.key, queue_field(first.number), queue_text(first))
       if tell(first.inbox, 'R ' .. first.id) then return first.inbox end
       queue_drop(queue, first)
     end
@@ -88,18 +89,18 @@ local function lock_pass_on(key, side, queue, was_held)
   return nil
 end
 
--- What follows the release of a lock somebody may wait for. `held`: it was ours, and the plain key is gone.
--- 0: nothing was ours. 1: given back. 2: given back, and another process was told.
+-- What follows the release of a lock that others may wait for. `held`: it was ours, and the plain key is gone. Returns
+-- what `release.lua` tells.
 local function lock_released(key, side, line, id, held, holder)
   local queue = line_of(line)
   local waited = queue_remove(queue, id)
-  local told, own = nil, nil
+  local told = nil
   if held or not holder then
-    own = held and match(call('GET', side) or '', '^%d+ %d+ (%S+)')
     told = lock_pass_on(key, side, queue, held or (waited and waited.mode == 'rw'))
+    if queue.more and not told then return (held or waited) and UNFINISHED or UNFINISHED_NOT_OURS end
   elseif waited then
     queue_first(queue)
   end
   if not held and not waited then return 0 end
-  return (told and told ~= own) and 2 or 1
+  return (told and told ~= inbox_of(id)) and 2 or 1
 end

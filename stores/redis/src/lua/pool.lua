@@ -1,102 +1,165 @@
 -- The pool record: weighted holders and a first-come queue, in one hash:
---   t     the last token, kept when nobody uses the pool any more
---   c     the capacity
---   u     the weight of all holders
---   x, y  nobody's hold ends before x; nobody's hold or wait after y
---   o:ID  a holder: "ends token weight acquired-at inbox"
--- and the queue. Holders are looked through only when x has passed: their number costs nothing otherwise.
+--   t       the last token, kept when nobody uses the pool any more
+--   c       the capacity
+--   u       the weight of all holders
+--   x, y    nobody's hold ends before x; nobody's hold or wait after y
+--   o:ID    a holder: "ends token weight acquired-at inbox", with "slot/" before the inbox if it has a slot
+--   m       the number of slots, if there are slots
+--   k:SLOT  the lock id of the holder there
+-- and the queue. Holders are looked through only when x has passed: their number costs nothing otherwise. Slots find them
+-- without a look at the queue. A pool has slots from the first long queue until it is unused.
 
 -- A waiter that cannot be told is granted to for this long only: it may be about to subscribe.
 local UNTOLD = 500
 -- One that cannot be told and has not asked for this long is gone.
 local GONE = 1500
+-- A queue longer than this is long.
+local LONG = 64
 
 local function pool_open(key)
-  local state = call('HMGET', key, 't', 'c', 'u', 'x', 'y', 'h', 'n')
+  local state = call('HMGET', key, 't', 'c', 'u', 'x', 'y', 'h', 'n', 'd', 'm')
   return {
     key = key, token = tonumber(state[1]) or 0, capacity = tonumber(state[2]) or 0, used = tonumber(state[3]) or 0,
-    soonest = tonumber(state[4]) or 0, latest = tonumber(state[5]) or 0, queue = queue_open(key, state[6], state[7]),
+    soonest = tonumber(state[4]) or 0, latest = tonumber(state[5]) or 0,
+    queue = queue_open(key, state[6], state[7], state[8]), slots = tonumber(state[9]),
   }
 end
 
-local function holder_read(raw)
+local function holder_read(raw, id)
   local ends, token, weight, at, inbox = match(raw, '^(%d+) (%d+) (%d+) (%d+) (%S+)$')
   if not ends then error('the pool was not written by distlock') end
-  return { ends = tonumber(ends), token = tonumber(token), weight = tonumber(weight), at = tonumber(at), inbox = inbox }
+  local slot, rest = match(inbox, '^(%d+)/(.+)$')
+  return {
+    id = id, ends = tonumber(ends), token = tonumber(token), weight = tonumber(weight), at = tonumber(at),
+    slot = tonumber(slot), inbox = rest or inbox,
+  }
 end
 
-local function holder_write(pool, id, holder)
+local function holder_write(pool, holder)
   pool.soonest = pool.used > 0 and math.min(pool.soonest, holder.ends) or holder.ends
   pool.latest = math.max(pool.latest, holder.ends)
-  call('HSET', pool.key, 'o:' .. id, format('%d %d %d %d %s', holder.ends, holder.token, holder.weight, holder.at,
-    holder.inbox))
+  local inbox = holder.slot and format('%d/%s', holder.slot, holder.inbox) or holder.inbox
+  local raw = format('%d %d %d %d %s', holder.ends, holder.token, holder.weight, holder.at, inbox)
+  if holder.slot then
+    call('HSET', pool.key, 'o:' .. holder.id, raw, 'k:' .. text(holder.slot), holder.id)
+  else
+    call('HSET', pool.key, 'o:' .. holder.id, raw)
+  end
 end
 
 local function holder_find(pool, id)
   local raw = pool.used > 0 and call('HGET', pool.key, 'o:' .. id)
-  return raw and holder_read(raw) or nil
+  return raw and holder_read(raw, id) or nil
 end
 
-local function holder_drop(pool, id, holder)
-  call('HDEL', pool.key, 'o:' .. id)
+-- Takes a holder out. The holder of the last slot moves to the one that becomes free.
+local function holder_drop(pool, holder)
   pool.used = pool.used - holder.weight
+  local last = pool.slots
+  if not last or not holder.slot or last == 0 then
+    call('HDEL', pool.key, 'o:' .. holder.id)
+    return
+  end
+  local mover = holder.slot < last and call('HGET', pool.key, 'k:' .. text(last))
+  call('HDEL', pool.key, 'o:' .. holder.id, 'k:' .. text(last))
+  pool.slots = last - 1
+  local raw = mover and call('HGET', pool.key, 'o:' .. mover)
+  if raw then
+    local moved = holder_read(raw, mover)
+    moved.slot = holder.slot
+    holder_write(pool, moved)
+  end
 end
 
--- All holders that are in the hash, whether their time is over or not.
-local function holders_of(pool)
-  local found = {}
-  local all = call('HGETALL', pool.key)
-  for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 2) == 'o:' then
-      local holder = holder_read(all[i + 1])
-      holder.id = string.sub(all[i], 3)
-      found[#found + 1] = holder
+-- The holders that have slots, in their order.
+local function holders_with_slots(pool)
+  local found, seen = {}, {}
+  for slot = 1, pool.slots do
+    local id = call('HGET', pool.key, 'k:' .. text(slot))
+    local raw = id and not seen[id] and call('HGET', pool.key, 'o:' .. id)
+    if raw then
+      seen[id] = true
+      found[#found + 1] = holder_read(raw, id)
     end
   end
   return found
 end
 
+-- All holders, whether their time is over or not; and false if some have no slots, though others do: the previous version
+-- knows of none.
+local function holders_of(pool)
+  local found, weight = {}, 0
+  if pool.slots then
+    found = holders_with_slots(pool)
+    for _, holder in ipairs(found) do weight = weight + holder.weight end
+    if weight == pool.used then return found, true end
+    found = {}
+  end
+  local all = call('HGETALL', pool.key)
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 2) == 'o:' then found[#found + 1] = holder_read(all[i + 1], string.sub(all[i], 3)) end
+  end
+  return found, not pool.slots
+end
+
+-- Gives each of these holders, who are all there are, a slot.
+local function slots_write(pool, holders)
+  for slot, holder in ipairs(holders) do
+    holder.slot = slot
+    holder_write(pool, holder)
+  end
+  pool.slots = #holders
+end
+
 local function pool_purge(pool)
   if pool.used == 0 or now < pool.soonest then return end
-  local soonest, used = nil, 0
-  for _, holder in ipairs(holders_of(pool)) do
+  local holders, complete = holders_of(pool)
+  if not complete then slots_write(pool, holders) end
+  local soonest = nil
+  -- From the last one on: the holder that moves to a free slot is then one that stays.
+  for i = #holders, 1, -1 do
+    local holder = holders[i]
     if holder.ends <= now then
-      call('HDEL', pool.key, 'o:' .. holder.id)
+      holder_drop(pool, holder)
     else
-      used = used + holder.weight
       soonest = math.min(soonest or holder.ends, holder.ends)
     end
   end
-  pool.used, pool.soonest = used, soonest or 0
+  pool.soonest = soonest or 0
 end
 
+-- Adds a holder.
 local function pool_hold(pool, id, weight, ms, inbox)
   pool.token = pool.token >= now and pool.token + 1 or now
-  holder_write(pool, id, { ends = now + ms, token = pool.token, weight = weight, at = now, inbox = inbox })
+  if pool.slots then pool.slots = pool.slots + 1 end
+  local holder = {
+    id = id, ends = now + ms, token = pool.token, weight = weight, at = now, inbox = inbox, slot = pool.slots,
+  }
+  holder_write(pool, holder)
   pool.used = pool.used + weight
-  return pool.token
+  return holder
 end
 
 -- Grants to the head of the queue while it fits, strictly in order: a light claim never passes a heavy one, or
--- readers would starve a writer. Who asks just now (`asking`) hears it from the answer. True if an inbox other than
--- `own` was told.
+-- readers would starve a writer. The claim that asks just now (`asking`) hears it from the answer. True if an inbox other
+-- than `own` was told.
 local function pool_grant(pool, asking, own)
-  local others = false
+  local others, queue = false, pool.queue
   while true do
-    local first = queue_first(pool.queue)
-    if not first or pool.used + first.weight > pool.capacity then return others end
-    queue_drop(pool.queue, first)
+    local first = queue_first(queue)
+    if not first or pool.used + first.weight > pool.capacity or not queue_spend(queue, GRANT) then return others end
+    queue_take(queue, first)
     local window = math.min(first.ms, WINDOW)
-    local token = pool_hold(pool, first.id, first.weight, window, first.inbox)
+    local holder = pool_hold(pool, first.id, first.weight, window, first.inbox)
     if first.id ~= asking then
-      local message = first.mode == 'g' and grant_message(first, token, window) or 'R ' .. first.id
+      local message = first.mode == 'g' and grant_message(first, holder.token, window) or 'R ' .. first.id
       if tell(first.inbox, message) then
         others = others or first.inbox ~= own
       elseif now - first.seen > GONE then
-        holder_drop(pool, first.id, first)
+        holder_drop(pool, holder)
       elseif window > UNTOLD then
-        holder_write(pool, first.id,
-          { ends = now + UNTOLD, token = token, weight = first.weight, at = now, inbox = first.inbox })
+        holder.ends = now + UNTOLD
+        holder_write(pool, holder)
       end
     end
   end
@@ -104,50 +167,68 @@ end
 
 local function pool_close(pool)
   if pool.used == 0 and pool.queue.head == pool.queue.tail then
-    call('HDEL', pool.key, 'c', 'u', 'x', 'y')
+    call('HDEL', pool.key, 'c', 'u', 'x', 'y', 'm')
     if pool.token > 0 then call('HSET', pool.key, 't', text(pool.token)) end
     call('PEXPIRE', pool.key, kept(0, pool.token))
-  else
-    call('HSET', pool.key, 't', text(pool.token), 'c', text(pool.capacity), 'u', text(pool.used), 'x',
-      text(pool.soonest), 'y', text(pool.latest))
-    call('PEXPIRE', pool.key, kept(math.max(0, pool.latest - now), pool.token))
+    return
   end
+  local state = {
+    't', text(pool.token), 'c', text(pool.capacity), 'u', text(pool.used), 'x', text(pool.soonest), 'y', text(pool.latest),
+  }
+  if pool.slots then state[11], state[12] = 'm', text(pool.slots) end
+  call('HSET', pool.key, unpack(state))
+  call('PEXPIRE', pool.key, kept(math.max(0, pool.latest - now), pool.token))
+end
+
+-- Remembers that a claim waits.
+local function pool_wait(pool, id, ms, ttl, inbox, weight, mode, attempt)
+  queue_put(pool.queue, id, ms, ttl, inbox, weight, mode, attempt)
+  pool.latest = math.max(pool.latest, now + ttl)
+  if not pool.slots and pool.queue.tail - pool.queue.head > LONG then slots_write(pool, (holders_of(pool))) end
 end
 
 -- Granted: 1, token. Busy: 0, time until it is worth asking again. Another capacity is in use: 2, that capacity.
-local function pool_acquire(key, id, ms, ttl, inbox, mode, weight, capacity)
+-- UNFINISHED: see there.
+local function pool_acquire(key, id, ms, ttl, inbox, attempt, mode, weight, capacity)
   local pool = pool_open(key)
+  local queue = pool.queue
   pool_purge(pool)
-  if (pool.used > 0 or queue_first(pool.queue)) and pool.capacity ~= capacity then
+  local first = queue_first(queue)
+  if not queue.more and (pool.used > 0 or first) and pool.capacity ~= capacity then
     pool_close(pool)
     return 2, pool.capacity
   end
-  pool.capacity = capacity
-  pool_grant(pool, id)
+  if not queue.more then
+    pool.capacity = capacity
+    pool_grant(pool, id)
+  end
 
   local holder = holder_find(pool, id)
   if holder then
-    holder.ends = now + ms
-    holder_write(pool, id, holder)
+    holder.ends = math.max(holder.ends, now + ms)
+    holder_write(pool, holder)
     pool_close(pool)
     return 1, holder.token
   end
-  local first = queue_first(pool.queue)
-  if (not first or first.id == id) and pool.used + weight <= capacity then
-    if first then queue_drop(pool.queue, first) end
-    local token = pool_hold(pool, id, weight, ms, inbox)
+  if queue.more then
     pool_close(pool)
-    return 1, token
+    return UNFINISHED, 0
+  end
+  first = queue_first(queue)
+  if (not first or first.id == id) and pool.used + weight <= capacity then
+    if first then queue_drop(queue, first) end
+    holder = pool_hold(pool, id, weight, ms, inbox)
+    pool_close(pool)
+    return 1, holder.token
   end
   local retry = pool.used > 0 and pool.soonest or nil
   if first and first.id ~= id then retry = math.min(retry or first.ends, first.ends) end
   if ttl > 0 then
-    queue_put(pool.queue, id, ms, ttl, inbox, weight, mode)
-    pool.latest = math.max(pool.latest, now + ttl)
-  elseif queue_remove(pool.queue, id) then
+    pool_wait(pool, id, ms, ttl, inbox, weight, mode, attempt)
+  elseif queue_remove(queue, id) then
     pool_grant(pool, id)
   end
-  queue_first(pool.queue)
+  queue_first(queue)
   pool_close(pool)
   return 0, retry and math.max(0, retry - now) or -1
 end
@@ -159,28 +240,31 @@ local function pool_renew(key, id, ms, token)
   pool_purge(pool)
   local holder = holder_find(pool, id)
   if holder then
-    holder.ends = now + ms
+    holder.ends = math.max(holder.ends, now + ms)
     holder.token = math.max(holder.token, token)
     pool.token = math.max(pool.token, token)
-    holder_write(pool, id, holder)
+    holder_write(pool, holder)
   end
   pool_grant(pool, nil)
   pool_close(pool)
   return holder and 1 or 0
 end
 
--- 0: nothing was ours. 1: given back. 2: given back, and another process was told.
+-- Returns what `release.lua` tells.
 local function pool_release(key, id)
   local pool = pool_open(key)
-  if pool.used == 0 and pool.queue.tail == 0 then return 0 end
+  local queue = pool.queue
+  if pool.used == 0 and queue.tail == 0 then return 0 end
   pool_purge(pool)
   local holder = holder_find(pool, id)
-  if holder then holder_drop(pool, id, holder) end
-  local waited = queue_remove(pool.queue, id)
+  if holder then holder_drop(pool, holder) end
+  local waited = queue_remove(queue, id)
   local own = holder and holder.inbox or (waited and waited.inbox)
   local others = pool_grant(pool, nil, own)
-  queue_first(pool.queue)
+  queue_first(queue)
   pool_close(pool)
-  if not holder and not waited then return 0 end
+  local ours = holder or waited
+  if queue.more and pool.used < pool.capacity then return ours and UNFINISHED or UNFINISHED_NOT_OURS end
+  if not ours then return 0 end
   return others and 2 or 1
 end

@@ -1,16 +1,26 @@
--- A first-come queue inside a hash, with everything in reach of one look-up however long it is:
---   h         number of the first place that may be taken
---   n         number of the next place to give
---   s         not before this moment is it searched for dead waiters again
---   q:NUMBER  who waits there: "ends seen expiry weight mode inbox lock-id"
---   w:LOCK-ID its number
--- `ends`: after this moment the waiter counts as gone. `seen`: the store's last decision on an attempt of it.
+-- A first-come queue inside a hash. What one step costs depends neither on its length nor on how many withdrew:
+--   h         number of the first entry that may be taken
+--   n         number of the next entry to give
+--   d         number of the entry at which the search for gone waiters continues
+--   q:NUMBER  a waiter: "ends seen expiry weight mode inbox lock-id"; or the first or last of a run of numbers whose
+--             waiters withdrew: "0 0 0 0 x - FIRST LAST"
+--   w:LOCK-ID its number and the number of its newest attempt
+-- `ends`: after this moment the waiter counts as gone. `seen`: the store's decision on its newest attempt.
 -- `mode`: g, a release may grant to it and tell it so; r, it is told to ask again; rw, it was told so.
+--
+-- The previous version shares this queue: it writes no attempt, which reads as 0, and takes a run for a gone waiter.
 
 clock()
 
-local function queue_open(key, head, tail)
-  return { key = key, head = tonumber(head) or 0, tail = tonumber(tail) or 0 }
+-- How much a call does for waiters that ask for nothing now, before it leaves the rest to the next one (`queue.more`): it
+-- holds up every other client of the server. To look at one costs 1, to grant to one GRANT; all of it takes about 1 ms.
+local budget, GRANT = 400, 4
+-- How many entries a new waiter looks at for gone waiters. More than one, so that the search is faster than the growth.
+local SEARCH = 4
+
+local function queue_open(key, head, tail, search)
+  head = tonumber(head) or 0
+  return { key = key, head = head, saved = head, tail = tonumber(tail) or 0, search = tonumber(search) or 0 }
 end
 
 local function queue_read(raw, number)
@@ -22,44 +32,88 @@ local function queue_read(raw, number)
   }
 end
 
-local function queue_write(queue, entry)
-  local raw = format('%d %d %d %d %s %s %s', entry.ends, entry.seen, entry.ms, entry.weight, entry.mode, entry.inbox,
-    entry.id)
-  local number = text(entry.number)
-  call('HSET', queue.key, 'q:' .. number, raw, 'w:' .. entry.id, number)
+local function queue_text(entry)
+  return format('%d %d %d %d %s %s %s', entry.ends, entry.seen, entry.ms, entry.weight, entry.mode, entry.inbox, entry.id)
 end
 
-local function queue_drop(queue, entry)
-  call('HDEL', queue.key, 'q:' .. text(entry.number), 'w:' .. entry.id)
+local function queue_field(number) return format('q:%d', number) end
+
+-- The first and the last number of the run that an entry stands for; nil if it is a waiter or nothing.
+local function queue_run(raw)
+  local first, last = match(raw or '', '^0 0 0 0 x %- (%d+) (%d+)$')
+  return tonumber(first), tonumber(last)
 end
 
--- The first who is not gone. Those before are forgotten, and so is the queue when nobody is left.
+-- False if this call has done enough.
+local function queue_spend(queue, cost)
+  if budget < cost then
+    queue.more = true
+    return false
+  end
+  budget = budget - cost
+  return true
+end
+
+-- The first waiter that is not gone. Those before it are forgotten, and so is the queue when none is left. Nil with
+-- `queue.more`: there may be one, and the next call finds it.
 local function queue_first(queue)
-  local begun = queue.head
-  while queue.head < queue.tail do
-    local raw = call('HGET', queue.key, 'q:' .. text(queue.head))
-    if raw then
-      local entry = queue_read(raw, queue.head)
-      if entry.ends > now then
-        if queue.head ~= begun then call('HSET', queue.key, 'h', text(queue.head)) end
-        return entry
+  local gone = {}
+  while not queue.first and queue.head < queue.tail do
+    local raw = call('HGET', queue.key, queue_field(queue.head))
+    local entry = raw and queue_read(raw, queue.head)
+    if entry and entry.ends > now then
+      queue.first = entry
+    elseif not queue_spend(queue, 1) then
+      break
+    else
+      local _, last = queue_run(raw)
+      if entry then
+        gone[#gone + 1] = queue_field(queue.head)
+        gone[#gone + 1] = last and queue_field(last) or 'w:' .. entry.id
       end
-      queue_drop(queue, entry)
+      queue.head = (last or queue.head) + 1
     end
-    queue.head = queue.head + 1
   end
-  if queue.tail > 0 then
-    call('HDEL', queue.key, 'h', 'n', 's')
-    queue.head, queue.tail = 0, 0
+  if gone[1] then call('HDEL', queue.key, unpack(gone)) end
+  if queue.head < queue.tail then
+    if queue.head ~= queue.saved then call('HSET', queue.key, 'h', text(queue.head)) end
+    queue.saved = queue.head
+  elseif queue.tail > 0 then
+    call('HDEL', queue.key, 'h', 'n', 'd', 's')
+    queue.head, queue.saved, queue.tail, queue.search = 0, 0, 0, 0
   end
-  return nil
+  return queue.first
 end
 
 local function queue_find(queue, id)
   if queue.tail == 0 then return nil end
-  local number = call('HGET', queue.key, 'w:' .. id)
+  local number, attempt = match(call('HGET', queue.key, 'w:' .. id) or '', '^(%d+) ?(%d*)$')
   local raw = number and call('HGET', queue.key, 'q:' .. number)
-  return raw and queue_read(raw, tonumber(number)) or nil
+  local entry = raw and queue_read(raw, tonumber(number))
+  if not entry or entry.id ~= id then return nil end
+  entry.attempt = tonumber(attempt) or 0
+  return entry
+end
+
+-- Takes a waiter out. Behind the first one it leaves a gap, which becomes one run with the gaps on both sides.
+local function queue_drop(queue, entry)
+  local number, gone = entry.number, { queue_field(entry.number), 'w:' .. entry.id }
+  if number <= queue.head then
+    call('HDEL', queue.key, unpack(gone))
+    if number == queue.head then queue.head, queue.first = number + 1, nil end
+    return
+  end
+  local before, behind = queue_field(number - 1), queue_field(number + 1)
+  local around = call('HMGET', queue.key, before, behind)
+  local first, _ = queue_run(around[1])
+  local _, last = queue_run(number + 1 < queue.tail and around[2])
+  if first then gone[#gone + 1] = before end
+  if last then gone[#gone + 1] = behind end
+  call('HDEL', queue.key, unpack(gone))
+  first, last = first or number, last or number
+  local run = format('0 0 0 0 x - %d %d', first, last)
+  if first <= queue.search and queue.search <= last then queue.search = last + 1 end
+  call('HSET', queue.key, queue_field(first), run, queue_field(last), run, 'd', text(queue.search))
 end
 
 local function queue_remove(queue, id)
@@ -68,37 +122,77 @@ local function queue_remove(queue, id)
   return entry
 end
 
--- Those who died behind a live first one would pile up. Once in a while a new one looks through all of them.
+-- Waiters that died behind a live one would pile up: each new one looks at a few entries, on and on around the queue.
 local function queue_sweep(queue)
-  if now < (tonumber(call('HGET', queue.key, 's')) or 0) then return end
-  local all = call('HGETALL', queue.key)
-  for i = 1, #all, 2 do
-    local number = match(all[i], '^q:(%d+)$')
-    local entry = number and queue_read(all[i + 1], tonumber(number))
-    if entry and entry.ends <= now then queue_drop(queue, entry) end
+  if queue.search <= queue.head or queue.search >= queue.tail then queue.search = queue.head + 1 end
+  local at, stop, fields = queue.search, math.min(queue.search + SEARCH, queue.tail), {}
+  for number = at, stop - 1 do fields[#fields + 1] = queue_field(number) end
+  local found = call('HMGET', queue.key, unpack(fields))
+  while queue.search < stop do
+    local number = queue.search
+    local raw = found[number - at + 1]
+    local _, last = queue_run(raw)
+    queue.search = (last or number) + 1
+    if raw and not last and tonumber(match(raw, '^%d+')) <= now then queue_drop(queue, queue_read(raw, number)) end
   end
-  call('HSET', queue.key, 's', text(now + math.max(1000, #all)))
+  if queue.search >= queue.tail then queue.search = 0 end
 end
 
--- Adds a waiter at the end, or refreshes the entry it has: asking again keeps the place.
-local function queue_put(queue, id, ms, ttl, inbox, weight, mode)
+-- Adds a waiter at the end, or refreshes the entry it has: asking again keeps the place. An attempt that is applied after
+-- a later one of the same lock id changes nothing.
+local function queue_put(queue, id, ms, ttl, inbox, weight, mode, attempt)
   local entry = queue_find(queue, id)
-  local fresh = not entry
-  entry = entry or { id = id, number = queue.tail }
-  entry.ends, entry.seen, entry.ms, entry.weight = now + ttl, now, ms, weight
-  entry.mode, entry.inbox = mode, inbox
-  queue_write(queue, entry)
-  if fresh then
-    queue.tail = queue.tail + 1
-    call('HSET', queue.key, 'n', text(queue.tail), 'h', text(queue.head))
-    if queue.tail - queue.head > 2 then queue_sweep(queue) end
+  if entry and entry.attempt > attempt then return end
+  local number = entry and entry.number or queue.tail
+  if number == queue.head then queue.first = nil end
+  local raw = queue_text({
+    ends = now + ttl, seen = now, ms = ms, weight = weight, mode = mode, inbox = inbox, id = id,
+  })
+  local place = format('%d %d', number, attempt)
+  if entry then
+    call('HSET', queue.key, queue_field(number), raw, 'w:' .. id, place)
+    return
   end
+  if number - queue.head > 1 then queue_sweep(queue) end
+  queue.tail, queue.saved = number + 1, queue.head
+  call('HSET', queue.key, queue_field(number), raw, 'w:' .. id, place, 'n', text(queue.tail), 'h', text(queue.head), 'd',
+    text(queue.search))
 end
 
--- What a waiter hears when it was granted to. `after` is a lower bound: the clock is read in whole milliseconds.
-local function grant_message(entry, token, window)
-  return format('G %d %d %d %s', token, math.max(0, now - entry.seen - 1), window, entry.id)
+-- The waiters from this number on, as {id, weight, …}, and the number at which the next call goes on, or -1.
+local function queue_list(queue, from)
+  local found, number = {}, math.max(from, queue.head)
+  while number < queue.tail do
+    if not queue_spend(queue, 1) then return found, number end
+    local raw = call('HGET', queue.key, queue_field(number))
+    local _, last = queue_run(raw)
+    local entry = raw and not last and queue_read(raw, number)
+    if entry and entry.ends > now then
+      found[#found + 1] = entry.id
+      found[#found + 1] = entry.weight
+    end
+    number = (last or number) + 1
+  end
+  return found, -1
 end
+
+-- Takes out the first waiter, to grant to it.
+local function queue_take(queue, first)
+  first.attempt = match(call('HGET', queue.key, 'w:' .. first.id) or '', '^%d+ (%d+)$') or '0'
+  queue_drop(queue, first)
+end
+
+-- What a waiter hears when it was granted to. `after` counts from the decision on the attempt that the message repeats.
+-- It is a lower bound: the clock is read in whole milliseconds.
+local function grant_message(entry, token, window)
+  local after = math.max(0, now - entry.seen - 1)
+  return format('P %d %d %d %s %s', token, after, window, entry.attempt, entry.id)
+end
+
+-- The inbox of the process that made a lock id: the front of it. Nil if no engine made it. A quorum may have put a
+-- generation behind it.
+local ENGINE = '^(.*#' .. string.rep('%x', 16) .. ')%-%x+~?%d*$'
+local function inbox_of(id) return match(id, ENGINE) end
 
 -- Sends a message to one process; false if it is surely not there to read it.
 local function tell(inbox, message)

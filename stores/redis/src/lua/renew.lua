@@ -6,19 +6,19 @@ local slow = nil
 -- allowed on a server that is out of memory, and after it so is the rest.
 local function lock_renew(key, side, id, ms, token)
   if call('GET', key) ~= id then return 0 end
-  call('PEXPIRE', key, ms)
+  local left = lasts(key, ms)
   local words = call('GET', side)
   local last = words and match(words, '^%d+')
   if last ~= token then
     -- A quorum writes back the highest token of its nodes; or the side is gone, and the token with it.
     clock()
     local higher = math.max(tonumber(last) or 0, tonumber(token))
-    local rest = words and match(words, '^%d+( .*)$') or format(' %d - %s', now, id)
-    call('SET', side, text(higher) .. rest, 'PX', kept(ms, higher))
-  elseif call('PTTL', side) < ms + RETENTION / 2 then
+    local rest = words and match(words, '^%d+( .*)$') or format(' %d %s', now, string.sub(id, -MARK))
+    call('SET', side, text(higher) .. rest, 'PX', kept(left, higher))
+  elseif call('PTTL', side) < left + RETENTION / 2 then
     -- It was granted long ago: the token must outlive the lock by the retention time, more or less.
     clock()
-    call('PEXPIRE', side, kept(ms, tonumber(token)))
+    call('PEXPIRE', side, kept(left, tonumber(token)))
   end
   return 1
 end

@@ -1,6 +1,6 @@
 
--- Many locks: one look at all of them, and one call for each that is ours. Up to the first whose side needs more than that:
--- another token, or so old that its life may have to be extended as well. The answer is the clock as text if all are ours.
+-- Many locks: one look at all of them, and one call for each that is ours. Up to the first whose side has another token.
+-- The answer is the clock as text if all are ours.
 if count then
   local codes, lost, done = {}, false, 0
   pcall(function()
@@ -8,12 +8,15 @@ if count then
     local id_at, id_step, ms_at, ms_step, token_at, token_step = base[2], step[2], base[3], step[3], base[4], step[4]
     local old = text(clock() - RETENTION / 2)
     for i = 1, count do
-      local token, words, code = ARGV[token_at + token_step * i], values[count + i], 0
+      local token, ms, words, code = ARGV[token_at + token_step * i], ARGV[ms_at + ms_step * i], values[count + i], 0
       if values[i] == ARGV[id_at + id_step * i] then
+        if not words or find(words, token, 1, true) ~= 1 or byte(words, #token + 1) ~= 32 then return end
+        if not longer(KEYS[i], ms) then return end
         -- Texts of as many digits compare as their numbers do.
-        if not words or #token ~= #old or token < old then return end
-        if find(words, token, 1, true) ~= 1 or byte(words, #token + 1) ~= 32 then return end
-        code = call('PEXPIRE', KEYS[i], ARGV[ms_at + ms_step * i])
+        if (#token ~= #old or token < old) and side_due(token, ms) then
+          call('PEXPIRE', KEYS[count + i], text(ms + RETENTION))
+        end
+        code = 1
       end
       if code == 0 then lost = true end
       codes[i], done = code, i

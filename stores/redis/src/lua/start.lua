@@ -10,6 +10,7 @@
 --   WINDOW     for how long a grant that nobody asked for just now lasts, ms
 --   COUNTS     whether PUBLISH counts every subscriber there is (one server; on a Cluster it counts those of this node)
 --   SHORT      the longest expiry of a lock whose token is kept for LIFE, at least as long as it must be
+--   MARK       how many bytes at the end of a lock id tell it from others
 --
 -- ARGV of every script:
 --   1  after this moment of the server's clock an acquisition is refused, ms; 0 if it never is

@@ -90,18 +90,24 @@ impl Mailbox {
     }
 }
 
-/// `R lock-id`, or `G token after window lock-id`, as the scripts write them.
+/// `R lock-id`, `B lock-id` or `P token after window attempt lock-id`, as the scripts write them. A script of the previous
+/// version writes `G token after window lock-id`: no attempt has the number 0, so the waiter asks again. That version reads
+/// no `P`, so its waiters ask again too, when their time comes.
 fn read(message: &[u8]) -> Option<Wake> {
-    let text = std::str::from_utf8(message).ok()?;
-    if let Some(lock_id) = text.strip_prefix("R ") {
-        return Some(Wake::Retry { lock_id: LockId::from_stored(lock_id) });
-    }
-    let mut parts = text.strip_prefix("G ")?.splitn(4, ' ');
+    let (kind, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
+    let words = match kind {
+        "R" => return Some(Wake::Retry { lock_id: LockId::from_stored(rest) }),
+        "B" => return Some(Wake::Broken { lock_id: LockId::from_stored(rest) }),
+        "P" => 5,
+        "G" => 4,
+        _ => return None,
+    };
+    let mut parts = rest.splitn(words, ' ');
     let mut number = || parts.next()?.parse::<u64>().ok();
     let (token, after, window) = (number()?, number()?, number()?);
     let grant = PushedGrant {
         token: FencingToken::new(token),
-        attempt: 0,
+        attempt: if words == 5 { number()? } else { 0 },
         after: Duration::from_millis(after),
         window: Duration::from_millis(window),
     };
@@ -141,14 +147,19 @@ mod tests {
 
     #[test]
     fn messages_are_read_back_with_lock_ids_that_hold_spaces() {
-        let Some(Wake::Granted { lock_id, grant }) = read(b"G 1700000000000 12 2000 a b#1-2") else {
-            panic!("not a grant");
-        };
-        assert_eq!(lock_id.as_str(), "a b#1-2");
-        assert_eq!((grant.token.get(), grant.after.as_millis()), (1_700_000_000_000, 12));
-        assert_eq!(grant.window.as_millis(), 2000);
-        assert!(matches!(read(b"R x"), Some(Wake::Retry { .. })));
-        for bad in [b"".as_slice(), b"G 1 2", b"G 1 2 x y", b"hello", b"\xff"] {
+        for (message, attempt) in
+            [(b"P 1700000000000 12 2000 7 a b#1-2".as_slice(), 7), (b"G 1700000000000 12 2000 a b#1-2", 0)]
+        {
+            let Some(Wake::Granted { lock_id, grant }) = read(message) else {
+                panic!("not a grant");
+            };
+            assert_eq!((lock_id.as_str(), grant.attempt), ("a b#1-2", attempt));
+            assert_eq!((grant.token.get(), grant.after.as_millis()), (1_700_000_000_000, 12));
+            assert_eq!(grant.window.as_millis(), 2000);
+        }
+        assert!(matches!(read(b"R x y"), Some(Wake::Retry { lock_id }) if lock_id.as_str() == "x y"));
+        assert!(matches!(read(b"B x y"), Some(Wake::Broken { lock_id }) if lock_id.as_str() == "x y"));
+        for bad in [b"".as_slice(), b"P 1 2", b"P 1 2 3 y z", b"P 1 2 3 4", b"G 1 2 x y", b"hello", b"\xff"] {
             assert!(read(bad).is_none());
         }
     }

@@ -54,3 +54,13 @@ pub(crate) fn calls(server: &RedisServer, command: &str) -> u64 {
         .find_map(|line| line.strip_prefix("cmdstat_")?.strip_prefix(command)?.strip_prefix(":calls="));
     line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
+
+/// How many commands the server carried out, those inside scripts included; what a look at it costs is not counted.
+pub(crate) fn commands(server: &RedisServer) -> u64 {
+    let text = server.command(&["INFO", "commandstats"]).text();
+    let lines = text.lines().filter(|line| line.starts_with("cmdstat_") && !line.starts_with("cmdstat_info"));
+    lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()).sum()
+}
+
+/// Claims by hand, for tests of the store without an engine.
+pub(crate) mod claims;

@@ -1,0 +1,251 @@
+//! A grant that was pushed to a waiter belongs to one attempt of it, and is over when its window is: however late the
+//! waiter hears of it, it never runs beside the next holder.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::bare::Bare;
+use common::late_wakes::LateWakes;
+use common::{MS, Place, SECOND, connect, eventually, expiring, until_waiting, within};
+use distlock_core::faults::{Fault, FaultyStore, Verb};
+use distlock_core::store::{Attempt, Backend, Claim, Inbox, Lease, PushedGrant, Wake, WakeStream};
+use distlock_core::{FencingToken, Kind, LockId, Locks};
+use distlock_testkit::actors::{Actor, Role, Terms, perform};
+use distlock_testkit::history::{Recorder, Want};
+use mongodb::bson::{Document, doc};
+
+const KINDS: [Kind; 3] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore];
+
+fn want(kind: Kind, name: &str) -> Want {
+    match kind {
+        Kind::Mutex => Want::mutex(name),
+        Kind::RwLock => Want::write(name),
+        _ => Want::permits(name, 1, 1),
+    }
+}
+
+/// Each of these several times, all kinds at once.
+async fn for_each_kind<F>(play: impl Fn(Kind) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let playing: Vec<_> = KINDS.into_iter().map(|kind| tokio::spawn(play(kind))).collect();
+    for played in playing {
+        played.await.unwrap();
+    }
+}
+
+/// For a while: the second one holds, so the waiter does not.
+async fn never_two(kind: Kind, waits: Duration, second: &distlock_core::Guard, granted: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while begun.elapsed() < waits {
+        // In this order: a waiter that was granted after the second one was lost is none of our business.
+        let (granted, lost) = (granted(), second.is_lost());
+        assert!(lost || !granted, "{kind}: two inside, {:?} after the waiter resumed", begun.elapsed());
+        assert!(!lost, "{kind}: the second holder lost its lock");
+        tokio::time::sleep(2 * MS).await;
+    }
+}
+
+#[test]
+fn actor_entry() {
+    perform(|url| async move { connect(&url).await.unwrap() });
+}
+
+/// The waiter is stopped while it waits, the holder releases, and after the window another takes the lock. When the waiter
+/// continues, the old grant and its next attempt race.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_the_next_holder() {
+    const ROUNDS: usize = 5;
+    for_each_kind(|kind| async move {
+        let place = Place::on_one_node();
+        let (holder, other) = (place.locks().await, place.locks().await);
+        let logs = std::env::temp_dir().join(format!("distlock-{}-{kind}", std::process::id()));
+        std::fs::create_dir_all(&logs).unwrap();
+        let director = Recorder::create(&logs, "director");
+        let terms = Terms::expiring(30 * SECOND);
+        let role =
+            Role { name: "waiter".into(), logs: logs.clone(), terms, address: Some(place.url.clone()) };
+        let mut waiter = Actor::in_process("actor_entry", &role, &director);
+        for round in 0..ROUNDS {
+            let name = format!("stopped {round}");
+            let want = want(kind, &name);
+            let held = want.acquire(&holder).await.unwrap();
+            let mut waiting = Box::pin(waiter.take(1, &want));
+            until_waiting(&holder, &name, 1).await;
+            // Now and then in the middle of an attempt.
+            tokio::time::sleep(Duration::from_millis(230 * u64::try_from(round).unwrap())).await;
+            waiter.pause().await;
+            held.release().await.unwrap();
+            tokio::time::sleep(2150 * MS).await;
+            let second = within("the next holder", want.acquire(&other)).await.unwrap();
+            waiter.resume();
+            let granted = Arc::new(AtomicU64::new(0));
+            let told = Arc::clone(&granted);
+            let waiting = tokio::spawn(async move {
+                let token = (&mut waiting).await;
+                told.store(token, Ordering::SeqCst);
+                token
+            });
+            never_two(kind, 1500 * MS, &second, || granted.load(Ordering::SeqCst) > 0).await;
+            let last = second.token().get();
+            second.release().await.unwrap();
+            assert!(within("the waiter's turn", waiting).await.unwrap() > last);
+            waiter.give_back(1).await;
+        }
+        waiter.leave().await;
+        std::fs::remove_dir_all(logs).unwrap();
+    })
+    .await;
+}
+
+/// No fault but late messages: the window of the grant is over when the message comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_whose_message_comes_after_its_window_is_not_believed() {
+    for_each_kind(|kind| async move {
+        for late_ms in [1200, 2150, 3000, 4100] {
+            let place = Place::on_one_node();
+            let theirs = place.locks().await;
+            let delay_ms = Arc::new(AtomicU64::new(0));
+            let Backend::Lease(inner) = connect(&place.url).await.unwrap() else { panic!("no leases") };
+            let late = LateWakes { inner, delay_ms: Arc::clone(&delay_ms) };
+            let (late, faults) = FaultyStore::new(Arc::new(late));
+            let ours = Locks::builder(Backend::lease(late)).options(expiring(500 * MS)).build().unwrap();
+            let want = want(kind, "late");
+            let held = want.acquire(&theirs).await.unwrap();
+            let waiting = {
+                let want = want.clone();
+                tokio::spawn(async move { want.acquire(&ours).await.unwrap() })
+            };
+            until_waiting(&theirs, "late", 1).await;
+            tokio::time::sleep(100 * MS).await;
+            delay_ms.store(late_ms, Ordering::SeqCst);
+            // Its next attempt comes when the window is over: otherwise the grant would be recognised, in time.
+            faults.next(Verb::Acquire, 1, Fault::none().delay_before(700 * MS));
+            held.release().await.unwrap();
+            let second = within("the next holder", want.acquire(&theirs)).await.unwrap();
+            never_two(kind, Duration::from_millis(late_ms + 700), &second, || waiting.is_finished()).await;
+            second.release().await.unwrap();
+            assert!(!within("the waiter's turn", waiting).await.unwrap().is_lost());
+        }
+    })
+    .await;
+}
+
+async fn next(wakes: &mut WakeStream) -> Wake {
+    let next = std::future::poll_fn(|context| wakes.as_mut().poll_next(context));
+    within("a wake-up", next).await.expect("an open stream")
+}
+
+async fn pushed(wakes: &mut WakeStream, lock_id: &LockId) -> PushedGrant {
+    match next(wakes).await {
+        Wake::Granted { lock_id: told, grant } if told == *lock_id => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn numbered(claim: &Claim, attempt: u64) -> Claim {
+    let mut claim = claim.clone();
+    claim.waiting.as_mut().unwrap().attempt = attempt;
+    claim
+}
+
+/// The waiter sent three attempts; the grant counts from the third and says so. One that was sent before it and is
+/// applied after it changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pushed_grant_carries_the_number_of_the_newest_attempt() {
+    let place = Place::on_one_node();
+    let bare = Bare::new(&place).await;
+    let mut wakes = bare.store.subscribe(&Inbox::new(bare.ids.prefix())).await.unwrap();
+    for kind in KINDS {
+        for newest in [1, 3] {
+            let name = format!("numbered {newest}");
+            let held = Claim {
+                weight: if kind == Kind::Mutex { 1 } else { 10 },
+                ..bare.claim(kind, &name, 60 * SECOND)
+            };
+            assert!(matches!(bare.ask(&held).await, Attempt::Granted { .. }));
+            let waiter = bare.waiting(kind, &name, bare.ids.next(), 60 * SECOND);
+            let mut sent = Instant::now();
+            for attempt in 1..=newest {
+                tokio::time::sleep(30 * MS).await;
+                sent = Instant::now();
+                assert!(matches!(bare.ask(&numbered(&waiter, attempt)).await, Attempt::Busy { .. }));
+            }
+            tokio::time::sleep(30 * MS).await;
+            if newest > 1 {
+                assert!(matches!(bare.ask(&numbered(&waiter, 2)).await, Attempt::Busy { .. }));
+            }
+            bare.store.release(&[Lease::of(&held, FencingToken::new(0))]).await.unwrap();
+            let grant = pushed(&mut wakes, &waiter.lock_id).await;
+            assert_eq!(grant.attempt, newest, "{kind}");
+            assert!(grant.after >= 29 * MS && grant.after <= sent.elapsed(), "{kind}: {:?}", grant.after);
+            bare.store.release(&[Lease::of(&waiter, grant.token)]).await.unwrap();
+        }
+    }
+}
+
+/// An attempt that is applied after a later one of the same lock id, as the entry in the queue shows it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_attempt_leaves_the_entry_of_a_later_one_as_it_is() {
+    let place = Place::on_one_node();
+    let bare = Bare::new(&place).await;
+    let held = Claim { weight: 10, ..bare.claim(Kind::Semaphore, "queue", 60 * SECOND) };
+    assert!(matches!(bare.ask(&held).await, Attempt::Granted { .. }));
+    let waiter = bare.waiting(Kind::Semaphore, "queue", bare.ids.next(), 60 * SECOND);
+    let queues = place.database().await.collection::<Document>("distributed.locks.queues");
+    let entry = || async {
+        let pool = queues.find_one(doc! { "_id": "semaphore:queue" }).await.unwrap().unwrap();
+        pool.get_array("queue").unwrap().clone()
+    };
+    assert!(matches!(bare.ask(&numbered(&waiter, 5)).await, Attempt::Busy { .. }));
+    let newest = entry().await;
+    tokio::time::sleep(20 * MS).await;
+    assert!(matches!(bare.ask(&numbered(&waiter, 4)).await, Attempt::Busy { .. }));
+    assert_eq!(entry().await, newest);
+    assert!(matches!(bare.ask(&numbered(&waiter, 6)).await, Attempt::Busy { .. }));
+    assert_ne!(entry().await, newest);
+}
+
+/// What the number saves: a waiter that was handed the lock does not ask for it again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pushed_grant_is_taken_without_another_request() {
+    let place = Place::on_one_node();
+    let (holder, waiter) = (place.locks().await, place.locks().await);
+    let database = place.database().await;
+    for kind in KINDS {
+        let mut taken_at_once = 0;
+        for round in 0..10 {
+            let name = format!("{kind} {round}");
+            let want = want(kind, &name);
+            let held = want.acquire(&holder).await.unwrap();
+            let waiting = {
+                let (want, waiter) = (want.clone(), waiter.clone());
+                tokio::spawn(async move { want.acquire(&waiter).await.unwrap() })
+            };
+            until_waiting(&holder, &name, 1).await;
+            let id = if kind == Kind::Mutex { name.clone() } else { format!("{kind}:{name}") };
+            let collection =
+                if kind == Kind::Mutex { "distributed.locks" } else { "distributed.locks.queues" };
+            let collection = database.collection::<Document>(collection);
+            held.release().await.unwrap();
+            let next = within("the waiter's turn", waiting).await.unwrap();
+            // Whoever asked holds for its whole expiry from then on; whoever was told has the window.
+            let found = collection.find_one(doc! { "_id": id }).await.unwrap().unwrap();
+            let hold = match found.get_array("holders") {
+                Ok(holders) => holders[0].as_document().unwrap().clone(),
+                Err(_) => found,
+            };
+            let (from, until) =
+                (hold.get_datetime("acquiredAt").unwrap(), hold.get_datetime("expiresAt").unwrap());
+            taken_at_once += usize::from(until.timestamp_millis() - from.timestamp_millis() <= 2000);
+            next.release().await.unwrap();
+            eventually("it is free", || async { common::records(&holder, &name).await.is_empty() }).await;
+        }
+        assert!(taken_at_once >= 5, "{kind}: {taken_at_once} of 10 grants were taken as they were pushed");
+    }
+}

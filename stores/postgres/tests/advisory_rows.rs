@@ -1,0 +1,131 @@
+//! Rows beside advisory locks: those that another session keeps locked harm nothing else, and those of no use are deleted.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Corner, advisory_locks, eventually, locks, server, within};
+use distlock_core::store::{Backend, Query};
+use distlock_core::{ErrorKind, Locks};
+
+const LIMIT: Duration = Duration::from_secs(25);
+/// Far below the time after which a session that does not answer is ended.
+const SOON: Duration = Duration::from_secs(4);
+
+fn url(corner: &Corner) -> String {
+    format!("{}&distlock.session_timeout=5", corner.url("postgres+advisory", &server().url()))
+}
+
+/// An administrator has all rows locked that show who holds what, and the row of one semaphore.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn advisory_locks_outlive_rows_that_another_session_locks() {
+    let corner = Corner::new();
+    let schema = &corner.schema;
+    let holder = locks(&url(&corner)).await;
+    let released = holder.mutex("released").acquire().await.unwrap();
+    let waited_for = holder.mutex("waited for").acquire().await.unwrap();
+    let permit = holder.semaphore("stuck", 1).acquire().await.unwrap();
+    let kept = [
+        holder.mutex("kept").acquire().await.unwrap(),
+        holder.rw_lock("kept").read().await.unwrap(),
+        holder.semaphore("kept", 1).acquire().await.unwrap(),
+    ];
+    let waiter = locks(&url(&corner)).await;
+    let waiting = tokio::spawn({
+        let waiter = waiter.clone();
+        async move { waiter.mutex("waited for").acquire().await.unwrap() }
+    });
+    eventually("one waits", async || {
+        let found = holder.inspect(&Query::named("waited for")).await.unwrap();
+        found.iter().any(|record| !record.waiters.is_empty())
+    })
+    .await;
+    let mut admin = server().connect().unwrap();
+    admin
+        .query(&format!(
+            "BEGIN; SELECT FROM {schema}.distribute_lock_session FOR UPDATE;
+             SELECT FROM {schema}.distribute_lock_session_pool WHERE key = 'semaphore:stuck' FOR UPDATE"
+        ))
+        .unwrap();
+
+    let other = within("a session", SOON, locks(&url(&corner))).await;
+    within("a release", SOON, released.release()).await.unwrap();
+    assert!(
+        within("a lock", SOON, other.mutex("released").try_acquire().into_future()).await.unwrap().is_some()
+    );
+    within("a release", SOON, waited_for.release()).await.unwrap();
+    let granted = within("the waiter's lock", SOON, waiting).await.unwrap();
+    for locks in [&holder, &other] {
+        let asked = locks.semaphore("stuck", 1).try_acquire().into_future();
+        let error = within("an answer", SOON, asked).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert!(error.to_string().contains("locked by another session"), "{error}");
+    }
+    // It cannot be released yet, and is as soon as it can.
+    let _ = within("an answer", SOON, permit.release()).await;
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(7) {
+        for guard in kept.iter().chain([&granted]) {
+            assert!(!guard.is_lost(), "{}: {:?}", guard.resource(), guard.lost().await);
+        }
+        let taken = holder.mutex("taken").acquire().into_future();
+        within("a lock", SOON, taken).await.unwrap().release().await.unwrap();
+        let taken = holder.semaphore("taken", 2).acquire().into_future();
+        within("a permit", SOON, taken).await.unwrap().release().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    admin.query("COMMIT").unwrap();
+    drop(within("the permit", LIMIT, other.semaphore("stuck", 1).acquire().into_future()).await.unwrap());
+    for guard in kept.into_iter().chain([granted]) {
+        guard.release().await.unwrap();
+    }
+}
+
+/// Semaphores that were used once leave no row for ever, and neither do sessions that ended; what is in use stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_advisory_semaphores_that_nobody_uses_are_deleted() {
+    let corner = Corner::new();
+    let schema = &corner.schema;
+    let store = advisory_locks(&url(&corner)).await;
+    let ours = Locks::new(Backend::session(store.clone())).unwrap();
+    let held = ours.semaphore("held", 1).acquire().await.unwrap();
+    let mutex = ours.mutex("held").acquire().await.unwrap();
+    for n in 0..30 {
+        ours.semaphore(format!("used/{n}"), 2).acquire().await.unwrap().release().await.unwrap();
+    }
+    // One whose session ends with permits in its hands.
+    let died = locks(&url(&corner).replace("application_name=", "application_name=died_")).await;
+    for n in 0..10 {
+        std::mem::forget(died.semaphore(format!("died/{n}"), 1).acquire().await.unwrap());
+        std::mem::forget(died.mutex(format!("died/{n}")).acquire().await.unwrap());
+    }
+    server().sql(&format!(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'died_{schema}'"
+    ));
+    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'died_{schema}'");
+    eventually("it died", async || server().value(&sessions) == "0").await;
+
+    let rows = format!("SELECT count(*) FROM {schema}.distribute_lock_session_pool");
+    assert_eq!(server().value(&rows), "41");
+    assert_eq!(store.sweep().await.unwrap(), 0, "all of them were used a moment ago");
+    let shown = format!("SELECT count(*) FROM {schema}.distribute_lock_session");
+    assert_eq!(server().value(&shown), "1", "what the dead session left is gone");
+    // Two hours later.
+    server().sql(&format!(
+        "UPDATE {schema}.distribute_lock_session_pool
+         SET used_until = used_until - interval '2 hours', token = token - 7200000"
+    ));
+    // Another program may sweep at the same moment, and this one does nothing then.
+    let mut deleted = 0;
+    eventually("all are deleted", async || {
+        deleted += store.sweep().await.unwrap();
+        deleted == 40
+    })
+    .await;
+    assert_eq!(server().value(&rows), "1");
+    assert!(!held.is_lost() && !mutex.is_lost());
+    assert!(ours.semaphore("held", 1).try_acquire().await.unwrap().is_none(), "still held");
+    let token = ours.semaphore("used/1", 2).acquire().await.unwrap().token();
+    assert!(token > held.token());
+}

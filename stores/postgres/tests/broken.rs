@@ -1,0 +1,152 @@
+//! Forced release: each holder is told at once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Corner, eventually, lease_table, locks, server, within};
+use distlock_core::store::{
+    Attempt, Claim, Driver, Inbox, LeaseStore, LossReason, Query, Store, Wake, WakeStream,
+};
+use distlock_core::{Kind, LockId, LockIds, Resource};
+use distlock_postgres::{ADVISORY_DRIVER, LeaseTable};
+use distlock_testkit::conformance::{Fixture, run};
+use distlock_testkit::history::Want;
+use futures_util::StreamExt;
+
+const LIMIT: Duration = Duration::from_secs(25);
+
+async fn hold(store: &LeaseTable, kind: Kind, lock_id: LockId) {
+    let claim = Claim {
+        resource: Resource::new(kind, "m").unwrap(),
+        lock_id,
+        weight: 1,
+        capacity: if kind == Kind::Mutex { 1 } else { 3 },
+        expiry: Duration::from_secs(60),
+        waiting: None,
+        in_turn: false,
+    };
+    let answer = store.try_acquire(&[claim]).await.unwrap().pop().unwrap().unwrap();
+    assert!(matches!(answer, Attempt::Granted { .. }), "{answer:?}");
+}
+
+async fn broken(messages: &mut WakeStream) -> LockId {
+    match within("a message", LIMIT, messages.next()).await {
+        Some(Wake::Broken { lock_id }) => lock_id,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn each_holder_of_a_broken_lock_is_told_whatever_its_id_looks_like() {
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let store = lease_table(&Corner::new().url("postgres", &server().url())).await;
+        for label in ["web-3:812", "größe - x#0 ' -- ", "a#0123456789abcdef-1"] {
+            let (ids, others) = (LockIds::new(label), LockIds::new(label));
+            let mut messages = store.subscribe(&Inbox::new(ids.prefix())).await.unwrap();
+            let mut theirs = store.subscribe(&Inbox::new(others.prefix())).await.unwrap();
+            let held = ids.next();
+            hold(&store, kind, held.clone()).await;
+            if kind == Kind::Semaphore {
+                hold(&store, kind, others.next()).await;
+                // Made by no engine: there is nowhere to send a message.
+                hold(&store, kind, LockId::from_stored("foreign")).await;
+            }
+            let resource = Resource::new(kind, "m").unwrap();
+            let before = store.statements();
+            let taken = store.break_lock(&resource).await.unwrap();
+            assert_eq!(store.statements(), before + 1, "one round trip");
+            assert_eq!(broken(&mut messages).await, held);
+            if kind == Kind::Semaphore {
+                assert_eq!(taken.len(), 3);
+                assert!(taken.iter().any(|holder| Some(holder.lock_id.as_str()) == Some("foreign")));
+                broken(&mut theirs).await;
+            }
+            // Nobody holds it: nobody is told.
+            assert!(store.break_lock(&resource).await.unwrap().is_empty());
+        }
+    }
+}
+
+/// The value of a program that knows only the three columns can be longer than a message.
+#[tokio::test]
+async fn a_holder_whose_id_does_not_fit_into_a_message_can_be_broken() {
+    let store = lease_table(&Corner::new().url("postgres", &server().url())).await;
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let id = LockId::from_stored(format!("{}#0123456789abcdef-1", "x".repeat(9_000)));
+        assert!(id.inbox().is_some());
+        hold(&store, kind, id.clone()).await;
+        let taken = store.break_lock(&Resource::new(kind, "m").unwrap()).await.unwrap();
+        assert_eq!(taken.iter().map(|holder| &holder.lock_id).collect::<Vec<_>>(), [&id]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_of_broken_advisory_locks_are_told_at_once() {
+    let url = Corner::new().url("postgres+advisory", &server().url());
+    let other = locks(&url).await;
+    for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore] {
+        let holder = locks(&url).await;
+        let guard = match kind {
+            Kind::Mutex => holder.mutex("m").acquire().await.unwrap(),
+            Kind::RwLock => holder.rw_lock("m").read().await.unwrap(),
+            _ => holder.semaphore("m", 1).acquire().await.unwrap(),
+        };
+        let begun = Instant::now();
+        assert_eq!(other.break_lock(kind, "m").await.unwrap().len(), 1);
+        let reason = within("the loss", LIMIT, guard.lost()).await;
+        assert!(begun.elapsed() < Duration::from_secs(2), "{kind}: told after {:?}", begun.elapsed());
+        assert!(matches!(reason, LossReason::NotYours | LossReason::SessionEnded(_)), "{kind}: {reason:?}");
+    }
+}
+
+struct Advisory(Corner);
+
+impl Fixture for Advisory {
+    async fn open() -> Self {
+        Advisory(Corner::new())
+    }
+
+    fn driver() -> &'static Driver {
+        &ADVISORY_DRIVER
+    }
+
+    /// A session that outlives the time for which its client is stopped.
+    fn url(&self) -> String {
+        format!("{}&distlock.session_timeout=60", self.0.url("postgres+advisory", &server().url()))
+    }
+}
+
+#[test]
+fn actor_entry() {
+    distlock_testkit::conformance::actor::<Advisory>();
+}
+
+/// A process is stopped while it waits for a permit. It is granted the permit, which is broken and goes to another; then
+/// the process continues, and finds both messages at once.
+#[test]
+fn a_permit_that_was_granted_and_broken_while_its_waiter_was_stopped_is_lost() {
+    run::<Advisory, _, _>("broken::actor_entry", |stage| async move {
+        let (holder, next) = (stage.locks().await, stage.locks().await);
+        let want = Want::permits("s", 1, 1);
+        for round in 0..20 {
+            let held = want.acquire(&holder).await.unwrap();
+            let mut waiter = stage.actor("stopped", stage.lasting());
+            let waiting = tokio::spawn(waiter.take(1, &want));
+            stage.until_waiting(&holder, &want, 1).await;
+            waiter.pause().await;
+            held.release().await.unwrap();
+            let taken = stage.break_lock(&holder, &want).await;
+            assert_eq!(taken.len(), 1, "the stopped waiter was granted the permit");
+            let second = stage.within("the next holder", want.acquire(&next).into_future()).await.unwrap();
+            waiter.resume();
+            stage.within("the waiter's grant", waiting).await.unwrap();
+            eventually(&format!("round {round}: the permit is lost"), async || waiter.is_lost(1).await).await;
+            assert!(!second.is_lost());
+            assert_eq!(next.inspect(&Query::named("s")).await.unwrap()[0].holders.len(), 1);
+            second.release().await.unwrap();
+            waiter.kill().await;
+        }
+    });
+}

@@ -1,0 +1,136 @@
+//! The expiry of a lease never moves back for the same lock id, and a renewal judges the row as it is once the row is
+//! locked.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Corner, lease_table, server, within};
+use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Query, Renewal, Store};
+use distlock_core::{FencingToken, Kind, LockId, Resource};
+use distlock_postgres::LeaseTable;
+
+const LIMIT: Duration = Duration::from_secs(25);
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_secs(5);
+const KINDS: [Kind; 2] = [Kind::Mutex, Kind::Semaphore];
+
+fn claim(kind: Kind, expiry: Duration) -> Claim {
+    Claim {
+        resource: Resource::new(kind, "m").unwrap(),
+        lock_id: LockId::from_stored("holder"),
+        weight: 1,
+        capacity: 1,
+        expiry,
+        waiting: None,
+        in_turn: false,
+    }
+}
+
+fn lease(kind: Kind, expiry: Duration) -> Lease {
+    Lease::of(&claim(kind, expiry), FencingToken::new(1))
+}
+
+async fn acquire(store: &LeaseTable, claim: Claim) {
+    let answer = store.try_acquire(&[claim]).await.unwrap().pop().unwrap().unwrap();
+    assert!(matches!(answer, Attempt::Granted { .. }), "{answer:?}");
+}
+
+async fn renew(store: &LeaseTable, lease: Lease) -> Renewal {
+    store.renew(&[lease]).await.unwrap().pop().unwrap().unwrap()
+}
+
+async fn time_left(store: &LeaseTable) -> Duration {
+    let found = store.inspect(&Query::named("m")).await.unwrap();
+    found[0].holders[0].expires_in.unwrap()
+}
+
+/// A request that was sent earlier, and for a shorter time, is applied last.
+#[tokio::test]
+async fn a_shorter_request_that_is_applied_last_does_not_shorten_the_lease() {
+    for kind in KINDS {
+        let store = lease_table(&Corner::new().url("postgres", &server().url())).await;
+        acquire(&store, claim(kind, LONG)).await;
+        assert_eq!(renew(&store, lease(kind, SHORT)).await, Renewal::Extended);
+        let left = time_left(&store).await;
+        assert!(left > LONG / 2, "{kind}: a renewal moved the expiry back to {left:?}");
+        acquire(&store, claim(kind, SHORT)).await;
+        let left = time_left(&store).await;
+        assert!(left > LONG / 2, "{kind}: an attempt moved the expiry back to {left:?}");
+        assert_eq!(renew(&store, lease(kind, 2 * LONG)).await, Renewal::Extended);
+        assert!(time_left(&store).await > LONG + LONG / 2, "{kind}: a renewal extends nothing");
+    }
+}
+
+/// The clock is read before the statement waits for the row; what is written to the row meanwhile is later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_that_waited_for_its_row_does_not_move_the_expiry_back() {
+    let corner = Corner::new();
+    let store = lease_table(&corner.url("postgres", &server().url())).await;
+    let schema = &corner.schema;
+    server().sql(&format!("CREATE TABLE {schema}.noted (expire_time timestamptz)"));
+    acquire(&store, claim(Kind::Mutex, LONG)).await;
+    for batch in [false, true] {
+        // As a renewal of the same lease that came to the row first.
+        let renewed = format!(
+            "PERFORM pg_sleep(0.05);
+             WITH renewed AS (UPDATE {schema}.distribute_lock SET expire_time = clock_timestamp() + interval '60 s'
+                              WHERE key = 'm' RETURNING expire_time)
+             INSERT INTO {schema}.noted SELECT expire_time FROM renewed"
+        );
+        let lock = format!("PERFORM FROM {schema}.distribute_lock WHERE key = 'm' FOR UPDATE");
+        let other = corner.lock_until_waited_for(&lock, &renewed).await;
+        let mut claims = vec![claim(Kind::Mutex, LONG)];
+        if batch {
+            let resource = Resource::new(Kind::Mutex, "another").unwrap();
+            claims.push(Claim { resource, ..claims[0].clone() });
+        }
+        let answer = within("an answer", LIMIT, store.try_acquire(&claims)).await.unwrap().swap_remove(0);
+        assert!(matches!(answer, Ok(Attempt::Granted { .. })), "{answer:?}");
+        other.await.unwrap();
+        let kept = format!(
+            "SELECT l.expire_time >= (SELECT max(n.expire_time) FROM {schema}.noted n)
+             FROM {schema}.distribute_lock l WHERE l.key = 'm'"
+        );
+        assert_eq!(server().value(&kept), "t", "the expiry moved back, in a batch: {batch}");
+    }
+}
+
+/// Two renewals of one lease wait for its row, in an order that nobody knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewals_that_wait_for_one_row_never_move_its_expiry_back() {
+    for kind in KINDS {
+        let corner = Corner::new();
+        let url = corner.url("postgres", &server().url());
+        let (one, other) = (lease_table(&url).await, lease_table(&url).await);
+        let ending = if kind == Kind::Mutex { "" } else { "_pool" };
+        let lock = format!("PERFORM FROM {}.distribute_lock{ending} FOR UPDATE", corner.schema);
+        acquire(&one, claim(kind, SHORT)).await;
+        let locked = corner.lock_until_waited_for(&lock, "PERFORM pg_sleep(0.05)").await;
+        let (long, short) = (lease(kind, LONG), lease(kind, SHORT));
+        let both = async { tokio::join!(renew(&one, long), renew(&other, short)) };
+        let answers = within("the answers", LIMIT, both).await;
+        assert_eq!(answers, (Renewal::Extended, Renewal::Extended), "{kind}");
+        locked.await.unwrap();
+        let left = time_left(&one).await;
+        assert!(left > LONG / 2, "{kind}: the expiry moved back to {left:?}");
+    }
+}
+
+/// The lease has ended in the version of the row that the statement sees. The version that it waits for was renewed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_waited_for_its_row_does_not_say_not_yours() {
+    let corner = Corner::new();
+    let store = lease_table(&corner.url("postgres", &server().url())).await;
+    let table = format!("{}.distribute_lock", corner.schema);
+    acquire(&store, claim(Kind::Mutex, LONG)).await;
+    for round in 0..5 {
+        server().sql(&format!("UPDATE {table} SET expire_time = now() - interval '1 s'"));
+        let renew_it = format!("UPDATE {table} SET expire_time = now() + interval '60 s'");
+        let renewed = corner.lock_until_waited_for(&renew_it, "NULL").await;
+        let answer = within("an answer", LIMIT, renew(&store, lease(Kind::Mutex, LONG))).await;
+        assert_eq!(answer, Renewal::Extended, "round {round}");
+        renewed.await.unwrap();
+    }
+}

@@ -1,0 +1,160 @@
+//! Grants that a release pushes to a waiter: they name the attempt they belong to, and a stalled waiter does not believe
+//! one that ended.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Corner, lease_table, server, within};
+use distlock_core::store::{
+    Attempt, Claim, Driver, Inbox, Lease, LeaseStore, PushedGrant, Waiting, Wake, WakeStream,
+};
+use distlock_core::{FencingToken, Kind, LockId, Resource};
+use distlock_postgres::{LEASE_DRIVER, LeaseTable};
+use distlock_testkit::conformance::{Fixture, Stage, run};
+use distlock_testkit::history::Want;
+use futures_util::StreamExt;
+
+const LIMIT: Duration = Duration::from_secs(25);
+const LONG: Duration = Duration::from_secs(60);
+const KINDS: [Kind; 3] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore];
+
+fn claim(kind: Kind, id: &str) -> Claim {
+    Claim {
+        resource: Resource::new(kind, "m").unwrap(),
+        lock_id: LockId::from_stored(id),
+        weight: 1,
+        capacity: 1,
+        expiry: LONG,
+        waiting: None,
+        in_turn: false,
+    }
+}
+
+fn attempt(kind: Kind, number: u64, inbox: &str) -> Claim {
+    let waiting = Waiting { inbox: Inbox::new(inbox), ttl: LONG, attempt: number };
+    Claim { waiting: Some(waiting), ..claim(kind, "waiter") }
+}
+
+/// Asks alone or together with a claim for another name: these are two statements.
+async fn ask(store: &LeaseTable, company: bool, asked: Claim) -> Attempt {
+    let mut claims = vec![asked];
+    if company {
+        let resource = Resource::new(claims[0].resource.kind(), "company").unwrap();
+        claims.insert(0, Claim { resource, ..claim(Kind::Mutex, "another") });
+    }
+    store.try_acquire(&claims).await.unwrap().pop().unwrap().unwrap()
+}
+
+async fn release(store: &LeaseTable, kind: Kind) {
+    let lease = Lease::of(&claim(kind, "holder"), FencingToken::new(1));
+    store.release(&[lease]).await.unwrap().pop().unwrap().unwrap();
+}
+
+async fn pushed(messages: &mut WakeStream) -> PushedGrant {
+    match within("a grant", LIMIT, messages.next()).await {
+        Some(Wake::Granted { lock_id, grant }) if lock_id.as_str() == "waiter" => grant,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_pushed_grant_names_the_newest_attempt_and_counts_from_its_decision() {
+    for (kind, company) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let store = lease_table(&Corner::new().url("postgres", &server().url())).await;
+        let mut messages = store.subscribe(&Inbox::new("newest")).await.unwrap();
+        ask(&store, company, claim(kind, "holder")).await;
+        for (number, inbox) in [(7, "older"), (9, "newest"), (8, "older"), (7, "older")] {
+            let answer = ask(&store, company, attempt(kind, number, inbox)).await;
+            assert!(matches!(answer, Attempt::Busy { .. }), "{answer:?}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        release(&store, kind).await;
+        let grant = pushed(&mut messages).await;
+        assert_eq!(grant.attempt, 9, "{kind}, in company: {company}");
+        // Attempts that are applied late change nothing: the time counts from the decision on the ninth.
+        assert!(
+            grant.after >= Duration::from_millis(300),
+            "{kind}, in company: {company}: {:?}",
+            grant.after
+        );
+    }
+}
+
+/// A program of the version before wrote the queue: its entries have no number, and nothing is believed of them.
+#[tokio::test]
+async fn an_entry_without_a_number_is_pushed_as_attempt_zero() {
+    for kind in KINDS {
+        let corner = Corner::new();
+        let store = lease_table(&corner.url("postgres", &server().url())).await;
+        let mut messages = store.subscribe(&Inbox::new("newest")).await.unwrap();
+        ask(&store, false, claim(kind, "holder")).await;
+        ask(&store, false, attempt(kind, 9, "newest")).await;
+        let (table, column) = match kind {
+            Kind::Mutex => ("distribute_lock", "waiters"),
+            _ => ("distribute_lock_pool", "queue"),
+        };
+        server().sql(&format!(
+            "UPDATE {}.{table} SET {column} = (SELECT jsonb_agg(e - 'attempt') FROM jsonb_array_elements({column}) e)",
+            corner.schema
+        ));
+        release(&store, kind).await;
+        assert_eq!(pushed(&mut messages).await.attempt, 0, "{kind}");
+    }
+}
+
+struct Leases(Corner);
+
+impl Fixture for Leases {
+    async fn open() -> Self {
+        Leases(Corner::new())
+    }
+
+    fn driver() -> &'static Driver {
+        &LEASE_DRIVER
+    }
+
+    fn url(&self) -> String {
+        self.0.url("postgres", &server().url())
+    }
+}
+
+#[test]
+fn actor_entry() {
+    distlock_testkit::conformance::actor::<Leases>();
+}
+
+/// A process is stopped while it waits. It is granted the lock meanwhile, the grant ends, another takes the lock, and the
+/// process continues.
+#[test]
+fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_next_holder() {
+    async fn play(stage: Stage<Leases>, want: Want) {
+        let (holder, next) = (stage.locks().await, stage.locks().await);
+        for round in 0..4 {
+            let held = want.acquire(&holder).await.unwrap();
+            let mut waiter = stage.actor("stopped", stage.lasting());
+            let waiting = tokio::spawn(waiter.take(1, &want));
+            stage.until_waiting(&holder, &want, 1).await;
+            waiter.pause().await;
+            held.release().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(2150)).await;
+            let second = stage.within("the next holder", want.acquire(&next).into_future()).await.unwrap();
+            waiter.resume();
+            for _ in 0..150 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                assert!(!second.is_lost(), "{want:?}, round {round}: {:?}", second.lost().await);
+                assert!(!waiting.is_finished(), "{want:?}, round {round}: two holders");
+            }
+            second.release().await.unwrap();
+            stage.within("the waiter's grant", waiting).await.unwrap();
+            assert!(!waiter.is_lost(1).await);
+            waiter.give_back(1).await;
+            waiter.leave().await;
+        }
+    }
+    run::<Leases, _, _>("late_grants::actor_entry", |stage| async move {
+        let wants = vec![Want::mutex("m"), Want::write("w"), Want::permits("s", 1, 1)];
+        stage.for_each(wants, play).await;
+    });
+}

@@ -1,0 +1,298 @@
+//! A row of a lock table that another session keeps locked: it fails alone, soon and with the reason, and nothing of a
+//! client that ended is left waiting for it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use common::{Corner, eventually, expiry, lease_table, locks, server, within};
+use distlock_core::store::{Attempt, Claim, Driver, Lease, LeaseStore, Query, Released, Renewal};
+use distlock_core::{ErrorKind, FencingToken, Kind, LockIds, Resource};
+use distlock_postgres::{LEASE_DRIVER, LeaseTable};
+use distlock_testkit::conformance::{Fixture, Stage, run};
+use distlock_testkit::history::Want;
+use distlock_testkit::servers::PgBouncer;
+use distlock_testkit::servers::postgres::wire::Connection;
+
+const LIMIT: Duration = Duration::from_secs(25);
+/// Far below what a request may take, and far above what the store waits for a row on a busy machine.
+const SOON: Duration = Duration::from_secs(4);
+const NAMES: [&str; 10] = ["a", "b", "c", "d", "stuck", "f", "g", "h", "i", "j"];
+
+fn bouncer() -> &'static PgBouncer {
+    static BOUNCER: OnceLock<PgBouncer> = OnceLock::new();
+    BOUNCER.get_or_init(|| PgBouncer::start(server()))
+}
+
+fn table(corner: &Corner, kind: Kind) -> String {
+    let ending = if kind == Kind::Mutex { "" } else { "_pool" };
+    format!("{}.distribute_lock{ending}", corner.schema)
+}
+
+/// A session that keeps the row of `stuck` locked, and its process.
+fn lock_row(corner: &Corner, kind: Kind) -> (Connection, String) {
+    let mut admin = server().connect().unwrap();
+    let key = if kind == Kind::Mutex { "stuck".to_owned() } else { format!("{kind}:stuck") };
+    let rows = admin
+        .query(&format!("BEGIN; SELECT key FROM {} WHERE key = '{key}' FOR UPDATE", table(corner, kind)));
+    assert_eq!(rows.unwrap().len(), 1, "the row is there");
+    let pid = admin.query("SELECT pg_backend_pid()").unwrap()[0][0].clone().unwrap();
+    (admin, pid)
+}
+
+fn claims(ids: &LockIds, kind: Kind, names: &[&str]) -> Vec<Claim> {
+    let claim = |name: &&str| Claim {
+        resource: Resource::new(kind, *name).unwrap(),
+        lock_id: ids.next(),
+        weight: 1,
+        capacity: 1,
+        expiry: Duration::from_secs(60),
+        waiting: None,
+        in_turn: false,
+    };
+    names.iter().map(claim).collect()
+}
+
+fn leases(claims: &[Claim]) -> Vec<Lease> {
+    claims.iter().map(|claim| Lease::of(claim, FencingToken::new(1))).collect()
+}
+
+/// Every answer is as expected, but that for `stuck`: it says who is in the way.
+fn all_but_stuck<A: std::fmt::Debug>(
+    answers: Vec<distlock_core::Result<A>>,
+    pid: Option<&str>,
+    expected: impl Fn(&A) -> bool,
+) {
+    assert_eq!(answers.len(), NAMES.len());
+    for (name, answer) in NAMES.iter().zip(answers) {
+        match answer {
+            Err(error) if *name == "stuck" => {
+                assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                assert!(!error.is_outcome_unknown(), "{error}");
+                let said = error.to_string();
+                assert!(said.contains("locked by another session"), "{said}");
+                assert!(pid.is_none_or(|pid| said.contains(pid)), "{said}: it is {pid:?}");
+                assert!(error.advice().is_some_and(|advice| advice.contains("pg_")), "{said}");
+            }
+            Ok(answer) if *name != "stuck" && expected(&answer) => {}
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+async fn only_the_locked_row_fails(corner: &Corner, store: &LeaseTable, kind: Kind) {
+    let ids = LockIds::new("locked");
+    let held = claims(&ids, kind, &NAMES);
+    for answer in store.try_acquire(&held).await.unwrap() {
+        assert!(matches!(answer.unwrap(), Attempt::Granted { .. }));
+    }
+    let (mut admin, pid) = lock_row(corner, kind);
+    let pid = Some(pid.as_str());
+    let held = leases(&held);
+    for _ in 0..2 {
+        let answers = within("renewals", SOON, store.renew(&held)).await.unwrap();
+        all_but_stuck(answers, pid, |answer| *answer == Renewal::Extended);
+    }
+    let answers = within("releases", SOON, store.release(&held)).await.unwrap();
+    all_but_stuck(answers, pid, |answer| matches!(answer, Released::Done { .. }));
+    let next = claims(&ids, kind, &NAMES);
+    let answers = within("attempts", SOON, store.try_acquire(&next)).await.unwrap();
+    all_but_stuck(answers, pid, |answer| matches!(answer, Attempt::Granted { .. }));
+    let alone = &next[4..5];
+    let answers = within("an attempt", SOON, store.try_acquire(alone)).await;
+    let error = answers.and_then(|mut answers| answers.pop().unwrap()).unwrap_err();
+    assert!(error.to_string().contains("locked by another session"), "{error}");
+
+    // Free again, it is served as ever.
+    admin.query("COMMIT").unwrap();
+    let answers = store.release(&held[4..5]).await.unwrap();
+    assert!(matches!(answers[..], [Ok(Released::Done { .. })]), "{answers:?}");
+    let answers = store.try_acquire(&next).await.unwrap();
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Attempt::Granted { .. }))), "{answers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_batch_only_the_row_that_is_locked_fails() {
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let corner = Corner::new();
+        let store = lease_table(&corner.url("postgres", &server().url())).await;
+        only_the_locked_row_fails(&corner, &store, kind).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_batch_behind_a_pooler_only_the_row_that_is_locked_fails() {
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let corner = Corner::new();
+        let store = lease_table(&corner.url("postgres", &bouncer().url())).await;
+        only_the_locked_row_fails(&corner, &store, kind).await;
+    }
+}
+
+/// A row that another session has inserted and not committed cannot be seen, and is waited for all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_another_session_is_inserting_fails_alone() {
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let corner = Corner::new();
+        let store = lease_table(&corner.url("postgres", &server().url())).await;
+        let mut admin = server().connect().unwrap();
+        let insert = match kind {
+            Kind::Mutex => "(key, value, expire_time) VALUES ('stuck', '', now())",
+            _ => {
+                "(key, capacity, token, holders, queue, used_until)
+                 VALUES ('semaphore:stuck', 1, 1, '[]', '[]', now())"
+            }
+        };
+        admin.query(&format!("BEGIN; INSERT INTO {} {insert}", table(&corner, kind))).unwrap();
+        let ids = LockIds::new("inserted");
+        for _ in 0..2 {
+            let asked = claims(&ids, kind, &NAMES);
+            let answers = within("attempts", SOON, store.try_acquire(&asked)).await.unwrap();
+            all_but_stuck(answers, None, |answer| matches!(answer, Attempt::Granted { .. }));
+            store.release(&leases(&asked)).await.unwrap();
+        }
+        admin.query("COMMIT").unwrap();
+        let answers = store.try_acquire(&claims(&ids, kind, &["stuck"])).await.unwrap();
+        assert!(matches!(answers[..], [Ok(Attempt::Granted { .. })]), "{answers:?}");
+    }
+}
+
+/// While one row is locked, and asked for again and again, other locks are acquired and no other lease is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
+    let corner = Corner::new();
+    let url = corner.url("postgres", &server().url());
+    let ours = locks(&url).await.with_options(expiry(3.0));
+    let theirs = locks(&url).await;
+    let mut held = Vec::new();
+    for n in 0..20 {
+        held.push(ours.mutex(format!("held/{n}")).acquire().await.unwrap());
+        held.push(ours.rw_lock(format!("held/{n}")).write().await.unwrap());
+    }
+    let stuck = [ours.mutex("stuck").acquire().await.unwrap(), ours.rw_lock("stuck").write().await.unwrap()];
+    let admins = [lock_row(&corner, Kind::Mutex).0, lock_row(&corner, Kind::RwLock).0];
+    let mut asking = tokio::task::JoinSet::new();
+    for locks in [&ours, &theirs] {
+        for kind in [Kind::Mutex, Kind::RwLock] {
+            let locks = locks.clone();
+            asking.spawn(async move {
+                loop {
+                    let error = match kind {
+                        Kind::Mutex => locks.mutex("stuck").acquire().await.map(drop).unwrap_err(),
+                        _ => locks.rw_lock("stuck").write().await.map(drop).unwrap_err(),
+                    };
+                    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                }
+            });
+        }
+    }
+    let begun = Instant::now();
+    let mut longest = Duration::ZERO;
+    while begun.elapsed() < Duration::from_secs(8) {
+        let round = Instant::now();
+        for locks in [&ours, &theirs] {
+            locks
+                .mutex(format!("free/{}", fastrand::u8(..)))
+                .acquire()
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+            locks.semaphore("free", 2).acquire().await.unwrap().release().await.unwrap();
+        }
+        longest = longest.max(round.elapsed());
+        for guard in &held {
+            assert!(!guard.is_lost(), "{} after {:?}", guard.resource(), begun.elapsed());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(longest < SOON, "free locks took {longest:?}");
+    asking.shutdown().await;
+    // Their own leases could not be renewed, and they say so.
+    for guard in &stuck {
+        assert!(guard.is_lost());
+    }
+    drop(admins);
+    for guard in held {
+        guard.release().await.unwrap();
+    }
+    drop(within("the lock", LIMIT, theirs.mutex("stuck").acquire().into_future()).await.unwrap());
+}
+
+struct Leases(Corner);
+
+impl Fixture for Leases {
+    async fn open() -> Self {
+        Leases(Corner::new())
+    }
+
+    fn driver() -> &'static Driver {
+        &LEASE_DRIVER
+    }
+
+    fn url(&self) -> String {
+        self.0.url("postgres", &server().url())
+    }
+}
+
+#[test]
+fn actor_entry() {
+    distlock_testkit::conformance::actor::<Leases>();
+}
+
+/// Processes that wait for the row are killed. Nothing of them waits on, and nothing is granted to them when the row is
+/// free again.
+#[test]
+fn killed_processes_leave_nothing_that_waits_for_a_locked_row() {
+    async fn play(stage: Stage<Leases>) {
+        let corner = &stage.fixture().0;
+        let wants = [Want::mutex("stuck"), Want::permits("stuck", 1, 1)];
+        let locks = stage.locks().await;
+        for want in &wants {
+            want.acquire(&locks).await.unwrap().release().await.unwrap();
+        }
+        locks.shutdown().await.unwrap();
+        drop(locks);
+        eventually("no session is left", async || corner.sessions(server()) == 0).await;
+        let mut admins = [lock_row(corner, Kind::Mutex).0, lock_row(corner, Kind::Semaphore).0];
+        let actors: Vec<_> = (0..3).map(|_| stage.actor("killed", stage.lasting())).collect();
+        for actor in &actors {
+            for (slot, want) in (1..).zip(&wants) {
+                drop(actor.order(distlock_testkit::actors::Order::Take {
+                    slot,
+                    want: want.clone(),
+                    within: None,
+                    watch: false,
+                }));
+            }
+        }
+        let blocked = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}' AND wait_event_type = 'Lock'",
+            corner.schema
+        );
+        eventually("they wait for the rows", async || server().value(&blocked) != "0").await;
+        for actor in actors {
+            actor.kill().await;
+        }
+        eventually("their sessions end", async || corner.sessions(server()) == 0).await;
+        for admin in &mut admins {
+            admin.query("COMMIT").unwrap();
+        }
+        let locks = stage.locks().await;
+        for want in &wants {
+            let found = locks.inspect(&Query::named("stuck")).await.unwrap();
+            assert!(found.iter().all(|record| record.holders.is_empty()), "granted to the dead: {found:?}");
+            stage
+                .within("the lock", want.acquire(&locks).into_future())
+                .await
+                .unwrap()
+                .release()
+                .await
+                .unwrap();
+        }
+    }
+    run::<Leases, _, _>("locked_rows::actor_entry", play);
+}

@@ -1,0 +1,198 @@
+//! How long records last: never shorter because a request was applied late, and not much longer than they are of use.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::claims::{KINDS, busy, claim, granted, lease, next_grant, release, waiting};
+use common::{commands, ms, store, until};
+use distlock_core::store::{Claim, Holder, Inbox, Lease, LeaseStore, Query, Released, Renewal, Store};
+use distlock_core::{Kind, LockIds};
+use distlock_redis::RedisStore;
+use distlock_testkit::servers::RedisServer;
+use distlock_testkit::servers::redis::resp::Reply;
+
+const LONG: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_secs(2);
+
+async fn holder(store: &RedisStore, kind: Kind, name: &str) -> Holder {
+    let query = Query { kind: Some(kind), ..Query::named(name) };
+    store.inspect(&query).await.unwrap().remove(0).holders.remove(0)
+}
+
+async fn extended(store: &RedisStore, leases: &[Lease]) {
+    let renewed = store.renew(leases).await.unwrap();
+    assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Extended))), "{renewed:?}");
+}
+
+/// Whatever is applied last under a lock id, alone or in a batch: the expiry stays where the longest one put it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_expiry_that_is_applied_last_does_not_move_the_end_back() {
+    for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
+        let store = store(&server.url()).await;
+        for kind in KINDS {
+            let long = claim(kind, "x", "holder#1");
+            let beside = claim(Kind::Mutex, "beside", format!("beside {kind}#1"));
+            let short = Claim { expiry: SHORT, ..long.clone() };
+            let held = granted(&store, &long).await;
+            let other = granted(&store, &beside).await;
+            let late = Lease { expiry: SHORT, ..held.clone() };
+            let higher =
+                Lease { token: distlock_core::FencingToken::new(held.token.get() + 9), ..late.clone() };
+            let left = async |what: &str| {
+                let left = holder(&store, kind, "x").await.expires_in.unwrap();
+                assert!(left > SHORT * 2, "{kind}: {what} left {left:?} of {LONG:?}");
+            };
+            extended(&store, std::slice::from_ref(&held)).await;
+            extended(&store, std::slice::from_ref(&late)).await;
+            left("a renewal").await;
+            extended(&store, &[late.clone(), other.clone()]).await;
+            left("a renewal in a batch").await;
+            extended(&store, std::slice::from_ref(&higher)).await;
+            left("a renewal with another token").await;
+            granted(&store, &short).await;
+            left("an attempt").await;
+            granted(&store, &waiting(short.clone(), "mine", LONG, 4)).await;
+            left("an attempt that waits").await;
+            store.try_acquire(&[short, beside]).await.unwrap();
+            left("an attempt in a batch").await;
+            release(&store, &long).await;
+            store.release(&[other]).await.unwrap().remove(0).unwrap();
+        }
+    }
+}
+
+/// A pushed grant is short; the renewal that follows makes it as long as was asked for, and an attempt in flight since before
+/// the grant does not shorten it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pushed_grant_that_was_renewed_is_not_shortened_by_an_older_attempt() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
+    for kind in KINDS {
+        let (first, next) = (claim(kind, "x", "first#1"), claim(kind, "x", "next#1"));
+        let attempt = |expiry, attempt| waiting(Claim { expiry, ..next.clone() }, "mine", LONG, attempt);
+        granted(&store, &first).await;
+        busy(&store, &attempt(LONG, 2)).await;
+        release(&store, &first).await;
+        next_grant(&mut wakes, &next.lock_id).await;
+        assert!(holder(&store, kind, "x").await.expires_in.unwrap() <= SHORT);
+        extended(&store, &[lease(&next)]).await;
+        granted(&store, &attempt(SHORT, 1)).await;
+        let left = holder(&store, kind, "x").await.expires_in.unwrap();
+        assert!(left > SHORT * 2, "{kind}: {left:?} of {LONG:?}");
+        release(&store, &next).await;
+    }
+}
+
+/// Another program took the expiry away: as ever, a renewal sets one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_another_program_made_last_for_ever_expires_again_once_it_is_renewed() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let beside = granted(&store, &claim(Kind::Mutex, "beside", "beside#1")).await;
+    let held = granted(&store, &claim(Kind::Mutex, "x", "holder#1")).await;
+    for batch in [vec![held.clone()], vec![beside, held]] {
+        assert_eq!(server.command(&["PERSIST", "distlock:x"]), Reply::Integer(1));
+        extended(&store, &batch).await;
+        let left: i64 = server.command(&["PTTL", "distlock:x"]).text().parse().unwrap();
+        assert!((1..=60_000).contains(&left), "{left}");
+    }
+}
+
+/// What is beside a lock stays as long as the lock is held, however long that is, and costs hardly a command.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_that_is_held_for_longer_than_the_retention_keeps_its_token_and_the_moment_it_was_acquired() {
+    let server = RedisServer::start();
+    let store = store(&format!("{}?distlock.retention=2s", server.url())).await;
+    let ids = LockIds::new("held");
+    let claims: Vec<Claim> = (0..3)
+        .map(|n| Claim { expiry: ms(400), ..claim(Kind::Mutex, &format!("x{n}"), ids.next().as_str()) })
+        .collect();
+    let mut leases = Vec::new();
+    for claim in &claims {
+        leases.push(granted(&store, claim).await);
+    }
+    let before = holder(&store, Kind::Mutex, "x1").await;
+    let (begun, mut rounds, counted) = (std::time::Instant::now(), 0, commands(&server));
+    while begun.elapsed() < ms(7000) {
+        extended(&store, &leases).await;
+        tokio::time::sleep(ms(50)).await;
+        extended(&store, &leases[..1]).await;
+        tokio::time::sleep(ms(50)).await;
+        rounds += 1;
+    }
+    let cost = commands(&server) - counted;
+    let now = holder(&store, Kind::Mutex, "x1").await;
+    assert_eq!((before.token, before.acquired_at), (now.token, now.acquired_at));
+    assert_eq!(before.token, Some(leases[1].token));
+    // In a batch a look at all, the clock, a command for each; alone two looks, the clock and a command. The rest is what
+    // makes the sides last longer, here in four of ten renewals.
+    assert!(cost <= rounds * 14, "{cost} commands for {rounds} rounds");
+}
+
+/// Every name that was ever used leaves its token behind for a while. README and `RedisConfig::retention` state the figure.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_of_a_name_that_was_used_once_is_small_and_does_not_last() {
+    const NAMES: usize = 20_000;
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let ids = LockIds::new("web-3.internal:81234");
+    let memory = || server.info("used_memory").parse::<u64>().unwrap();
+    let names: Vec<String> = (0..NAMES).map(|n| format!("order/{n:08}")).collect();
+    // What the server and our connection need anyway.
+    granted(&store, &Claim { expiry: ms(30_000), ..claim(Kind::Mutex, "alone", ids.next().as_str()) }).await;
+    let before = memory();
+    for batch in names.chunks(250) {
+        let claims: Vec<Claim> = batch
+            .iter()
+            .map(|name| Claim { expiry: ms(30_000), ..claim(Kind::Mutex, name, ids.next().as_str()) })
+            .collect();
+        assert!(store.try_acquire(&claims).await.unwrap().iter().all(Result::is_ok));
+        let leases: Vec<Lease> = claims.iter().map(lease).collect();
+        let released = store.release(&leases).await.unwrap();
+        assert!(released.iter().all(|one| matches!(one, Ok(Released::Done { .. }))));
+    }
+    let bytes = (memory() - before) / NAMES as u64;
+    let left = ["alone", &names[7]].map(|name| {
+        let key = format!("return redis.call('PTTL', redis.call('KEYS', '*:{name}')[1])");
+        match server.command(&["EVAL", &key.replace("*:alone", "*m:alone"), "0"]) {
+            Reply::Integer(left) => left,
+            other => panic!("{other:?}"),
+        }
+    });
+    println!("{bytes} bytes for {left:?} ms");
+    assert!(bytes <= 200, "{bytes} bytes");
+    assert!(left.iter().all(|left| (600_000..=675_000).contains(left)), "{left:?} ms");
+}
+
+/// A clock that is set back by no more than the retention finds either the token or a lower one behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_rise_when_the_clock_is_set_back_by_the_retention_after_their_names_were_forgotten() {
+    let server = RedisServer::configure().valkey().movable_clock().start();
+    let store = store(&server.url()).await;
+    // Unlike DBSIZE, this does not count what has expired.
+    let empty = || server.command(&["KEYS", "*"]).list().is_empty();
+    for kind in KINDS {
+        for (forward, back) in [(10, 600), (590, 600), (685, 600), (4000, 599)] {
+            server.move_clock(0);
+            until("a clean start", async || {
+                server.command(&["FLUSHALL"]);
+                empty()
+            })
+            .await;
+            let first = granted(&store, &Claim { expiry: SHORT, ..claim(kind, "x", "first#1") }).await;
+            release(&store, &claim(kind, "x", "first#1")).await;
+            server.move_clock(forward);
+            assert_eq!(empty(), forward > 680, "{kind}: {forward}");
+            server.move_clock(forward - back);
+            let next = granted(&store, &Claim { expiry: SHORT, ..claim(kind, "x", "next#1") }).await;
+            assert!(
+                next.token > first.token,
+                "{kind}: {forward} s forward and {back} s back: {next:?} {first:?}"
+            );
+            release(&store, &claim(kind, "x", "next#1")).await;
+        }
+    }
+}

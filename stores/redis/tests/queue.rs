@@ -1,0 +1,239 @@
+//! The wait queue: whose grant a message is about, and what waiters that gave up or died cost those that are left.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::claims::{KINDS, busy, claim, granted, lease, next_grant, release, waiting};
+use common::{calls, commands, ms, store};
+use distlock_core::store::{Attempt, Claim, Inbox, LeaseStore, Query, Released, Store};
+use distlock_core::{Kind, LockId};
+use distlock_redis::RedisStore;
+use distlock_testkit::servers::RedisServer;
+
+const LONG: Duration = Duration::from_secs(60);
+/// After so long a waiter that died is gone. Longer than it takes to queue all of them.
+const DIES: Duration = Duration::from_secs(8);
+/// How many withdrew or died. The cost must not depend on it.
+const MANY: usize = 20_000;
+/// What a handoff may cost: commands inside the script.
+const HANDOFF: u64 = 40;
+/// What one call may do for waiters that are gone: commands inside the script.
+const CALL: u64 = 2000;
+
+/// Sends so many claims for one resource, in batches.
+async fn crowd(store: &RedisStore, claims: &[Claim]) {
+    for batch in claims.chunks(256) {
+        let answers = store.try_acquire(batch).await.unwrap();
+        assert!(answers.iter().all(|answer| matches!(answer, Ok(Attempt::Busy { .. }))), "{:?}", answers[0]);
+    }
+}
+
+fn dead(kind: Kind, ttl: Duration, count: usize) -> Vec<Claim> {
+    (0..count).map(|n| waiting(claim(kind, "x", format!("gone#{n}")), "nowhere", ttl, 1)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pushed_grant_repeats_the_number_of_the_newest_attempt() {
+    for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
+        let store = store(&server.url()).await;
+        let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
+        for kind in KINDS {
+            let holder = claim(kind, "x", "holder#1");
+            let waiter = |attempt| waiting(claim(kind, "x", "waiter of mine#1"), "mine", LONG, attempt);
+            granted(&store, &holder).await;
+            for attempt in [3, 5] {
+                busy(&store, &waiter(attempt)).await;
+            }
+            tokio::time::sleep(ms(300)).await;
+            // An older one, applied late: neither its number nor its moment counts, and its time to live does not either.
+            busy(&store, &waiter(4)).await;
+            let short = waiter(2);
+            busy(&store, &waiting(short, "elsewhere", ms(1), 2)).await;
+            tokio::time::sleep(ms(5)).await;
+            assert!(matches!(release(&store, &holder).await, Released::Done { woke: true }), "{kind}");
+            let grant = next_grant(&mut wakes, &waiter(5).lock_id).await;
+            assert_eq!(grant.attempt, 5, "{kind}");
+            assert!(grant.after >= ms(300), "{kind}: counted from an older attempt: {grant:?}");
+            release(&store, &waiter(5)).await;
+        }
+    }
+}
+
+/// What the previous version wrote: no number of an attempt, and the whole lock id beside the plain key.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_that_a_previous_version_queued_are_served_and_ask_again() {
+    let server = RedisServer::start();
+    let store = store(&format!("{}?distlock.prefix={{p}}:", server.url())).await;
+    let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
+    for (kind, key) in
+        [(Kind::Mutex, r"{p}:\255w:x"), (Kind::RwLock, r"{p}:\255r:x"), (Kind::Semaphore, r"{p}:\255s:x")]
+    {
+        let (holder, ours) = (claim(kind, "x", "holder#1"), claim(kind, "x", "ours#1"));
+        granted(&store, &holder).await;
+        let script = format!(
+            "local t = redis.call('TIME') local now = t[1] * 1000 \
+             redis.call('HSET', '{key}', 'h', '0', 'n', '2', 's', '0', 'w:theirs#1', '1', \
+             'q:0', string.format('%d %d 60000 {weight} g nowhere gone#1', now - 5000, now - 8000), 'w:gone#1', '0', \
+             'q:1', string.format('%d %d 60000 {weight} g mine theirs#1', now + 50000, now)) \
+             return redis.call('PEXPIRE', '{key}', 60000)",
+            weight = holder.weight
+        );
+        server.command(&["EVAL", &script, "0"]);
+        busy(&store, &waiting(ours.clone(), "mine", LONG, 7)).await;
+        assert!(matches!(release(&store, &holder).await, Released::Done { woke: true }), "{kind}");
+        assert_eq!(next_grant(&mut wakes, &LockId::from_stored("theirs#1")).await.attempt, 0, "{kind}");
+        release(&store, &claim(kind, "x", "theirs#1")).await;
+        assert_eq!(next_grant(&mut wakes, &ours.lock_id).await.attempt, 7, "{kind}");
+        release(&store, &ours).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_behind_many_waiters_that_withdrew_costs_no_more_than_any_other() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
+    for kind in KINDS {
+        let holder = claim(kind, "x", "holder#1");
+        let (first, last) = (claim(kind, "x", "first#1"), claim(kind, "x", "last#1"));
+        granted(&store, &holder).await;
+        busy(&store, &waiting(first.clone(), "mine", LONG, 1)).await;
+        let mut crowd_of = dead(kind, LONG, MANY);
+        crowd(&store, &crowd_of).await;
+        busy(&store, &waiting(last.clone(), "mine", LONG, 1)).await;
+        // In any order: from the middle, from both ends, one apart.
+        crowd_of.rotate_left(MANY / 2);
+        let (even, odd): (Vec<_>, Vec<_>) =
+            crowd_of.iter().map(lease).enumerate().partition(|(n, _)| n % 2 == 0);
+        for part in [even, odd] {
+            let leases: Vec<_> = part.into_iter().map(|(_, lease)| lease).collect();
+            for batch in leases.chunks(256) {
+                let released = store.release(batch).await.unwrap();
+                assert!(released.iter().all(|one| matches!(one, Ok(Released::Done { .. }))));
+            }
+        }
+        for (from, to) in [(&holder, &first), (&first, &last)] {
+            let before = commands(&server);
+            release(&store, from).await;
+            let cost = commands(&server) - before;
+            assert!(cost < HANDOFF, "{kind}: a handoff behind {MANY} that withdrew took {cost} commands");
+            next_grant(&mut wakes, &to.lock_id).await;
+        }
+        release(&store, &last).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_dead_waiters_in_front_hold_up_no_call_and_the_live_one_behind_them_is_told() {
+    for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
+        let store = store(&server.url()).await;
+        let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
+        // Some are gone since their time is over; others died just now, and nobody reads what they are told.
+        for ttl in [DIES, LONG] {
+            let parts = KINDS.map(|kind| (kind, claim(kind, "x", "holder#1"), claim(kind, "x", "last#1")));
+            for (kind, holder, last) in &parts {
+                granted(&store, holder).await;
+                crowd(&store, &dead(*kind, ttl, MANY / 4)).await;
+                busy(&store, &waiting(last.clone(), "mine", LONG, 1)).await;
+            }
+            tokio::time::sleep(DIES).await;
+            for (kind, holder, last) in &parts {
+                let (before, scripts) = (commands(&server), calls(&server, "evalsha"));
+                release(&store, holder).await;
+                let (cost, scripts) = (commands(&server) - before, calls(&server, "evalsha") - scripts);
+                assert!(cost / scripts < CALL, "{kind}, {ttl:?}: {cost} commands in {scripts} calls");
+                assert!(scripts > 3, "{kind}, {ttl:?}: {cost} commands in {scripts} calls");
+                next_grant(&mut wakes, &last.lock_id).await;
+                release(&store, last).await;
+            }
+        }
+    }
+}
+
+/// An attempt that finds nothing but dead waiters before it is granted: the lock is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_dead_waiters_in_front_are_no_reason_to_be_busy() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let parts = KINDS.map(|kind| {
+        let next = Claim { in_turn: true, ..waiting(claim(kind, "x", "next#1"), "mine", LONG, 1) };
+        (kind, Claim { expiry: DIES, ..claim(kind, "x", "holder#1") }, next)
+    });
+    for (kind, holder, next) in &parts {
+        granted(&store, holder).await;
+        crowd(&store, &dead(*kind, DIES, MANY / 4)).await;
+        busy(&store, next).await;
+    }
+    tokio::time::sleep(DIES).await;
+    for (kind, _, next) in &parts {
+        let scripts = calls(&server, "evalsha");
+        granted(&store, next).await;
+        assert!(calls(&server, "evalsha") - scripts > 3, "{kind}: all of them in one call");
+    }
+}
+
+/// Nothing that waiters, holders or renewals do looks at the whole queue, however long it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_queue_is_never_looked_through_as_a_whole() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
+    for kind in KINDS {
+        let mut holder = Claim { expiry: ms(700), ..claim(kind, "x", "holder#1") };
+        if kind == Kind::Semaphore {
+            holder = Claim { capacity: 3, ..holder };
+            for id in ["holder#2", "holder#3"] {
+                let other = Claim { capacity: 3, ..claim(kind, "x", id) };
+                granted(&store, &other).await;
+            }
+        }
+        let of_it = |claim: Claim| Claim { capacity: holder.capacity, ..claim };
+        granted(&store, &holder).await;
+        let first = of_it(claim(kind, "x", "first#1"));
+        busy(&store, &waiting(first.clone(), "mine", LONG, 1)).await;
+        crowd(&store, &dead(kind, LONG, MANY / 4).into_iter().map(of_it).collect::<Vec<_>>()).await;
+        let (whole, begun) = (calls(&server, "hgetall"), std::time::Instant::now());
+        // Renewed beyond the moment at which the first grant would have ended, so that holders are looked through.
+        while begun.elapsed() < ms(1500) {
+            let renewed = store.renew(&[lease(&holder)]).await.unwrap();
+            assert!(matches!(renewed[0], Ok(distlock_core::store::Renewal::Extended)), "{renewed:?}");
+            let again = waiting(of_it(claim(kind, "x", "late#1")), "nowhere", LONG, 1);
+            busy(&store, &again).await;
+            tokio::time::sleep(ms(100)).await;
+        }
+        let before = commands(&server);
+        release(&store, &holder).await;
+        next_grant(&mut wakes, &first.lock_id).await;
+        let cost = commands(&server) - before;
+        assert!(cost < HANDOFF, "{kind}: {cost} commands");
+        assert_eq!(calls(&server, "hgetall") - whole, 0, "{kind}: all {MANY} waiters were looked at");
+        server.command(&["FLUSHALL"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_waiters_of_a_long_queue_are_listed_in_order_a_few_at_a_time() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    for kind in KINDS {
+        granted(&store, &claim(kind, "x", "holder#1")).await;
+        let all = dead(kind, LONG, 2000);
+        crowd(&store, &all).await;
+        for withdrawn in &all[700..900] {
+            release(&store, withdrawn).await;
+        }
+        let (before, scripts) = (commands(&server), calls(&server, "evalsha"));
+        let whole = calls(&server, "hgetall");
+        let query = Query { kind: Some(kind), ..Query::named("x") };
+        let found = store.inspect(&query).await.unwrap().remove(0);
+        let (cost, scripts) = (commands(&server) - before, calls(&server, "evalsha") - scripts);
+        let expected: Vec<_> =
+            all[..700].iter().chain(&all[900..]).map(|claim| claim.lock_id.clone()).collect();
+        assert_eq!(found.waiters.into_iter().map(|one| one.lock_id).collect::<Vec<_>>(), expected, "{kind}");
+        assert!(cost / scripts < CALL / 4, "{kind}: {cost} commands in {scripts} calls");
+        assert_eq!(calls(&server, "hgetall") - whole, 0, "{kind}: all waiters were looked at in one call");
+        server.command(&["FLUSHALL"]);
+    }
+}
