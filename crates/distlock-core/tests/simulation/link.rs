@@ -132,7 +132,7 @@ impl Link {
         } else if hit(odds.next()) {
             Fate::HangAfter
         } else if hit(odds.next()) {
-            let longest = *rng.choice(&[60, 200, 2_000, 10_000]).unwrap();
+            let longest = (*rng.choice(&[60, 200, 2_000, 10_000]).unwrap()).min(world.plan.slowest);
             let delay = Duration::from_millis(rng.u64(longest / 2..=longest));
             if rng.bool() {
                 passage.there += delay
@@ -140,7 +140,7 @@ impl Link {
                 passage.back += delay
             }
             // Late, but not so late that a caller may give up.
-            passage.faulted = longest > 200;
+            passage.faulted = longest > 200 || 2 * delay > world.plan.request_timeout;
             return passage;
         } else if hit(odds.next()) {
             let after = Duration::from_millis(rng.u64(1..=5_000));
@@ -184,7 +184,7 @@ impl Link {
         if passage.fate == Fate::PanicBefore {
             std::panic::resume_unwind(Box::new("a driver that panics"));
         }
-        let sent = world.servers[node].clock.now().as_nanos();
+        let (sent, begun) = (world.servers[node].clock.now().as_nanos(), world.time());
         let (told, heard) = oneshot::channel::<Batch<T>>();
         let (refused, lost) =
             (self.failed("refused"), self.failed("the reply was lost").with_unknown_outcome());
@@ -211,7 +211,9 @@ impl Link {
                 }
                 _ => {}
             }
-            let unheard = told.as_ref().is_none_or(oneshot::Sender::is_closed);
+            // The caller was told, or gave up: not because its runtime ended, which the engine sees to.
+            let patient = world.time() < begun + world.plan.request_timeout;
+            let unheard = told.as_ref().is_none_or(|told| told.is_closed() && !patient);
             let apply = |again: bool| {
                 world.sent.store(sent, SeqCst);
                 world.check().applied(&world, verb, &claims, unheard || again);

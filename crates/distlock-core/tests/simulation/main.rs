@@ -18,9 +18,13 @@ mod stage;
 mod trace;
 mod world;
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
 use plan::{Mode, Theme};
 use planted::Defect;
 use run::run;
+use trace::Violation;
 
 /// How many seeds the shards run together: few without optimisation, so that an ordinary test run stays short.
 /// `scripts/test` runs thousands, optimised.
@@ -44,27 +48,34 @@ fn mode() -> Mode {
 
 fn theme() -> Option<Theme> {
     let name = std::env::var("DISTLOCK_THEME").ok()?;
-    let all = [Theme::Anything, Theme::Calm, Theme::LatePushes, Theme::Breaks];
+    let all = [Theme::Anything, Theme::Calm, Theme::LatePushes, Theme::Breaks, Theme::Silence, Theme::Visits];
     all.into_iter().find(|theme| format!("{theme:?}") == name)
 }
 
+fn fail(seed: u64, violation: &Violation) {
+    panic!(
+        "seed {seed}: {}: {}\nreplay it with\n    DISTLOCK_SEED={seed} cargo test --profile simulation \
+         -p distlock-core --test simulation replay -- --nocapture",
+        violation.rule, violation.text
+    );
+}
+
 fn must_hold(seed: u64) {
-    let outcome = run(seed, Mode::default(), false);
-    if let Some(violation) = outcome.violation {
-        panic!(
-            "seed {seed}: {}: {}\nreplay it with\n    DISTLOCK_SEED={seed} cargo test --profile simulation \
-             -p distlock-core --test simulation replay -- --nocapture",
-            violation.rule, violation.text
-        );
+    if let Some(violation) = run(seed, Mode::default(), false).violation {
+        fail(seed, &violation);
     }
+}
+
+fn per_minute(count: u64, begun: std::time::Instant) -> f64 {
+    count as f64 * 60.0 / begun.elapsed().as_secs_f64()
 }
 
 fn shard(number_of_shard: u64) {
     let (count, first) = (number("DISTLOCK_SEEDS").unwrap_or(SEEDS), number("DISTLOCK_FIRST").unwrap_or(0));
     let begun = std::time::Instant::now();
     let seeds = (first..first + count).filter(|seed| seed % SHARDS == number_of_shard);
-    let run = seeds.map(must_hold).count();
-    println!("{run} seeds, {:.0} a minute", run as f64 * 60.0 / begun.elapsed().as_secs_f64());
+    let count = seeds.map(must_hold).count() as u64;
+    println!("{count} seeds, {:.0} a minute", per_minute(count, begun));
 }
 
 macro_rules! shards {
@@ -133,6 +144,39 @@ fn every_planted_defect_is_found() {
     assert!(missed.is_empty(), "not found within {most} seeds: {missed:?}");
 }
 
+/// Seeds from `DISTLOCK_FIRST` on until one fails or `DISTLOCK_SOAK` minutes are over; zero is without end.
+/// `scripts/soak` runs it.
+#[test]
+fn soak() {
+    let Some(minutes) = number("DISTLOCK_SOAK") else { return };
+    let first = number("DISTLOCK_FIRST").unwrap_or(0);
+    let (begun, next) = (std::time::Instant::now(), AtomicU64::new(first));
+    let over = || minutes > 0 && begun.elapsed().as_secs() >= 60 * minutes;
+    let failed = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !over() && failed.lock().unwrap().is_empty() {
+                    let seed = next.fetch_add(1, SeqCst);
+                    if let Some(violation) = run(seed, Mode::default(), false).violation {
+                        failed.lock().unwrap().push((seed, violation));
+                    }
+                    let count = seed - first + 1;
+                    if count.is_multiple_of(1_000) {
+                        println!("{count} seeds, {:.0} a minute", per_minute(count, begun));
+                    }
+                }
+            });
+        }
+    });
+    let count = next.load(SeqCst) - first;
+    println!("{count} seeds from {first} on, {:.0} a minute", per_minute(count, begun));
+    if let Some((seed, violation)) = failed.into_inner().unwrap().first() {
+        fail(*seed, violation);
+    }
+}
+
 /// Many seeds, every failure counted by its rule: for whoever works on the simulation.
 #[test]
 fn survey() {
@@ -158,6 +202,5 @@ fn survey() {
     for (rule, seeds) in &failed {
         println!("{:>5} {rule}: {:?}", seeds.len(), &seeds[..seeds.len().min(12)]);
     }
-    let minute = 60.0 * count as f64 / begun.elapsed().as_secs_f64();
-    println!("{count} seeds, {minute:.0} a minute, {grants} grants, {steps} steps");
+    println!("{count} seeds, {:.0} a minute, {grants} grants, {steps} steps", per_minute(count, begun));
 }

@@ -32,14 +32,20 @@ pub enum Theme {
     LatePushes,
     /// An operator who takes locks away.
     Breaks,
+    /// A store that says nothing for seconds, and locks that few want.
+    Silence,
+    /// A quorum, and callers whose runtimes end.
+    Visits,
 }
 
 impl Theme {
     fn draw(rng: &mut Rng) -> Theme {
-        match rng.u32(0..8) {
-            0 => Theme::Calm,
-            1 => Theme::LatePushes,
-            2 => Theme::Breaks,
+        match rng.u32(0..16) {
+            0 | 1 => Theme::Calm,
+            2 | 3 => Theme::LatePushes,
+            4 => Theme::Breaks,
+            5 => Theme::Silence,
+            6 => Theme::Visits,
             _ => Theme::Anything,
         }
     }
@@ -119,6 +125,8 @@ pub struct Plan {
     pub choices: Vec<Choice>,
     pub request_timeout: Duration,
     pub rates: Rates,
+    /// The longest that a slow request takes, in milliseconds.
+    pub slowest: u64,
     /// How often an acquisition or release is dropped half-way, in per cent.
     pub drops: u32,
     pub happenings: Vec<(Duration, Happening)>,
@@ -144,7 +152,8 @@ impl Plan {
         let rng = &mut rng;
         let theme = Theme::draw(rng);
         let theme = mode.theme.unwrap_or(theme);
-        let quorum = rng.u32(0..4) == 0 && mode.defect.is_none() && theme != Theme::LatePushes;
+        let quorum = rng.u32(0..4) == 0 && !matches!(theme, Theme::LatePushes | Theme::Silence);
+        let quorum = (quorum || theme == Theme::Visits) && mode.defect.is_none();
         let nodes = if !quorum { 1 } else { *rng.choice(&[3, 3, 5]).unwrap() };
         let calm = theme == Theme::Calm;
         let crowded = !quorum && rng.u32(0..4) == 0;
@@ -185,20 +194,27 @@ impl Plan {
             choices,
             request_timeout,
             rates,
+            slowest: 10_000,
             drops: *rng.choice(&[0, 0, 10, 40]).unwrap(),
             happenings: Vec::new(),
             calm,
             guests: rng.u32(0..4) == 0,
         };
-        if theme == Theme::LatePushes {
-            plan.late_pushes(rng);
+        match theme {
+            Theme::LatePushes => plan.late_pushes(rng),
+            Theme::Silence => plan.silence(rng),
+            _ => {}
         }
         if !calm {
             plan.happenings = happenings(rng, &plan);
         }
-        if theme == Theme::Breaks {
-            plan.breaks(rng);
+        match theme {
+            Theme::Breaks => plan.breaks(rng),
+            Theme::Silence => plan.holes(rng),
+            Theme::Visits => plan.visits(rng),
+            _ => {}
         }
+        plan.happenings.sort_by_key(|(at, _)| *at);
         plan
     }
 }
@@ -223,7 +239,41 @@ impl Plan {
             let at = duration(rng, 50, self.length.as_millis() as u64);
             self.happenings.push((at, Happening::Break { name: rng.usize(0..self.names) }));
         }
-        self.happenings.sort_by_key(|(at, _)| *at);
+    }
+
+    /// Locks that are free most of the time.
+    fn silence(&mut self, rng: &mut Rng) {
+        (self.kinds, self.private, self.names) = ([3, 0, 0, 1, 0], 80, 3);
+        (self.hold, self.pause, self.tasks) = (30, 300, rng.usize(2..=4));
+        (self.length, self.rates) = (duration(rng, 8_000, 14_000), Rates::default());
+    }
+
+    /// Requests that are swallowed for seconds.
+    fn holes(&mut self, rng: &mut Rng) {
+        for client in 0..self.clients {
+            let (at, length) = (duration(rng, 500, 5_000), duration(rng, 3_000, 8_000));
+            self.happenings.push((at, Happening::Outage { client, node: 0, length, sort: Outage::Hole }));
+        }
+    }
+
+    /// Nodes that are a little late, one of them down, and callers who leave.
+    fn visits(&mut self, rng: &mut Rng) {
+        self.rates = Rates { slow: rng.u32(50..250), ..Rates::default() };
+        (self.slowest, self.private) = (200, 30);
+        for choice in &mut self.choices {
+            choice.options = choice.options.clone().expiry(duration(rng, 20_000, 60_000)).unwrap();
+        }
+        self.happenings.retain(|(_, what)| matches!(what, Happening::Stall { .. } | Happening::Resume { .. }));
+        for client in 0..self.clients {
+            let (node, at) = (rng.usize(0..self.nodes), duration(rng, 0, 3_000));
+            let length = duration(rng, 500, 6_000);
+            self.happenings.push((at, Happening::Outage { client, node, length, sort: Outage::Down }));
+        }
+        for _ in 0..rng.usize(4..10) {
+            let (at, client) = (duration(rng, 50, self.length.as_millis() as u64), rng.usize(0..self.clients));
+            self.happenings.push((at, Happening::Visit { client }));
+            self.happenings.push((at + duration(rng, 1, 60), Happening::VisitEnd));
+        }
     }
 }
 
