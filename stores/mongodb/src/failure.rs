@@ -123,6 +123,16 @@ pub(crate) fn alien(collection: &str) -> Error {
     .advise("let the locks have a collection of their own (distlock.collection)")
 }
 
+/// A pool's document that lacks something, or has something else in its place. Whatever was asked of it was done to it.
+pub(crate) fn unreadable(id: &str) -> Error {
+    Error::new(
+        ErrorKind::Corrupt,
+        format!("the document {id:?} cannot be read: a field is missing or of another type"),
+    )
+    .with_unknown_outcome()
+    .advise("find out which program changed it, and delete the document once nobody uses that lock")
+}
+
 /// A document whose token is too high for a higher one, or no whole number at all.
 pub(crate) fn uncountable(collection: &str, id: &str, token: &Bson) -> Error {
     Error::new(

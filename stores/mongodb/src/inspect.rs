@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use distlock_core::store::{Query, Record, Waiter};
-use distlock_core::{Kind, Result};
+use distlock_core::{Error, ErrorKind, Kind, Result};
 use futures_util::TryStreamExt;
-use futures_util::future::try_join;
+use futures_util::future::join;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 
@@ -21,9 +21,27 @@ const POOLS: [Kind; 3] = [Kind::RwLock, Kind::Semaphore, Kind::Turn];
 /// The record of a mutex and the line before it, each with the server's time when it was read.
 type Mutex = (Option<(LockRecord, i64)>, Option<(LineRecord, i64)>);
 
-/// What is held or waited for now.
+/// What is held or waited for now. What cannot be read is left out with a warning: one document that another program
+/// spoiled, or a collection that the user has no right to, must not hide the rest.
 pub(crate) async fn inspect(core: &Arc<Core>, query: &Query) -> Result<Vec<Record>> {
-    let (locks, queues) = try_join(locks(core, query), queues(core, query)).await?;
+    let mut unreadable = Unreadable(Vec::new());
+    let (locks, queues) = join(locks(core, query, &mut unreadable), queues(core, query)).await;
+    let names = core.wire.names();
+    let (locks, queues) = match (locks, queues) {
+        (Ok(locks), Err(error)) if is_denied(&error) && query.kind.is_none_or(|kind| kind == Kind::Mutex) => {
+            tracing::warn!(
+                "waiters, reader-writer locks and semaphores cannot be shown: no right to read {}.{}",
+                names.database,
+                names.queues
+            );
+            (locks, Vec::new())
+        }
+        (Err(error), Ok(queues)) if is_denied(&error) && query.kind.is_none() => {
+            tracing::warn!("mutexes cannot be shown: no right to read {}.{}", names.database, names.locks);
+            (Vec::new(), queues)
+        }
+        (locks, queues) => (locks?, queues?),
+    };
     let mut mutexes: BTreeMap<String, Mutex> = BTreeMap::new();
     for (name, lock, now) in locks {
         mutexes.entry(name).or_default().0 = Some((lock, now));
@@ -40,12 +58,41 @@ pub(crate) async fn inspect(core: &Arc<Core>, query: &Query) -> Result<Vec<Recor
         if kind == Kind::Mutex {
             mutexes.entry(name.to_owned()).or_default().1 = Some((LineRecord::read(&document), now));
         } else {
-            found.extend(pool(kind, name, &PoolRecord::read(&document)?, now));
+            match PoolRecord::read(&document) {
+                Ok(record) => found.extend(pool(kind, name, &record, now)),
+                Err(_) => unreadable.0.push(id),
+            }
         }
     }
+    unreadable.warn();
     found.extend(mutexes.into_iter().filter_map(|(name, (lock, line))| mutex(name, lock, line)));
     found.sort_by(|a, b| (&a.name, a.kind).cmp(&(&b.name, b.kind)));
     Ok(found)
+}
+
+fn is_denied(error: &Error) -> bool {
+    error.kind() == ErrorKind::Denied
+}
+
+/// The ids of documents that cannot be read.
+struct Unreadable(Vec<String>);
+
+impl Unreadable {
+    fn warn(&self) {
+        const NAMED: usize = 10;
+        let named: Vec<String> = self.0.iter().take(NAMED).map(|id| format!("{id:?}")).collect();
+        let others = self.0.len() - named.len();
+        match (named.is_empty(), others) {
+            (true, _) => {}
+            (false, 0) => {
+                tracing::warn!("documents that cannot be read are not shown: {}", named.join(", "));
+            }
+            (false, others) => {
+                let named = named.join(", ");
+                tracing::warn!("documents that cannot be read are not shown: {named} and {others} others");
+            }
+        }
+    }
 }
 
 fn mutex(name: String, lock: Option<(LockRecord, i64)>, line: Option<(LineRecord, i64)>) -> Option<Record> {
@@ -79,8 +126,12 @@ fn pool(kind: Kind, name: &str, pool: &PoolRecord, now: i64) -> Option<Record> {
     is_used.then_some(Record { kind, name, key: None, capacity: pool.capacity, holders, waiters })
 }
 
-/// The mutexes that are held. Documents in another format are not ours to show.
-async fn locks(core: &Arc<Core>, query: &Query) -> Result<Vec<(String, LockRecord, i64)>> {
+/// The mutexes that are held.
+async fn locks(
+    core: &Arc<Core>,
+    query: &Query,
+    unreadable: &mut Unreadable,
+) -> Result<Vec<(String, LockRecord, i64)>> {
     if query.kind.is_some_and(|kind| kind != Kind::Mutex) {
         return Ok(Vec::new());
     }
@@ -88,11 +139,14 @@ async fn locks(core: &Arc<Core>, query: &Query) -> Result<Vec<(String, LockRecor
         "_id": between(query, |name| name.to_owned()),
         "$expr": { "$gt": ["$expiresAt", "$$NOW"] },
     };
-    let found = read(core, Place::Locks, matching).await?;
-    Ok(found
-        .into_iter()
-        .filter_map(|(name, document, now)| Some((name, LockRecord::read(&document, "").ok()?, now)))
-        .collect())
+    let mut records = Vec::new();
+    for (name, document, now) in read(core, Place::Locks, matching).await? {
+        match LockRecord::read(&document, core.wire.collection(Place::Locks)) {
+            Ok(record) => records.push((name, record, now)),
+            Err(_) => unreadable.0.push(name),
+        }
+    }
+    Ok(records)
 }
 
 /// Pools, and lines of mutexes.

@@ -138,7 +138,7 @@ pub(crate) struct PoolRecord {
 
 impl PoolRecord {
     pub(crate) fn read(document: &Document) -> Result<Self> {
-        let odd = || failure::odd("a pool without its parts");
+        let odd = || failure::unreadable(document.get_str("_id").unwrap_or_default());
         let holders = entries(document, "holders").map(|entry| {
             Some(PoolHolder {
                 lock_id: LockId::from_stored(entry.get_str("lockId").ok()?),

@@ -3,13 +3,13 @@
 
 mod common;
 
-use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
+use common::guarded::{guarded_url, user_with};
+use common::said::{listen, said};
 use common::{Place, SECOND, connect, eventually};
 use distlock_core::store::{Finding, Level};
 use distlock_core::{Error, ErrorKind, Kind, Locks};
-use distlock_testkit::servers::mongodb::bson::Document as Command;
 use distlock_testkit::servers::{MongoServer, Port};
 use mongodb::bson::{Document, doc};
 
@@ -71,44 +71,6 @@ async fn a_server_that_is_gone_does_not_hold_up_an_acquire_with_a_time_limit() {
         // Another name: what is dropped here may still be on its way back when the server goes away again.
         eventually("it answers again", || async { locks.mutex("b").try_acquire().await.is_ok() }).await;
     }
-}
-
-/// A server that wants to know who asks.
-fn guarded() -> &'static MongoServer {
-    static SERVER: OnceLock<MongoServer> = OnceLock::new();
-    SERVER.get_or_init(|| {
-        let server = MongoServer::configure().args(["--auth"]).start();
-        let user = |name: &str, role: Command| {
-            Command::new("createUser", name).with("pwd", "s3cret").with("roles", vec![role])
-        };
-        // The first user may be made by anybody who is on the same machine.
-        let root = user("root", Command::new("role", "root").with("db", "admin"));
-        server.command("admin", &root).unwrap();
-        server
-    })
-}
-
-fn guarded_url(user: &str, password: &str, database: &str) -> String {
-    format!(
-        "mongodb://{user}:{password}@{}/{database}?authSource=admin&directConnection=true",
-        guarded().addr()
-    )
-}
-
-/// A user with these rights on the collections of a database.
-async fn user_with(name: &str, database: &str, actions: &[(&str, &[&str])]) {
-    let admin = mongodb::Client::with_uri_str(guarded_url("root", "s3cret", "admin"))
-        .await
-        .unwrap()
-        .database("admin");
-    let privileges: Vec<Document> = actions
-        .iter()
-        .map(|(collection, actions)| {
-            doc! { "resource": { "db": database, "collection": *collection }, "actions": actions.to_vec() }
-        })
-        .collect();
-    admin.run_command(doc! { "createRole": name, "privileges": privileges, "roles": [] }).await.unwrap();
-    admin.run_command(doc! { "createUser": name, "pwd": "s3cret", "roles": [name] }).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -197,46 +159,6 @@ async fn waiters_get_their_turn_though_the_second_collection_is_refused() {
     last.release().await.unwrap();
     assert!(said("waiters of a mutex cannot be woken", database.name()) <= 2, "once for each engine");
     assert!(holder.semaphore("a", 1).acquire().await.is_err());
-}
-
-/// What was logged: message and fields of each event.
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-fn said(what: &str, about: &str) -> usize {
-    SAID.lock().unwrap().iter().filter(|line| line.contains(what) && line.contains(about)).count()
-}
-
-fn listen() {
-    // The second one to set it is refused, and hears through the first.
-    let _ = tracing::subscriber::set_global_default(Listener);
-}
-
-struct Listener;
-
-impl tracing::Subscriber for Listener {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        metadata.target().starts_with("distlock_mongodb") && *metadata.level() <= tracing::Level::INFO
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, event: &tracing::Event<'_>) {
-        let mut line = String::new();
-        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
-            line.push_str(&format!("{field}={value:?} "));
-        });
-        SAID.lock().unwrap().push(line);
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 /// A collection of something else: whatever its documents are, they stay.

@@ -1,5 +1,9 @@
 //! Taking a mutex: granted if the name is new, released or expired; recognised if it is ours already; left alone
 //! otherwise.
+//!
+//! An attempt that is stalled until after the release of its lock id is granted: the record does not remember lock ids that
+//! are done. The engine undoes the answer when it comes. If it never comes (the connection broke, the process died), the
+//! lock is held by no client until its expiry. A pool's attempt is the same.
 
 use mongodb::bson::{Bson, Document, doc};
 

@@ -6,7 +6,7 @@ mod leave;
 use std::sync::Arc;
 
 use distlock_core::store::Holder;
-use distlock_core::{Kind, Resource, Result};
+use distlock_core::{ErrorKind, Kind, Resource, Result};
 use mongodb::bson::{Document, doc};
 
 pub(crate) use attempt::try_acquire;
@@ -36,9 +36,21 @@ pub(crate) async fn break_lock(core: &Arc<Core>, resource: &Resource) -> Result<
         pipeline: pipelines::pool_break(core.floor.get(), core.retention_ms()),
         upsert: false,
     };
-    let Some(found) = core.wire.step(Place::Queues, &step, Version::Before, Concern::Majority).await? else {
-        return Ok(Vec::new());
+    let found = match core.wire.step(Place::Queues, &step, Version::Before, Concern::Majority).await {
+        // The turn goes with a mutex that was broken: without a right to it, a fair user behind the holder waits until
+        // the holder finds out.
+        Err(error) if error.kind() == ErrorKind::Denied && resource.kind() == Kind::Turn => {
+            let names = core.wire.names();
+            tracing::warn!(
+                "the turn cannot be broken: no right to write {}.{}",
+                names.database,
+                names.queues
+            );
+            return Ok(Vec::new());
+        }
+        found => found?,
     };
+    let Some(found) = found else { return Ok(Vec::new()) };
     core.saw(found.now);
     let pool = PoolRecord::read(&found.document)?;
     // Servers before 4.4 do not tell their time; those whose time was over are then named too.

@@ -3,8 +3,10 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod bare;
+pub mod guarded;
 pub mod late_wakes;
 pub mod other_program;
+pub mod said;
 
 use std::future::Future;
 use std::sync::OnceLock;

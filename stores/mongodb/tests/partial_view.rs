@@ -1,0 +1,105 @@
+//! What operators see where a part cannot be read: the rest, and word of what is missing.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use common::bare::Bare;
+use common::guarded::{guarded_url, user_with};
+use common::said::{listen, said};
+use common::{Place, connect};
+use distlock_core::store::Query;
+use distlock_core::{ErrorKind, Kind, Locks};
+use mongodb::bson::{DateTime, Document, doc};
+
+async fn shown(locks: &Locks, query: &Query) -> Vec<(Kind, String)> {
+    let records = locks.inspect(query).await.unwrap();
+    records.into_iter().map(|record| (record.kind, record.name.unwrap())).collect()
+}
+
+/// One document without a field: everything else is shown.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_document_that_cannot_be_read_does_not_hide_the_others() {
+    listen();
+    for place in [Place::on_standalone(), Place::on_one_node()] {
+        let locks = place.locks().await;
+        let _held = (
+            locks.mutex("good").acquire().await.unwrap(),
+            locks.semaphore("good", 1).acquire().await.unwrap(),
+            locks.rw_lock("well").write().await.unwrap(),
+        );
+        let database = place.database().await;
+        let soon = DateTime::from_millis(DateTime::now().timestamp_millis() + 60_000);
+        let mutexes = [
+            doc! { "_id": "no token", "lockId": "x", "acquiredAt": DateTime::now(), "expiresAt": soon },
+            doc! { "_id": "no lock id", "fencingToken": 1_i64, "acquiredAt": DateTime::now(), "expiresAt": soon },
+        ];
+        database.collection::<Document>("distributed.locks").insert_many(mutexes).await.unwrap();
+        let entry = doc! { "lockId": "x", "weight": 1, "expiresAt": soon };
+        let pools = [
+            doc! { "_id": "semaphore:no capacity", "queue": [], "holders": [entry.clone()] },
+            doc! { "_id": "rwlock:no token", "capacity": 1, "queue": [], "holders": [entry.clone()] },
+            doc! { "_id": "turn:no moment", "capacity": 1, "queue": [entry], "holders": [] },
+            doc! { "_id": "mutex:no moment", "queue": [{ "lockId": "x" }] },
+        ];
+        database.collection::<Document>("distributed.locks.queues").insert_many(pools).await.unwrap();
+        let all = [
+            (Kind::Mutex, "good".to_owned()),
+            (Kind::RwLock, "well".to_owned()),
+            (Kind::Semaphore, "good".to_owned()),
+        ];
+        assert_eq!(shown(&locks, &Query::default()).await, all);
+        for unreadable in
+            ["no token", "no lock id", "semaphore:no capacity", "rwlock:no token", "turn:no moment"]
+        {
+            let name = format!("{unreadable:?}");
+            assert!(said("cannot be read", &name) > 0, "no word of {name}");
+        }
+    }
+}
+
+/// Rights to the mutexes alone, which is enough to take one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_rights_to_the_mutexes_alone_sees_and_breaks_them() {
+    listen();
+    let rights: &[&str] = &["find", "insert", "update", "remove"];
+    user_with("mutexes", "mutexes", &[("distributed.locks", rights)]).await;
+    let locks = Locks::new(connect(&guarded_url("mutexes", "s3cret", "mutexes")).await.unwrap()).unwrap();
+    let _held = locks.mutex("a").acquire().await.unwrap();
+    let only = [(Kind::Mutex, "a".to_owned())];
+    for query in [
+        Query::default(),
+        Query::named("a"),
+        Query::prefixed("a"),
+        Query { kind: Some(Kind::Mutex), ..Query::default() },
+    ] {
+        assert_eq!(shown(&locks, &query).await, only, "{query:?}");
+    }
+    assert!(said("cannot be shown", "mutexes.distributed.locks.queues") > 0);
+    // Asked for those alone, the store does not say that there are none.
+    let pools = Query { kind: Some(Kind::Semaphore), ..Query::default() };
+    let store = Bare::at(&guarded_url("mutexes", "s3cret", "mutexes")).await.store;
+    assert_eq!(store.inspect(&pools).await.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(locks.break_lock(Kind::Semaphore, "a").await.unwrap_err().kind(), ErrorKind::Denied);
+    let broken = locks.break_lock(Kind::Mutex, "a").await.unwrap();
+    assert_eq!(broken.len(), 1);
+    assert!(shown(&locks, &Query::default()).await.is_empty());
+}
+
+/// And the other way round.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_rights_to_the_pools_alone_sees_and_breaks_them() {
+    listen();
+    let rights: &[&str] = &["find", "insert", "update", "remove"];
+    user_with("pools", "pools", &[("distributed.locks.queues", rights)]).await;
+    let locks = Locks::new(connect(&guarded_url("pools", "s3cret", "pools")).await.unwrap()).unwrap();
+    let _held = locks.semaphore("a", 1).acquire().await.unwrap();
+    assert_eq!(shown(&locks, &Query::default()).await, [(Kind::Semaphore, "a".to_owned())]);
+    assert!(said("cannot be shown", "pools.distributed.locks") > 0);
+    let mutexes = Query { kind: Some(Kind::Mutex), ..Query::default() };
+    let store = Bare::at(&guarded_url("pools", "s3cret", "pools")).await.store;
+    assert_eq!(store.inspect(&mutexes).await.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(locks.break_lock(Kind::Semaphore, "a").await.unwrap().len(), 1);
+    user_with("nothing", "nothing", &[("other", rights)]).await;
+    let locks = Locks::new(connect(&guarded_url("nothing", "s3cret", "nothing")).await.unwrap()).unwrap();
+    assert_eq!(locks.inspect(&Query::default()).await.unwrap_err().kind(), ErrorKind::Denied);
+}
