@@ -263,14 +263,16 @@ impl Plan {
         for choice in &mut self.choices {
             choice.options = choice.options.clone().expiry(duration(rng, 20_000, 60_000)).unwrap();
         }
-        self.happenings.retain(|(_, what)| matches!(what, Happening::Stall { .. } | Happening::Resume { .. }));
+        self.happenings
+            .retain(|(_, what)| matches!(what, Happening::Stall { .. } | Happening::Resume { .. }));
         for client in 0..self.clients {
             let (node, at) = (rng.usize(0..self.nodes), duration(rng, 0, 3_000));
             let length = duration(rng, 500, 6_000);
             self.happenings.push((at, Happening::Outage { client, node, length, sort: Outage::Down }));
         }
         for _ in 0..rng.usize(4..10) {
-            let (at, client) = (duration(rng, 50, self.length.as_millis() as u64), rng.usize(0..self.clients));
+            let (at, client) =
+                (duration(rng, 50, self.length.as_millis() as u64), rng.usize(0..self.clients));
             self.happenings.push((at, Happening::Visit { client }));
             self.happenings.push((at + duration(rng, 1, 60), Happening::VisitEnd));
         }

@@ -1,7 +1,8 @@
 //! A memory store with one defect.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -24,13 +25,21 @@ pub struct BrokenStore {
     defect: Option<Defect>,
     counts: Arc<DeletedCounts>,
     renewals: Arc<AtomicU64>,
+    /// The newest attempt of each waiter: a promise that is to be believed must name it.
+    attempts: Arc<Mutex<HashMap<LockId, u64>>>,
 }
 
 impl BrokenStore {
     /// Breaks a memory store.
     #[must_use]
     pub fn new(inner: MemoryStore, defect: Option<Defect>) -> Self {
-        BrokenStore { inner, defect, counts: Arc::default(), renewals: Arc::default() }
+        BrokenStore {
+            inner,
+            defect,
+            counts: Arc::default(),
+            renewals: Arc::default(),
+            attempts: Arc::default(),
+        }
     }
 
     fn has(&self, defect: Defect) -> bool {
@@ -97,8 +106,15 @@ impl BrokenStore {
         }
     }
 
+    fn attempts(&self) -> MutexGuard<'_, HashMap<LockId, u64>> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
         let claim = self.claim(claim);
+        if let Some(waiting) = &claim.waiting {
+            self.attempts().insert(claim.lock_id.clone(), waiting.attempt);
+        }
         let holders = self.holders(&claim.resource).await;
         if self.has(Defect::ChecksThenSets) && holders.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -241,15 +257,14 @@ impl LeaseStore for BrokenStore {
         let store = self.clone();
         Ok(match self.defect {
             Some(Defect::NeverWakes) => Box::pin(stream.filter(|_| std::future::ready(false))),
-            Some(Defect::WakesPromiseAGrant) => Box::pin(stream.map(|wake| match wake {
+            Some(Defect::WakesPromiseAGrant) => Box::pin(stream.map(move |wake| match wake {
                 Wake::Retry { lock_id } => {
                     static INVENTED: AtomicU64 = AtomicU64::new(1 << 60);
                     let token = FencingToken::new(INVENTED.fetch_add(1, Ordering::SeqCst));
                     let window = Duration::from_secs(2);
-                    Wake::Granted {
-                        lock_id,
-                        grant: PushedGrant { token, attempt: 0, after: Duration::MAX, window },
-                    }
+                    let attempt = store.attempts().get(&lock_id).copied().unwrap_or_default();
+                    let grant = PushedGrant { token, attempt, after: Duration::MAX, window };
+                    Wake::Granted { lock_id, grant }
                 }
                 wake => wake,
             })),

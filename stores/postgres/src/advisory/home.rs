@@ -18,7 +18,7 @@ use crate::schema::Schema;
 #[derive(Debug)]
 pub(super) struct Home {
     pub(super) seat: Arc<Seat>,
-    keys: Mutex<HashMap<AdvisoryKey, Use>>,
+    keys: Mutex<HashMap<AdvisoryKey, (Use, Granted)>>,
     waiters: Mutex<HashMap<LockId, oneshot::Sender<u64>>>,
 }
 
@@ -29,6 +29,13 @@ enum Use {
     Alone,
     /// Has it, or just asks for it, in shared mode, so many times.
     Shared(usize),
+}
+
+/// Whether the server has granted what a key was asked for. Until then the key may be free, and the server down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Granted {
+    Yes,
+    Unknown,
 }
 
 /// What a claim finds.
@@ -58,7 +65,7 @@ impl Home {
         Ok(home)
     }
 
-    fn keys(&self) -> MutexGuard<'_, HashMap<AdvisoryKey, Use>> {
+    fn keys(&self) -> MutexGuard<'_, HashMap<AdvisoryKey, (Use, Granted)>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,14 +78,14 @@ impl Home {
         let mut keys = self.keys();
         match (keys.get_mut(&key), shared) {
             (None, true) => {
-                keys.insert(key, Use::Shared(1));
+                keys.insert(key, (Use::Shared(1), Granted::Unknown));
                 Place::Free
             }
             (None, false) => {
-                keys.insert(key, Use::Alone);
+                keys.insert(key, (Use::Alone, Granted::Unknown));
                 Place::Free
             }
-            (Some(Use::Shared(times)), true) => {
+            (Some((Use::Shared(times), _)), true) => {
                 *times += 1;
                 Place::Again
             }
@@ -86,11 +93,23 @@ impl Home {
         }
     }
 
+    /// Notes that the server granted a key.
+    pub(super) fn granted(&self, key: AdvisoryKey) {
+        if let Some((_, granted)) = self.keys().get_mut(&key) {
+            *granted = Granted::Yes;
+        }
+    }
+
+    /// Whether the server granted a key to this session, as far as it has said.
+    pub(super) fn has(&self, key: AdvisoryKey) -> bool {
+        self.keys().get(&key).is_some_and(|(_, granted)| *granted == Granted::Yes)
+    }
+
     /// Notes that a key was given back, or not granted.
     pub(super) fn forget(&self, key: AdvisoryKey) {
         let mut keys = self.keys();
         match keys.get_mut(&key) {
-            Some(Use::Shared(times)) if *times > 1 => *times -= 1,
+            Some((Use::Shared(times), _)) if *times > 1 => *times -= 1,
             _ => {
                 keys.remove(&key);
             }

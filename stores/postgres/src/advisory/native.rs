@@ -93,6 +93,7 @@ pub(super) async fn acquire(
         let ask = attempt(store, &home.seat, claim, key, shared, place == Place::Again);
         match ask.await {
             Ok(Some(token)) => {
+                home.granted(key);
                 let seat = Arc::clone(&home.seat);
                 return Ok(Some(hold(store, claim, token, Held { seat, home: Some(home), key, shared })));
             }
@@ -110,6 +111,11 @@ pub(super) async fn acquire(
         }
     }
     if withdraw.is_cancelled() {
+        if place == Place::Taken && !home.has(key) {
+            // This process asked for it too and has no answer yet, so the server may be down. Its answer to that request
+            // comes before the one to this.
+            home.seat.verify().await?;
+        }
         return Ok(None);
     }
     let seat = store.spare_seat().await?;
