@@ -10,7 +10,7 @@ use crate::store::LossReason;
 
 /// A lock that is held, and extended in the background. Dropping it releases it before the drop returns, after the
 /// least hold time if there is one, unless the store does not answer within the request time-out: then it goes on in
-/// the background.
+/// the background. A thread-local may drop it too.
 #[derive(Debug)]
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
