@@ -99,7 +99,7 @@ pub enum Outage {
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub options: Options,
-    /// A cadence was asked for that leaves no room.
+    /// The longest that a waiter counts as waiting without another attempt.
     pub ttl: Duration,
 }
 
@@ -261,16 +261,19 @@ impl Plan {
         self.rates = Rates { slow: rng.u32(50..250), ..Rates::default() };
         (self.slowest, self.private) = (200, 30);
         for choice in &mut self.choices {
-            choice.options = choice.options.clone().expiry(duration(rng, 20_000, 60_000)).unwrap();
+            let longer = choice.options.clone().expiry(duration(rng, 20_000, 60_000));
+            choice.options = longer.unwrap_or(choice.options.clone());
         }
-        self.happenings.retain(|(_, what)| matches!(what, Happening::Stall { .. } | Happening::Resume { .. }));
+        self.happenings
+            .retain(|(_, what)| matches!(what, Happening::Stall { .. } | Happening::Resume { .. }));
         for client in 0..self.clients {
             let (node, at) = (rng.usize(0..self.nodes), duration(rng, 0, 3_000));
             let length = duration(rng, 500, 6_000);
             self.happenings.push((at, Happening::Outage { client, node, length, sort: Outage::Down }));
         }
         for _ in 0..rng.usize(4..10) {
-            let (at, client) = (duration(rng, 50, self.length.as_millis() as u64), rng.usize(0..self.clients));
+            let (at, client) =
+                (duration(rng, 50, self.length.as_millis() as u64), rng.usize(0..self.clients));
             self.happenings.push((at, Happening::Visit { client }));
             self.happenings.push((at + duration(rng, 1, 60), Happening::VisitEnd));
         }
