@@ -91,7 +91,6 @@ pub struct Request {
     pub resources: Vec<Resource>,
     pub sent: Duration,
     pub answered: Option<Duration>,
-    pub faulted: bool,
 }
 
 pub struct Checker {
@@ -169,7 +168,6 @@ impl Checker {
             resources: asked.resources.clone(),
             sent: now,
             answered: None,
-            faulted,
         });
         if faulted {
             self.faulted.push(self.requests.len() - 1);

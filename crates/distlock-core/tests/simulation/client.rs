@@ -15,8 +15,9 @@ use tokio::time::sleep;
 use crate::check::{End, Hold, Op, Wait};
 use crate::plan::Choice;
 use crate::rules;
+use crate::shown::shown;
 use crate::stage::DropAfter;
-use crate::world::{Process, World, shown};
+use crate::world::{Process, World};
 
 /// The permits of every semaphore.
 const PERMITS: u32 = 3;

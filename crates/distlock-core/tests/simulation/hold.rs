@@ -57,7 +57,7 @@ impl User {
         let loss = hold.guard.lock().unwrap().as_ref().and_then(Guard::loss);
         if let Some(reason) = loss {
             self.world.note(|| {
-                format!("{} sees that {} is lost: {reason}", self.process, crate::world::shown(&hold.lock_id))
+                format!("{} sees that {} is lost: {reason}", self.process, crate::shown::shown(&hold.lock_id))
             });
             rules::lost(&self.world, number, &reason, held_until);
         }

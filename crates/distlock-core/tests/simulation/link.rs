@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_core::store::{
@@ -19,34 +18,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use crate::check::Verb;
-use crate::plan::Outage;
+use crate::fate::{Fate, Passage, sleeping};
 use crate::rules;
-use crate::world::{Process, World, shown};
-
-/// What becomes of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Fine,
-    Refused,
-    LostReply,
-    HangBefore,
-    HangAfter,
-    /// Applied once more, this much later.
-    Twice(Duration),
-    /// The caller is told that it failed, and it is applied this much later.
-    Early(Duration),
-    PanicBefore,
-    PanicAfter,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Passage {
-    there: Duration,
-    back: Duration,
-    fate: Fate,
-    /// Whoever waits for it may rightly fail.
-    faulted: bool,
-}
+use crate::shown::{shown_claims, shown_leases, shown_reply, shown_wake};
+use crate::world::{Process, World};
 
 #[derive(Clone)]
 pub struct Link {
@@ -68,10 +43,6 @@ impl fmt::Debug for Link {
     }
 }
 
-fn sleeping(rng: &mut fastrand::Rng, longest: u64) -> Duration {
-    Duration::from_millis(rng.u64(0..=longest))
-}
-
 impl Link {
     pub fn new(world: Arc<World>, process: Arc<Process>, node: usize) -> Self {
         Link { world, process, node, stream: Arc::default() }
@@ -81,77 +52,6 @@ impl Link {
         if let Some(open) = self.stream.lock().unwrap().take() {
             open.ends.cancel();
         }
-    }
-
-    fn passage(&self) -> Passage {
-        let world = &self.world;
-        let mut rng = world.rng();
-        let latency = world.plan.latency;
-        let (there, back) = (sleeping(&mut rng, latency), sleeping(&mut rng, latency));
-        let mut passage = Passage { there, back, fate: Fate::Fine, faulted: false };
-        if world.is_healed() {
-            return passage;
-        }
-        let outage = world.outages.lock().unwrap()[self.process.slot][self.node];
-        if let Some((_, sort)) = outage.filter(|(until, _)| *until > world.time()) {
-            passage.faulted = true;
-            match sort {
-                Outage::Down => passage.fate = Fate::Refused,
-                Outage::Hole => passage.fate = Fate::HangBefore,
-                Outage::Slow => {
-                    passage.there += sleeping(&mut rng, 1_500);
-                    passage.back += sleeping(&mut rng, 1_500);
-                }
-            }
-            return passage;
-        }
-        let rates = world.plan.rates;
-        let mut odds = [
-            rates.refused,
-            rates.lost_reply,
-            rates.hang_before,
-            rates.hang_after,
-            rates.slow,
-            rates.late,
-            rates.panic,
-        ]
-        .into_iter();
-        let mut drawn = rng.u32(0..1000);
-        let mut hit = |odds: Option<u32>| {
-            let odds = odds.unwrap_or(0);
-            let hit = drawn < odds;
-            drawn = if hit { u32::MAX } else { drawn.saturating_sub(odds) };
-            hit
-        };
-        passage.fate = if hit(odds.next()) {
-            Fate::Refused
-        } else if hit(odds.next()) {
-            Fate::LostReply
-        } else if hit(odds.next()) {
-            Fate::HangBefore
-        } else if hit(odds.next()) {
-            Fate::HangAfter
-        } else if hit(odds.next()) {
-            let longest = (*rng.choice(&[60, 200, 2_000, 10_000]).unwrap()).min(world.plan.slowest);
-            let delay = Duration::from_millis(rng.u64(longest / 2..=longest));
-            if rng.bool() {
-                passage.there += delay
-            } else {
-                passage.back += delay
-            }
-            // Late, but not so late that a caller may give up.
-            passage.faulted = longest > 200 || 2 * delay > world.plan.request_timeout;
-            return passage;
-        } else if hit(odds.next()) {
-            let after = Duration::from_millis(rng.u64(1..=5_000));
-            if rng.bool() { Fate::Twice(after) } else { Fate::Early(after) }
-        } else if hit(odds.next()) {
-            if rng.bool() { Fate::PanicBefore } else { Fate::PanicAfter }
-        } else {
-            Fate::Fine
-        };
-        passage.faulted = !matches!(passage.fate, Fate::Fine | Fate::Twice(_));
-        passage
     }
 
     fn failed(&self, what: &'static str) -> Error {
@@ -169,13 +69,13 @@ impl Link {
             return std::future::pending().await;
         }
         let (world, process, node) = (Arc::clone(&self.world), Arc::clone(&self.process), self.node);
-        let passage = self.passage();
+        let passage = Passage::draw(&world, process.slot, node);
         let number = world.check().sent(&process, node, &request, world.time(), passage.faulted);
         let Asked { verb, claims, leases, .. } = request;
         let name = format!("{process} #{number} {verb:?}");
         world.note(|| {
             let what = if verb == Verb::Acquire { shown_claims(&claims) } else { shown_leases(&leases) };
-            format!("{name} {what} → s{node}{}", shown_passage(&passage))
+            format!("{name} {what} → s{node}{}", passage.shown())
         });
         let unsent = world.check().unwanted(&process, verb, &claims, world.time());
         if let Some(text) = unsent {
@@ -301,41 +201,6 @@ pub struct Asked {
     pub resources: Vec<Resource>,
     pub claims: Arc<Vec<Claim>>,
     pub leases: Arc<Vec<Lease>>,
-}
-
-fn shown_claims(claims: &[Claim]) -> String {
-    let one = |claim: &Claim| {
-        let waits = if claim.waiting.is_some() { " waiting" } else { "" };
-        format!("{} {}{waits}", shown(&claim.lock_id), claim.resource)
-    };
-    claims.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
-fn shown_leases(leases: &[Lease]) -> String {
-    let one = |lease: &Lease| format!("{} {}", shown(&lease.lock_id), lease.resource);
-    leases.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
-fn shown_wake(wake: &Wake) -> String {
-    match wake {
-        Wake::Retry { lock_id } => format!("wake-up {}", shown(lock_id)),
-        Wake::Granted { lock_id, grant } => format!("pushed grant {} {grant:?}", shown(lock_id)),
-        other => format!("{:?}", std::mem::discriminant(other)),
-    }
-}
-
-fn shown_passage(passage: &Passage) -> String {
-    match passage.fate {
-        Fate::Fine if !passage.faulted => String::new(),
-        fate => format!(" [{fate:?} {:?} {:?}]", passage.there, passage.back),
-    }
-}
-
-fn shown_reply<T: fmt::Debug>(reply: &Batch<T>) -> String {
-    match reply {
-        Ok(items) => format!("{items:?}"),
-        Err(error) => format!("{error}"),
-    }
 }
 
 #[async_trait]

@@ -8,12 +8,15 @@
 mod check;
 mod client;
 mod ending;
+mod fate;
 mod hold;
 mod link;
+mod losses;
 mod plan;
 mod planted;
 mod rules;
 mod run;
+mod shown;
 mod stage;
 mod trace;
 mod world;

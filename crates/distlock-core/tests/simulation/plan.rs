@@ -99,7 +99,7 @@ pub enum Outage {
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub options: Options,
-    /// A cadence was asked for that leaves no room.
+    /// The longest that a waiter counts as waiting without another attempt.
     pub ttl: Duration,
 }
 
@@ -261,7 +261,8 @@ impl Plan {
         self.rates = Rates { slow: rng.u32(50..250), ..Rates::default() };
         (self.slowest, self.private) = (200, 30);
         for choice in &mut self.choices {
-            choice.options = choice.options.clone().expiry(duration(rng, 20_000, 60_000)).unwrap();
+            let longer = choice.options.clone().expiry(duration(rng, 20_000, 60_000));
+            choice.options = longer.unwrap_or(choice.options.clone());
         }
         self.happenings
             .retain(|(_, what)| matches!(what, Happening::Stall { .. } | Happening::Resume { .. }));

@@ -8,7 +8,8 @@ use distlock_core::store::Query;
 use distlock_core::{ErrorKind, LossReason, Resource};
 
 use crate::check::{Checker, End, Op, Verb, Wait, runs_since, says_held};
-use crate::world::{World, shown};
+use crate::shown::shown;
+use crate::world::World;
 
 /// How long an acquisition may take to answer where nothing is wrong with its own requests.
 const PROMPT: Duration = Duration::from_millis(1_500);

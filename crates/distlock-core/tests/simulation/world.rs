@@ -142,6 +142,9 @@ impl fmt::Display for Process {
     }
 }
 
+/// Of one client, for each node: until when its link is bad, and how.
+type Links = Vec<Option<(Duration, Outage)>>;
+
 pub struct World {
     pub plan: Plan,
     pub now: Arc<AtomicU64>,
@@ -151,7 +154,7 @@ pub struct World {
     pub sent: Arc<AtomicU64>,
     pub rng: Mutex<Rng>,
     /// Until when a link between a client and a node is bad.
-    pub outages: Mutex<Vec<Vec<Option<(Duration, Outage)>>>>,
+    pub outages: Mutex<Vec<Links>>,
     /// The main runtime has something to do.
     pub main_work: AtomicBool,
     /// No more faults.
@@ -265,11 +268,4 @@ impl World {
             records.iter().any(|record| record.kind == resource.kind())
         })
     }
-}
-
-/// A lock id as the trace shows it: without its entropy, so that two runs of a seed show the same.
-pub fn shown(lock_id: &LockId) -> String {
-    let text = lock_id.as_str();
-    let number = text.rsplit_once('-').map_or("?", |(_, number)| number);
-    format!("{}-{number}", lock_id.label())
 }

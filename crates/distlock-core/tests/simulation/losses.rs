@@ -1,0 +1,65 @@
+//! Nodes that forget and operators who break locks: what may rightly be lost then.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+
+use distlock_core::store::{LeaseStore, Store};
+use distlock_core::{Kind, Resource};
+use futures_util::FutureExt;
+
+use crate::run::Simulation;
+
+impl Simulation {
+    /// A node is about to lose leases. What a majority of the others has is safe.
+    pub(crate) fn forgets(&self, node: usize) {
+        let world = &self.world;
+        let mut checker = world.check();
+        checker.last_loss_of_memory = Some(world.time());
+        let quorum = world.plan.nodes > 1;
+        checker.excuse(
+            |_| true,
+            |hold| {
+                let left = hold.guard.lock().unwrap().as_ref().and_then(distlock_core::Guard::time_left);
+                quorum
+                    && left.is_some_and(|left| {
+                        world.votes(&hold.resource, &hold.lock_id, left, node) >= world.majority()
+                    })
+            },
+        );
+    }
+
+    pub(crate) fn forget_tokens(&self, node: usize) {
+        let world = &self.world;
+        let mut checker = world.check();
+        for (resource, token) in checker.highest_tokens() {
+            let others = world.servers.iter().enumerate().filter(|(at, _)| *at != node);
+            let know = others.filter(|(_, server)| {
+                server.memory().last_token(&resource).is_some_and(|last| last.get() >= token)
+            });
+            if know.count() < world.majority() {
+                checker.forget_tokens(&resource);
+            }
+        }
+    }
+
+    pub(crate) fn break_locks(&self, name: usize) {
+        let world = &self.world;
+        let name = format!("n{name}");
+        let mine = |resource: &Resource| resource.name() == name;
+        world.check().excuse(mine, |_| false);
+        for server in &world.servers {
+            for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
+                let resource = Resource::new(kind, name.as_str()).unwrap();
+                let store: Arc<dyn LeaseStore> = server.store();
+                let Some(Ok(broken)) = Store::break_lock(&*store, &resource).now_or_never() else { continue };
+                let mut checker = world.check();
+                for hold in
+                    checker.holds.iter_mut().filter(|hold| broken.iter().any(|b| b.lock_id == hold.lock_id))
+                {
+                    hold.broken = Some(world.time());
+                }
+            }
+        }
+        world.main_work.store(true, SeqCst);
+    }
+}
