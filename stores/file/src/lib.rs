@@ -73,6 +73,7 @@ compile_error!("the file store needs a Unix system: it tells files apart by thei
 mod config;
 mod doctor;
 mod failure;
+mod folder;
 mod inspect;
 mod layout;
 mod lockfile;
