@@ -121,13 +121,21 @@ impl Layout {
     /// [`Refused`] if a link stands in the way, or what belongs to a user who is neither this one nor root nor the owner
     /// of the base folder. A folder for a group may have many owners.
     pub(crate) fn folder(&self, dir: &Path) -> io::Result<Folder> {
+        self.walk(dir, |base, sub, path| self.check_owner(base, sub.own()?.st_uid, path))
+    }
+
+    fn walk(
+        &self,
+        dir: &Path,
+        check: impl Fn(&Folder, &Folder, &Path) -> io::Result<()>,
+    ) -> io::Result<Folder> {
         let base = Folder::at(&self.base)?;
         let mut path = self.base.clone();
         let mut at: Option<Folder> = None;
         for name in self.below(dir)? {
             path.push(name);
             let sub = at.as_ref().unwrap_or(&base).sub(name, &path)?;
-            self.check_owner(&base, sub.own()?.st_uid, &path)?;
+            check(&base, &sub, &path)?;
             at = Some(sub);
         }
         Ok(at.unwrap_or(base))
@@ -247,9 +255,10 @@ impl Layout {
         present(self.folder(dir).and_then(|folder| folder.list())).map(Option::unwrap_or_default)
     }
 
+    /// Removes a file. Whose folder it is in does not matter for that.
     pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = split(path)?;
-        self.folder(dir)?.remove(name)
+        self.walk(dir, |_, _, _| Ok(()))?.remove(name)
     }
 
     /// Removes a folder if it is empty.
