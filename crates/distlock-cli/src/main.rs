@@ -22,6 +22,7 @@ mod table;
 mod test_store;
 mod usage;
 mod view;
+mod warnings;
 mod watchdog;
 
 use std::process::ExitCode;

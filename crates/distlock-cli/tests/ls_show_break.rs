@@ -173,6 +173,30 @@ fn where_nothing_can_be_broken_the_holder_is_named() {
 }
 
 #[test]
+fn a_record_that_cannot_be_read_hides_no_other_and_is_told() {
+    let place = Place::new();
+    let _runs = [hold(&place, false, &[], "one"), hold(&place, false, &["--of", "2"], "two")];
+    let link = place.path("state/distlock/mutex/forged%0aname.lock");
+    std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+    for args in [&["ls"][..], &["ls", "--json"]] {
+        let done = place.distlock().args(args).output().unwrap();
+        assert_eq!(code(&done), 0, "{}", stderr(&done));
+        assert!(stdout(&done).contains("one") && stdout(&done).contains("two"), "{}", stdout(&done));
+        let said = stderr(&done);
+        assert!(said.contains("warning") && said.contains("symbolic link"), "{said}");
+        assert!(said.contains("forged%0aname.lock") && said.lines().count() == 1, "{said}");
+    }
+    // The one that is asked for must not look free.
+    for args in [&["show", "forged\nname"][..], &["break", "--yes", "forged\nname"]] {
+        let done = place.distlock().args(args).output().unwrap();
+        assert_eq!(code(&done), 69, "{}", stderr(&done));
+        assert!(stderr(&done).contains("symbolic link"), "{}", stderr(&done));
+    }
+    let done = place.distlock().args(["show", "one"]).output().unwrap();
+    assert_eq!((code(&done), stderr(&done)), (0, String::new()), "what is asked for is fine");
+}
+
+#[test]
 fn a_reader_that_goes_away_is_no_crash() {
     let place = Place::new();
     let _run = hold(&place, true, &[], "x");

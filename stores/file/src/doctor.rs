@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use distlock_core::Result;
 use distlock_core::store::Finding;
-use rustix::fs::{Access, access, statvfs};
+use rustix::fs::statvfs;
 
 use crate::failure::failure;
+use crate::folder::Refused;
 use crate::layout::{Layout, is_absent};
 use crate::lockfile::LockFile;
 use crate::shared::Shared;
@@ -21,12 +22,12 @@ const FEW_INODES: u64 = 1000;
 pub(crate) fn examine(shared: &Shared) -> Result<Vec<Finding>> {
     let dir = shared.layout.base();
     let new = fs::metadata(dir).is_err_and(|error| is_absent(&error));
-    shared.layout.make_dir(dir).map_err(|error| failure(error, "make the folder", dir))?;
+    shared.layout.make_dir(dir).map(drop).map_err(|error| failure(error, "make the folder", dir))?;
     let mut found = Vec::new();
     let made = if new { ": it was made just now" } else { "" };
     found.push(Finding::good(format!("the folder {} can be used{made}", dir.display())));
     found.extend(rights(&shared.layout)?);
-    found.extend(shut_folders(&shared.layout));
+    found.extend(folders(&shared.layout)?);
     found.push(file_system(dir));
     found.extend(space(dir)?);
     found.push(locks(&shared.layout)?);
@@ -54,10 +55,33 @@ fn rights(layout: &Layout) -> Result<Vec<Finding>> {
              on purpose (distlock.access=group)",
         ));
     }
-    if mode & 0o002 != 0 {
+    if mode & 0o1002 == 0o002 {
+        found.push(Finding::warning(
+            format!("everybody may write into the folder, and remove lock files under their holders (mode {mode:o})"),
+            format!("chmod o-w {0}, or at least set the sticky bit: chmod +t {0}", dir.display()),
+        ));
+    } else if mode & 0o002 != 0 {
         found.push(Finding::warning(
             format!("everybody may write into the folder (mode {mode:o})"),
-            format!("whoever can write there can block or break every lock: chmod o-w {}", dir.display()),
+            format!("whoever can write there can block every lock: chmod o-w {}", dir.display()),
+        ));
+    }
+    if layout.is_for_group() && mode & 0o070 != 0o070 {
+        found.push(Finding::warning(
+            format!("the folder's group may not write into it (mode {mode:o})"),
+            format!(
+                "distlock.access=group is for a folder that its group may use: chmod 2770 {}",
+                dir.display()
+            ),
+        ));
+    } else if layout.is_for_group() && mode & 0o2000 == 0 {
+        found.push(Finding::warning(
+            format!("the folder has no setgid bit (mode {mode:o})"),
+            format!(
+                "lock files get the group of the user who makes them, and other members of the folder's group cannot \
+                 use them: chmod g+s {}",
+                dir.display()
+            ),
         ));
     }
     if mode & 0o020 != 0 && !layout.is_for_group() {
@@ -80,20 +104,45 @@ fn rights(layout: &Layout) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// Folders inside that this user may not use: another user, or root, was here before.
-fn shut_folders(layout: &Layout) -> Vec<Finding> {
-    let shut = |dir: &PathBuf| dir.exists() && access(dir, Access::WRITE_OK | Access::EXEC_OK).is_err();
-    layout
-        .folders()
-        .into_iter()
-        .filter(shut)
-        .map(|dir| {
-            Finding::warning(
+/// Folders inside that cannot be used as they are: another user, or root, was here before.
+fn folders(layout: &Layout) -> Result<Vec<Finding>> {
+    let dir = layout.base();
+    let base = fs::metadata(dir).map_err(|error| failure(error, "look at the folder", dir))?;
+    let found = layout.folders().into_iter().filter_map(|dir| {
+        let refused =
+            "locks of that kind are refused: find out who made it, and remove it or choose another folder";
+        let folder = match layout.folder(&dir) {
+            Ok(folder) => folder,
+            Err(error) if is_absent(&error) => return None,
+            Err(error) => {
+                let what = match error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>()) {
+                    Some(refused) => refused.to_string(),
+                    None => format!("{} cannot be opened: {error}", dir.display()),
+                };
+                return Some(Finding::warning(what, refused));
+            }
+        };
+        if !folder.may_write() {
+            return Some(Finding::warning(
                 format!("this user may not write into {}", dir.display()),
                 "locks of that kind are refused: give this user the folder (chown -R), or choose another one",
+            ));
+        }
+        let own = folder.own().ok()?;
+        let mode = own.st_mode & 0o7777;
+        let is_groups = mode & 0o2070 == 0o2070 && own.st_gid == base.gid();
+        (layout.is_for_group() && !is_groups).then(|| {
+            Finding::warning(
+                format!(
+                    "{} is not for the group of the folder (mode {mode:o}, group {})",
+                    dir.display(),
+                    own.st_gid
+                ),
+                format!("chgrp -R {} {1} && chmod -R g+rwX {1} && chmod g+s {1}", base.gid(), dir.display()),
             )
         })
-        .collect()
+    });
+    Ok(found.collect())
 }
 
 fn file_system(dir: &Path) -> Finding {
@@ -134,7 +183,7 @@ fn space(dir: &Path) -> Result<Vec<Finding>> {
 fn locks(layout: &Layout) -> Result<Finding> {
     let path = layout.base().join(format!("doctor-{}-{:016x}", std::process::id(), fastrand::u64(..)));
     let checked = excludes(layout, &path);
-    let _ = fs::remove_file(&path);
+    let _ = layout.remove(&path);
     Ok(match checked? {
         true => Finding::good("kernel locks work there"),
         false => Finding::warning(

@@ -6,6 +6,8 @@ use std::path::Path;
 use distlock_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
+use crate::folder::Refused;
+
 /// The error for a call on `path` that failed while we wanted to do `action`.
 pub(crate) fn failure(error: io::Error, action: &'static str, path: &Path) -> Error {
     let (kind, advice) = sort(&error);
@@ -16,7 +18,24 @@ pub(crate) fn failure(error: io::Error, action: &'static str, path: &Path) -> Er
     }
 }
 
+/// The error for a file that is locked and does not say by whom.
+pub(crate) fn garbled(path: &Path) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{}: it is locked, and its note cannot be read", path.display()))
+        .doing("look at a lock")
+        .advise("find out who has it open with fuser or lsof")
+}
+
 fn sort(error: &io::Error) -> (ErrorKind, Option<&'static str>) {
+    if let Some(refused) = error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>()) {
+        let advice = match refused {
+            Refused::Link(_) => "links are not followed: find out who made it, and remove it",
+            Refused::Owner(..) => {
+                "its owner can remove lock files under their holders: use a folder that nobody else can write to, or \
+                 share it on purpose with distlock.access=group"
+            }
+        };
+        return (ErrorKind::Denied, Some(advice));
+    }
     let Some(errno) = Errno::from_io_error(error) else { return (ErrorKind::Unavailable, None) };
     match errno {
         Errno::ACCESS | Errno::PERM => (
@@ -29,10 +48,6 @@ fn sort(error: &io::Error) -> (ErrorKind, Option<&'static str>) {
         Errno::ROFS => (
             ErrorKind::Denied,
             Some("the file system is mounted read-only: choose another folder with file:///dir"),
-        ),
-        Errno::LOOP => (
-            ErrorKind::Denied,
-            Some("a symbolic link stands where a lock file should be: find out who made it, and remove it"),
         ),
         Errno::NOSPC | Errno::DQUOT => (
             ErrorKind::Exhausted,

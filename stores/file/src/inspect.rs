@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use distlock_core::store::{Query, Record};
-use distlock_core::{Kind, Result};
+use distlock_core::{Error, Kind, Result};
 
 use crate::failure::failure;
-use crate::layout::{Layout, look};
+use crate::layout::Layout;
 use crate::lockfile::read_name;
 use crate::mutex;
 use crate::names::original;
@@ -39,33 +39,64 @@ impl Found {
     }
 }
 
-/// Everything that is asked for, sorted by name.
+/// Everything that is asked for, sorted by name. What cannot be read is left out and told in the log.
+///
+/// # Errors
+/// If nothing can be read at all, or what was asked for by name cannot be: neither may look free.
 pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<Found>> {
     let mut found = Vec::new();
+    let mut unreadable = Vec::new();
+    let mut listed = false;
     for kind in KINDS.into_iter().filter(|kind| query.kind.is_none_or(|wanted| wanted == *kind)) {
-        for (name, path) in candidates(layout, kind, query)? {
-            if !query.matches(kind, &name) {
-                continue;
-            }
-            let (capacity, holders, waiters) = match kind {
-                Kind::Mutex => {
-                    let waiters =
-                        waiters(layout, &name).map_err(|error| failure(error, "list the waiters", &path))?;
-                    (1, holder_of_mutex(&path)?.into_iter().collect(), waiters)
+        match candidates(layout, kind, query) {
+            Ok(candidates) => {
+                listed = true;
+                for (name, path) in candidates.into_iter().filter(|(name, _)| query.matches(kind, name)) {
+                    match one(layout, kind, name, path, &mut unreadable) {
+                        Ok(one) => found.extend(one),
+                        Err(error) => unreadable.push(error),
+                    }
                 }
-                _ => {
-                    let (holders, waiters) = holders_and_waiters(&Paths::new(path))?;
-                    let capacity = holders.iter().chain(&waiters).next().map_or(0, |note| note.capacity);
-                    (capacity, holders, waiters)
-                }
-            };
-            if !(holders.is_empty() && waiters.is_empty()) {
-                found.push(Found { kind, name, capacity, holders, waiters });
             }
+            Err(error) => unreadable.push(error),
         }
+    }
+    if found.is_empty() && (!listed || query.name.is_some()) && !unreadable.is_empty() {
+        return Err(unreadable.swap_remove(0));
+    }
+    for error in unreadable {
+        tracing::warn!("left out of the list: {error}");
     }
     found.sort_by(|a, b| (&a.name, a.kind).cmp(&(&b.name, b.kind)));
     Ok(found)
+}
+
+/// One resource, if somebody holds or waits for it.
+fn one(
+    layout: &Layout,
+    kind: Kind,
+    name: String,
+    path: PathBuf,
+    unreadable: &mut Vec<Error>,
+) -> Result<Option<Found>> {
+    let (capacity, holders, waiters) = match kind {
+        Kind::Mutex => {
+            let waiters = waiters(layout, &name, unreadable)
+                .map_err(|error| failure(error, "list the waiters", &layout.waiting(&name)));
+            let waiters = waiters.unwrap_or_else(|error| {
+                unreadable.push(error);
+                Vec::new()
+            });
+            (1, holder_of_mutex(layout, &path)?.into_iter().collect(), waiters)
+        }
+        _ => {
+            let (holders, waiters) = holders_and_waiters(layout, &Paths::new(path), unreadable)?;
+            let capacity = holders.iter().chain(&waiters).next().map_or(0, |note| note.capacity);
+            (capacity, holders, waiters)
+        }
+    };
+    let free = holders.is_empty() && waiters.is_empty();
+    Ok((!free).then_some(Found { kind, name, capacity, holders, waiters }))
 }
 
 /// The names to look at, with their paths: one if it is known, all of the kind otherwise.
@@ -79,14 +110,14 @@ fn candidates(layout: &Layout, kind: Kind, query: &Query) -> Result<Vec<(String,
             // Too long for a file name: the whole name is inside.
             let inside =
                 if kind == Kind::Mutex { path.clone() } else { Paths::new(path.clone()).gate().to_owned() };
-            look(&inside).ok().flatten().and_then(|file| read_name(&file))
+            layout.look(&inside).ok().flatten().and_then(|file| read_name(&file))
         });
         name.map(|name| (name, path))
     });
     Ok(all.collect())
 }
 
-fn holder_of_mutex(path: &Path) -> Result<Option<Note>> {
-    let looked = look(path).and_then(|file| file.map_or(Ok(None), |file| mutex::holder(&file)));
-    looked.map_err(|error| failure(error, "look at the lock file", path))
+fn holder_of_mutex(layout: &Layout, path: &Path) -> Result<Option<Note>> {
+    let looked = layout.look(path).map_err(|error| failure(error, "look at the lock file", path))?;
+    looked.map_or(Ok(None), |file| mutex::holder(&file, path))
 }

@@ -10,16 +10,17 @@
 //! DIR/waiting/HASH/…              one for each claim that waits for a mutex, in the order of their names
 //! ```
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use distlock_core::{Kind, Result};
 use rustix::fs::OFlags;
 
 use crate::config::Access;
 use crate::failure::failure;
+use crate::folder::{Folder, Refused};
 use crate::names;
 
 /// Which file it is, whatever its path: a path may come to stand for another one.
@@ -31,13 +32,17 @@ pub(crate) struct FileId {
 
 impl FileId {
     pub(crate) fn of(file: &File) -> io::Result<Self> {
-        file.metadata().map(|meta| FileId { device: meta.dev(), inode: meta.ino() })
+        file.metadata().map(|meta| FileId::in_meta(&meta))
+    }
+
+    fn in_meta(meta: &Metadata) -> Self {
+        FileId { device: meta.dev(), inode: meta.ino() }
     }
 
     /// Which file stands at the path now, if any.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
         match fs::symlink_metadata(path) {
-            Ok(meta) => Ok(Some(FileId { device: meta.dev(), inode: meta.ino() })),
+            Ok(meta) => Ok(Some(FileId::in_meta(&meta))),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(error),
         }
@@ -102,7 +107,7 @@ impl Layout {
     pub(crate) fn all(&self, kind: Kind) -> Result<Vec<(String, PathBuf)>> {
         let suffix = if kind == Kind::Mutex { LOCK } else { "" };
         let dir = self.of_kind(kind);
-        let names = list(&dir).map_err(|error| failure(error, "list the locks", &dir))?;
+        let names = self.list(&dir).map_err(|error| failure(error, "list the locks", &dir))?;
         let ours = names.into_iter().filter_map(|name| {
             let path = dir.join(&name);
             name.strip_suffix(suffix).map(|escaped| (escaped.to_owned(), path))
@@ -110,98 +115,198 @@ impl Layout {
         Ok(ours.collect())
     }
 
+    /// The base folder, or one below it.
+    ///
+    /// # Errors
+    /// [`Refused`] if a link stands in the way, or what belongs to a user who is neither this one nor root nor the owner
+    /// of the base folder. A folder for a group may have many owners.
+    pub(crate) fn folder(&self, dir: &Path) -> io::Result<Folder> {
+        self.walk(dir, |base, sub, path| self.check_owner(base, sub.own()?.st_uid, path))
+    }
+
+    fn walk(
+        &self,
+        dir: &Path,
+        check: impl Fn(&Folder, &Folder, &Path) -> io::Result<()>,
+    ) -> io::Result<Folder> {
+        let base = Folder::at(&self.base)?;
+        let mut path = self.base.clone();
+        let mut at: Option<Folder> = None;
+        for name in self.below(dir)? {
+            path.push(name);
+            let sub = at.as_ref().unwrap_or(&base).sub(name, &path)?;
+            check(&base, &sub, &path)?;
+            at = Some(sub);
+        }
+        Ok(at.unwrap_or(base))
+    }
+
+    /// A folder within one that was opened before.
+    pub(crate) fn sub(&self, folder: &Folder, dir: &Path) -> io::Result<Folder> {
+        let sub = folder.sub(split(dir)?.1, dir)?;
+        let owner = sub.own()?.st_uid;
+        if !self.is_for_group() && owner != rustix::process::geteuid().as_raw() {
+            self.check_owner(&Folder::at(&self.base)?, owner, dir)?;
+        }
+        Ok(sub)
+    }
+
+    /// The components of a path below the base.
+    fn below<'a>(&self, path: &'a Path) -> io::Result<impl Iterator<Item = &'a Path>> {
+        let below = path.strip_prefix(&self.base).map_err(|_| io::ErrorKind::InvalidInput)?;
+        if below.components().any(|part| !matches!(part, Component::Normal(_))) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(below.iter().map(Path::new))
+    }
+
+    fn check_owner(&self, base: &Folder, owner: u32, path: &Path) -> io::Result<()> {
+        let me = rustix::process::geteuid().as_raw();
+        // The user who named the folder trusts its owner with its locks.
+        if self.is_for_group() || owner == me || owner == 0 || owner == base.own()?.st_uid {
+            return Ok(());
+        }
+        Err(Refused::Owner(path.to_owned(), owner).into())
+    }
+
     /// Opens a file for reading and writing, and makes it and its folders if need be.
-    pub(crate) fn open(&self, path: &Path) -> io::Result<File> {
+    pub(crate) fn open(&self, path: &Path) -> io::Result<(File, FileId)> {
+        let (dir, _) = split(path)?;
         loop {
-            // Almost always it is there, and then nothing but this one call is made.
-            match options().write(true).open(path) {
+            // Almost always it is there.
+            match self.folder(dir).and_then(|folder| self.open_in(&folder, path)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 done => return done,
             }
             match self.create(path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                done => return done,
+                Err(error) => return Err(error),
+                Ok(file) => return FileId::of(&file).map(|id| (file, id)),
             }
         }
     }
 
+    /// Opens a file of this folder for reading and writing.
+    pub(crate) fn open_in(&self, folder: &Folder, path: &Path) -> io::Result<(File, FileId)> {
+        let file = folder.open(split(path)?.1, path)?;
+        let meta = file.metadata()?;
+        if !self.is_for_group() && meta.uid() != rustix::process::geteuid().as_raw() {
+            self.check_owner(&Folder::at(&self.base)?, meta.uid(), path)?;
+        }
+        let id = FileId::in_meta(&meta);
+        Ok((file, id))
+    }
+
     /// Makes a file that must not be there yet, and its folders if need be.
     pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
-        let mode = if self.access == Access::Group { 0o660 } else { 0o600 };
-        let mut create = options();
-        create.write(true).create_new(true).mode(mode);
-        let file = match create.open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                path.parent().map_or(Ok(()), |parent| self.make_dir(parent))?;
-                create.open(path)?
-            }
-            done => done?,
-        };
-        if self.access == Access::Group {
+        self.create_in(&self.make_dir(split(path)?.0)?, path)
+    }
+
+    /// Makes a file of this folder that must not be there yet.
+    pub(crate) fn create_in(&self, folder: &Folder, path: &Path) -> io::Result<File> {
+        let mode = if self.is_for_group() { 0o660 } else { 0o600 };
+        let file = folder.create(split(path)?.1, mode)?;
+        if self.is_for_group() {
             // The umask usually takes the group's right to write away.
             file.set_permissions(Permissions::from_mode(mode))?;
         }
         Ok(file)
     }
 
-    /// Makes a folder, and those above it if need be. That somebody else made it meanwhile is no error.
-    pub(crate) fn make_dir(&self, dir: &Path) -> io::Result<()> {
-        let make = || DirBuilder::new().mode(0o700).create(dir);
-        let made = match make() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                dir.parent().map_or(Ok(()), |parent| self.make_dir(parent))?;
-                make()
+    /// The folder, made if need be, and those above it. That another process makes it meanwhile is no error.
+    pub(crate) fn make_dir(&self, dir: &Path) -> io::Result<Folder> {
+        match self.folder(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => return done,
+        }
+        if dir == self.base {
+            let made = make_base(dir)?;
+            let base = Folder::at(dir)?;
+            if made && self.is_for_group() {
+                base.set_mode(0o2770)?;
             }
-            made => made,
+            return Ok(base);
+        }
+        let (parent, name) = split(dir)?;
+        let above = self.make_dir(parent)?;
+        let made = match above.make(name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            made => made.map(|()| true)?,
         };
-        match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => return Ok(()),
-            made => made?,
+        let folder = self.folder(dir)?;
+        if made && self.is_for_group() {
+            folder.set_mode(0o2770)?;
         }
-        if self.access == Access::Group && dir.starts_with(&self.base) {
-            fs::set_permissions(dir, Permissions::from_mode(0o2770))?;
+        // What waiters show of themselves need not survive a power failure.
+        if made && !dir.starts_with(self.base.join(WAITING)) {
+            above.sync()?;
         }
-        match dir.parent() {
-            // What waiters show of themselves need not survive a power failure.
-            Some(parent) if !dir.starts_with(self.base.join(WAITING)) => sync_dir(parent),
-            _ => Ok(()),
-        }
+        Ok(folder)
+    }
+
+    /// Opens a file only to look.
+    pub(crate) fn look(&self, path: &Path) -> io::Result<Option<File>> {
+        let (dir, name) = split(path)?;
+        present(self.folder(dir).and_then(|folder| folder.look(name, path)))
+    }
+
+    /// The names in a folder; none if there is no such folder.
+    pub(crate) fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        present(self.folder(dir).and_then(|folder| folder.list())).map(Option::unwrap_or_default)
+    }
+
+    /// Removes a file. Whose folder it is in does not matter for that.
+    pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
+        let (dir, name) = split(path)?;
+        self.walk(dir, |_, _, _| Ok(()))?.remove(name)
+    }
+
+    /// Removes a folder if it is empty.
+    pub(crate) fn remove_dir(&self, dir: &Path) -> io::Result<()> {
+        let (parent, name) = split(dir)?;
+        self.folder(parent)?.remove_folder(name)
     }
 }
 
-/// Opening of files that others may have put there: links are not followed, and a pipe does not block. The
-/// standard library adds `O_CLOEXEC`, so that no child process inherits a lock.
-fn options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
-    options
+/// The folder that a path leads into, and the name there.
+pub(crate) fn split(path: &Path) -> io::Result<(&Path, &Path)> {
+    match (path.parent(), path.file_name()) {
+        (Some(dir), Some(name)) => Ok((dir, Path::new(name))),
+        _ => Err(io::ErrorKind::InvalidInput.into()),
+    }
 }
 
-/// Opens a file only to look. Closing it wakes nobody: waiters listen for the closing of files that were open for
-/// writing.
-pub(crate) fn look(path: &Path) -> io::Result<Option<File>> {
-    match options().open(path) {
-        Ok(file) => Ok(Some(file)),
+/// `None` for what is not there.
+pub(crate) fn present<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    match done {
+        Ok(done) => Ok(Some(done)),
         Err(error) if is_absent(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The names in a folder; none if there is no such folder. What is not UTF-8 is none of ours.
-pub(crate) fn list(dir: &Path) -> io::Result<Vec<String>> {
-    match fs::read_dir(dir) {
-        Ok(entries) => {
-            let names = entries.map(|entry| entry.map(|entry| entry.file_name().into_string().ok()));
-            names.filter_map(io::Result::transpose).collect()
-        }
-        Err(error) if is_absent(&error) => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
 /// Makes the names in a folder survive a power failure.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    File::options().read(true).custom_flags(flags.bits().cast_signed()).open(dir)?.sync_all()
+}
+
+/// Makes the base folder and those above it. True if it was made by us.
+fn make_base(dir: &Path) -> io::Result<bool> {
+    let make = || DirBuilder::new().mode(0o700).create(dir);
+    let made = match make() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            dir.parent().map_or(Ok(()), |parent| make_base(parent).map(drop))?;
+            make()
+        }
+        made => made,
+    };
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => return Ok(false),
+        made => made?,
+    }
+    dir.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())?;
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -232,6 +337,7 @@ mod tests {
         fs::write(&victim, "x").unwrap();
         std::os::unix::fs::symlink(&victim, dir.path().join("link")).unwrap();
         assert!(layout.open(&dir.path().join("link")).is_err());
+        assert!(layout.folder(&dir.path().join("..")).is_err() && layout.folder(Path::new("/")).is_err());
         let pipe = dir.path().join("pipe");
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -241,7 +347,7 @@ mod tests {
             0,
         )
         .unwrap();
-        assert!(look(&pipe).is_ok());
+        assert!(layout.look(&pipe).is_ok());
     }
 
     #[test]

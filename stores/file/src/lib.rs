@@ -33,17 +33,21 @@
 //! * **Tokens** are counted in the lock file and are on the disk before a grant is returned. Each is one more than the
 //!   one before; after a crash in the middle of a grant one may be left out. A new lock file begins at the time of day
 //!   in microseconds, so that tokens go on rising also if somebody removed the folder.
-//! * **Lock files are never removed**, so that no holder is lost to unlinking. If somebody else removes or replaces
-//!   one, those who wait notice and begin again, and those who hold lose their session.
+//! * **Lock files are never removed**, so that no holder is lost to unlinking. If another program removes or replaces
+//!   one, waiters open the path again and the holder's session ends: see below for how soon.
 //! * **Waiters are woken** by the kernel when a holder closes its file (inotify); elsewhere, and on network file
 //!   systems, they poll with growing pauses.
 //! * **Pools** (reader-writer locks, semaphores) are served strictly first come, first served across all processes. A
 //!   stopped process at the head of a queue therefore stops those behind it. A mutex has no queue: ask for a fair one,
 //!   and the engine puts a queue in front of it.
 //! * **To look disturbs nobody**: `inspect` never makes another one's attempt fail.
-//! * **Children inherit nothing**: the standard library opens files with `O_CLOEXEC`. A process that forks and does
-//!   not execute another program shares its locks with the child until both are gone.
+//! * **Children inherit nothing**: files are opened with `O_CLOEXEC`. A process that forks and does
+//!   not execute another program shares its locks with the child until both are gone. A supervisor may be given a copy
+//!   of a lock's descriptor on purpose (`Guard::descriptor`): the lock is then held until both are gone or it is released.
 //! * **Files are private** (folders 0700, files 0600) unless [`Access::Group`] is asked for.
+//! * **Symbolic links are not followed** below the folder, also if one is put there between two steps. What is there and
+//!   belongs neither to this user nor to root nor to the owner of the folder is refused, unless the folder is for a group.
+//! * **A record that cannot be read** hides no other from `inspect`: it is left out, with a warning in the log.
 //!
 //! # What it costs
 //! One open file for each claim that holds, one for each that waits in a pool, two for each that waits for a mutex; two
@@ -51,8 +55,17 @@
 //! long), 16 KiB for each pool. One write to the disk (`fdatasync`) for each grant, none for a release.
 //!
 //! # What it cannot do
-//! Forced release: the kernel takes a lock from nobody. Locks across machines: NFS and the like have file locks of a
-//! sort, but neither crashes nor replaced files are seen reliably; `doctor` warns.
+//! * Forced release: the kernel takes a lock from nobody.
+//! * Locks across machines: NFS and the like have file locks of a sort, but neither crashes nor replaced files are seen
+//!   reliably; `doctor` warns.
+//! * Exclude two holders while another program removes or replaces a lock file: the kernel lock is on the file, and who
+//!   comes next locks the new one. The old holder is told within milliseconds (a hold younger than 20 ms: when it is that
+//!   old; without inotify: within half a second), and there are two until it has stopped. `distlock run` stops its command
+//!   within a second. A resource that refuses old tokens is safe: the token of the new file is higher.
+//! * End what a killed holder started. The kernel frees the lock of a process that is killed, whatever its children still
+//!   do. `distlock run` leaves a copy of the descriptor to its watchdog, which ends the command's processes first; if both
+//!   are killed with SIGKILL (by process ids, by the path of their program, or by the kernel when memory is short), the lock
+//!   is free while grandchildren of the command may run.
 //!
 //! # On disk
 //! ```text
@@ -73,6 +86,7 @@ compile_error!("the file store needs a Unix system: it tells files apart by thei
 mod config;
 mod doctor;
 mod failure;
+mod folder;
 mod inspect;
 mod layout;
 mod lockfile;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use distlock_core::{Error, ErrorKind, FencingToken, Result};
 
 use crate::failure::failure;
+use crate::folder::Folder;
 use crate::layout::{FileId, Layout, sync_dir};
 use crate::names;
 use crate::record::{self, Count, NAME_AT, NOTE, NOTE_AT, Note};
@@ -25,11 +26,20 @@ pub(crate) struct LockFile {
 impl LockFile {
     /// Opens it for reading and writing, and makes it if need be.
     pub(crate) fn open(layout: &Layout, path: &Path) -> Result<Self> {
-        let opened = layout.open(path).and_then(|file| {
-            let id = FileId::of(&file)?;
-            Ok(LockFile { file, path: path.to_owned(), id })
-        });
+        let opened = layout.open(path).map(|(file, id)| LockFile { file, path: path.to_owned(), id });
         opened.map_err(|error| failure(error, "open the lock file", path))
+    }
+
+    /// The same in a folder that was opened before.
+    pub(crate) fn open_in(layout: &Layout, folder: &Folder, path: &Path) -> io::Result<Self> {
+        let opened = match layout.open_in(folder, path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match layout.create_in(folder, path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => layout.open_in(folder, path),
+                made => made.and_then(|file| FileId::of(&file).map(|id| (file, id))),
+            },
+            opened => opened,
+        };
+        opened.map(|(file, id)| LockFile { file, path: path.to_owned(), id })
     }
 
     /// The same, in the place among our files that a held one should have.
@@ -196,6 +206,13 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
 /// The note of a lock file that was opened only to look.
 pub(crate) fn read_note(file: &File) -> Option<Note> {
     read_note_at(file, NOTE_AT)
+}
+
+/// Whether the note of a lock file says that nobody holds it, or nothing was ever written there.
+pub(crate) fn says_free(file: &File) -> bool {
+    let mut block = [0; NOTE];
+    let read = read_full(file, &mut block, NOTE_AT);
+    read.is_ok_and(|read| Note::is_blank(&block[..read]))
 }
 
 /// A note may be read while it is being written: then it is broken, and a moment later it is not.

@@ -16,9 +16,9 @@ use distlock_core::store::{Claim, Session};
 use distlock_core::{FencingToken, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::failure;
-use crate::layout::look;
-use crate::lockfile::{LockFile, is_locked};
+use crate::failure::{failure, garbled};
+use crate::lockfile::{LockFile, is_locked, read_note, says_free};
+use crate::record::Note;
 use crate::shared::{Shared, blocking};
 use crate::wait::{Pace, Pause};
 use crate::waiting::Announcement;
@@ -146,7 +146,7 @@ impl Attempt {
     /// The only attempt of somebody who would not wait. It says "busy" only if somebody held the lock: not if
     /// somebody only looked at it, as `distlock ls` does.
     fn once(&self) -> Result<Option<MutexHold>> {
-        if is_held(&self.path)? {
+        if self.is_held()? {
             return Ok(None);
         }
         let give_up = Instant::now() + PATIENCE;
@@ -172,6 +172,13 @@ impl Attempt {
         }
     }
 
+    /// Whether somebody holds the mutex of this lock file.
+    fn is_held(&self) -> Result<bool> {
+        let looked = self.shared.layout.look(&self.path);
+        let held = looked.and_then(|file| file.map_or(Ok(false), |file| is_locked(&file)));
+        held.map_err(|error| failure(error, "look at the lock file", &self.path))
+    }
+
     /// Makes a locked file a hold. `Busy` with another file if this one was removed or replaced.
     fn grant(&self, file: LockFile) -> Result<Tried> {
         let file = file.raised(&self.shared.watcher);
@@ -189,22 +196,18 @@ impl Attempt {
     }
 }
 
-/// Whether somebody holds the mutex of this lock file.
-fn is_held(path: &Path) -> Result<bool> {
-    let failed = |error| failure(error, "look at the lock file", path);
-    match look(path).map_err(failed)? {
-        Some(file) => is_locked(&file).map_err(failed),
-        None => Ok(false),
-    }
-}
-
 /// Who holds the mutex of a lock file that was opened only to look. A note that a dead holder left is not shown.
-pub(crate) fn holder(file: &File) -> std::io::Result<Option<crate::record::Note>> {
-    use crate::lockfile::read_note;
+pub(crate) fn holder(file: &File, path: &Path) -> Result<Option<Note>> {
     // The lock is asked for only if somebody claims to hold: a free lock is not even touched. And the note is
     // read again, since the one read first may have been of the holder before.
-    if read_note(file).is_none() || !is_locked(file)? {
+    let failed = |error| failure(error, "look at the lock file", path);
+    if says_free(file) || !is_locked(file).map_err(failed)? {
         return Ok(None);
     }
-    Ok(read_note(file))
+    match read_note(file) {
+        Some(note) => Ok(Some(note)),
+        // Released just now, or written by another program.
+        None if says_free(file) || !is_locked(file).map_err(failed)? => Ok(None),
+        None => Err(garbled(path)),
+    }
 }

@@ -1,43 +1,48 @@
 //! The kernel's lock alone, for benchmarks: open, lock, unlock, close, as a program does that has nothing but `flock`.
 
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use distlock_core::store::RawDriver;
 use distlock_core::{Kind, Result};
 
 use crate::failure::failure;
+use crate::folder::Folder;
+use crate::layout::split;
 use crate::names;
 use crate::shared::{Shared, blocking};
 
 pub(crate) struct Raw {
     shared: Arc<Shared>,
     folder: PathBuf,
+    /// Opened once: what a name in it leads to depends on no link.
+    opened: Arc<OnceLock<Folder>>,
 }
 
 pub(crate) fn open(shared: &Arc<Shared>) -> Box<dyn RawDriver> {
     let folder = shared.layout.base().join(format!("bench-{:08x}", fastrand::u32(..)));
-    Box::new(Raw { shared: Arc::clone(shared), folder })
+    Box::new(Raw { shared: Arc::clone(shared), folder, opened: Arc::default() })
 }
 
 #[async_trait]
 impl RawDriver for Raw {
     async fn cycle(&self, name: &str) -> Result<()> {
         let path = self.folder.join(names::file_name(name));
+        let (shared, opened) = (Arc::clone(&self.shared), Arc::clone(&self.opened));
         // On a thread that may block, since that is what opening a file may do; giving back does not.
         let file = blocking(move || {
             let failed = |error| failure(error, "open the file of the bare lock", &path);
-            let open = || File::options().read(true).write(true).create(true).truncate(false).open(&path);
-            let file = match open() {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => path
-                    .parent()
-                    .map_or(Ok(()), std::fs::create_dir_all)
-                    .and_then(|()| open())
-                    .map_err(failed)?,
-                opened => opened.map_err(failed)?,
+            let (dir, name) = split(&path).map_err(failed)?;
+            let folder = match opened.get() {
+                Some(folder) => folder,
+                None => {
+                    let made = shared.layout.make_dir(dir).map_err(failed)?;
+                    opened.get_or_init(|| made)
+                }
             };
+            let file = folder.open_or_create(name, &path).map_err(failed)?;
             match file.try_lock() {
                 Ok(()) | Err(TryLockError::WouldBlock) => Ok(file),
                 Err(TryLockError::Error(error)) => Err(failed(error)),
@@ -60,8 +65,8 @@ impl RawDriver for Raw {
             // Lock files are never removed elsewhere, since somebody may be about to lock one. Of these names nobody is.
             for (escaped, path) in shared.layout.all(Kind::Mutex)? {
                 if names::original(&escaped).is_some_and(|name| name.starts_with(&prefix)) {
-                    std::fs::remove_file(&path)
-                        .map_err(|error| failure(error, "remove the lock file", &path))?;
+                    let removed = shared.layout.remove(&path);
+                    removed.map_err(|error| failure(error, "remove the lock file", &path))?;
                 }
             }
             Ok(())

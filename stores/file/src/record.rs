@@ -37,6 +37,8 @@ pub(crate) const NAME_AT: u64 = NOTE_AT + NOTE as u64;
 /// The version of this format, in the first line of every block.
 const HEAD: &str = "distlock 1 ";
 const SUM: &str = "\nsum ";
+/// What a note says when nobody holds.
+const FREE: &str = "free";
 
 /// What a block holds.
 #[derive(Debug, PartialEq, Eq)]
@@ -158,7 +160,16 @@ impl Note {
 
     /// The block that says that nobody holds.
     pub(crate) fn blank() -> Vec<u8> {
-        seal("free", NOTE)
+        seal(FREE, NOTE)
+    }
+
+    /// Whether a block says that nobody holds, or was never written.
+    pub(crate) fn is_blank(block: &[u8]) -> bool {
+        match unseal(block) {
+            Block::Blank => true,
+            Block::Whole(body) => body == FREE,
+            Block::Torn | Block::Foreign => false,
+        }
     }
 
     /// What a block says: `None` for nobody, and for what cannot be read.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use distlock_core::store::{Claim, SessionHold};
 use distlock_core::{Error, ErrorKind, FencingToken, LockId, LockIds, Result};
@@ -43,7 +43,7 @@ impl Hold {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub(crate) layout: Layout,
+    pub(crate) layout: Arc<Layout>,
     pub(crate) watcher: Watcher,
     pub(crate) doors: Doors,
     process: String,
@@ -55,7 +55,7 @@ impl Shared {
         let kernel_tells = config.wakeups == Wakeups::Auto && !crate::doctor::is_network(&config.dir);
         Shared {
             watcher: Watcher::new(kernel_tells),
-            layout: Layout::new(config.dir, config.access),
+            layout: Arc::new(Layout::new(config.dir, config.access)),
             doors: Doors::default(),
             process: LockIds::default_label(),
             holds: Mutex::default(),

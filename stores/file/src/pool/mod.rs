@@ -13,6 +13,7 @@
 
 mod door;
 mod gate;
+mod rooms;
 mod slot;
 mod step;
 

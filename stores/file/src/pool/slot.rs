@@ -1,16 +1,19 @@
 //! A place in a pool, waiting or holding: one file.
 
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use distlock_core::Result;
+use distlock_core::{Error, Result};
 
 use super::Paths;
-use crate::failure::failure;
-use crate::layout::{FileId, list, look};
+use super::rooms::{Room, Rooms, clear};
+use crate::failure::{failure, garbled};
+use crate::folder::Folder;
+use crate::layout::{FileId, Layout, split};
 use crate::lockfile::{could_lock, is_locked, read_note_at};
 use crate::record::Note;
 use crate::shared::Shared;
@@ -33,7 +36,7 @@ impl fmt::Display for SlotName {
 }
 
 impl SlotName {
-    fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.splitn(4, '-');
         Some(SlotName {
             place: parts.next()?.parse().ok()?,
@@ -48,28 +51,6 @@ impl SlotName {
     }
 }
 
-/// The slots in a folder, in their order.
-pub(super) fn slots(dir: &Path) -> Result<Vec<SlotName>> {
-    let names = list(dir).map_err(|error| failure(error, "list the slots", dir))?;
-    let mut slots: Vec<SlotName> = names.iter().filter_map(|name| SlotName::parse(name)).collect();
-    slots.sort();
-    Ok(slots)
-}
-
-/// Whether the owner of a slot lives. A slot that is not there any more has none.
-pub(super) fn is_alive(path: &Path) -> Result<bool> {
-    let alive = look(path).and_then(|file| file.map_or(Ok(false), |file| is_locked(&file)));
-    alive.map_err(|error| failure(error, "look at a slot", path))
-}
-
-/// Takes the slot of a dead owner away. Only for the one who has the gate.
-pub(super) fn clear(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failure(error, "clear a slot", path)),
-        _ => Ok(()),
-    }
-}
-
 /// A slot of ours. Dropping it takes it away.
 #[derive(Debug)]
 pub(super) struct Slot {
@@ -78,14 +59,16 @@ pub(super) struct Slot {
     path: PathBuf,
     name: SlotName,
     id: FileId,
+    layout: Arc<Layout>,
 }
 
 impl Slot {
-    /// Makes a slot in `dir`. Only for the one who has the gate.
+    /// Makes a slot in one of the rooms. Only for the one who has the gate.
     pub(super) fn make(
         shared: &Shared,
         paths: &Paths,
-        dir: &Path,
+        rooms: &Rooms,
+        room: &Room,
         name: SlotName,
         note: &Note,
     ) -> Result<Self> {
@@ -93,37 +76,47 @@ impl Slot {
         // Made and locked under a name where nobody looks: so whoever finds a slot that is not locked knows that
         // its owner is dead. Somebody who died in here may have left one.
         let unfinished = paths.dir.join("new");
-        clear(&unfinished)?;
-        let failed = |error| failure(error, "make a slot", dir);
-        let file = shared.watcher.raise(layout.create(&unfinished).map_err(failed)?);
+        clear(&rooms.dir, &unfinished)?;
+        let failed = |error| failure(error, "make a slot", &room.path);
+        let file = shared.watcher.raise(layout.create_in(&rooms.dir, &unfinished).map_err(failed)?);
         let id = FileId::of(&file).map_err(failed)?;
         // From here on, dropping removes it, whichever name it has then.
-        let mut slot = Slot { file, path: unfinished, name, id };
+        let mut slot = Slot { file, path: unfinished, name, id, layout: Arc::clone(layout) };
         if !could_lock(slot.file.try_lock()).map_err(failed)? {
             return Err(failed(io::ErrorKind::WouldBlock.into()));
         }
         slot.file.write_all_at(&note.block(), 0).map_err(failed)?;
-        match slot.move_to(dir) {
+        let moved = match &room.folder {
+            Some(folder) => slot.move_to(&rooms.dir, folder, &room.path),
+            None => Err(io::ErrorKind::NotFound.into()),
+        };
+        match moved {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = layout.make_dir(&paths.hold).and_then(|()| layout.make_dir(&paths.queue));
-                made.and_then(|()| slot.move_to(dir)).map_err(failed)?;
+                let made = layout.make_dir(&paths.hold).and_then(|_| layout.make_dir(&paths.queue));
+                let folder = made.and_then(|_| layout.sub(&rooms.dir, &room.path)).map_err(failed)?;
+                slot.move_to(&rooms.dir, &folder, &room.path).map_err(failed)?;
             }
             moved => moved.map_err(failed)?,
         }
         Ok(slot)
     }
 
-    fn move_to(&mut self, dir: &Path) -> io::Result<()> {
+    fn move_to(&mut self, from: &Folder, to: &Folder, dir: &Path) -> io::Result<()> {
         let path = self.name.path(dir);
-        fs::rename(&self.path, &path)?;
+        from.rename(split(&self.path)?.1, to, split(&path)?.1)?;
         self.path = path;
         Ok(())
     }
 
     /// Turns a waiter into a holder. Only for the one who has the gate.
-    pub(super) fn promote(&mut self, hold: &Path, note: &Note) -> Result<()> {
-        let moved = self.file.write_all_at(&note.block(), 0).and_then(|()| self.move_to(hold));
-        moved.map_err(|error| failure(error, "move a slot", hold))
+    pub(super) fn promote(&mut self, rooms: &Rooms, note: &Note) -> Result<()> {
+        let moved = self.file.write_all_at(&note.block(), 0).and_then(|()| {
+            match (&rooms.queue.folder, &rooms.hold.folder) {
+                (Some(queue), Some(hold)) => self.move_to(queue, hold, &rooms.hold.path),
+                _ => Err(io::ErrorKind::NotFound.into()),
+            }
+        });
+        moved.map_err(|error| failure(error, "move a slot", &rooms.hold.path))
     }
 
     pub(super) fn file(&self) -> &File {
@@ -152,7 +145,7 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if self.is_in_place().unwrap_or(false) {
-            let _ = fs::remove_file(&self.path);
+            let _ = self.layout.remove(&self.path);
         }
         // Closing, which follows, wakes those who watch. Should another process have a copy of the descriptor, the lock
         // is free nevertheless.
@@ -160,23 +153,38 @@ impl Drop for Slot {
     }
 }
 
-/// Who holds and who waits, the latter in their order. Only looks, and needs no gate.
-pub(crate) fn holders_and_waiters(paths: &Paths) -> Result<(Vec<Note>, Vec<Note>)> {
+/// Who holds and who waits, the latter in their order. Only looks, and needs no gate. A slot that cannot be read is left
+/// out, and `unreadable` is told of it.
+pub(crate) fn holders_and_waiters(
+    layout: &Layout,
+    paths: &Paths,
+    unreadable: &mut Vec<Error>,
+) -> Result<(Vec<Note>, Vec<Note>)> {
+    let found = Rooms::find(layout, paths).map_err(|error| failure(error, "look at the pool", &paths.dir))?;
+    let Some(rooms) = found else { return Ok((Vec::new(), Vec::new())) };
     // The queue first: one who is granted meanwhile is then seen in both folders, and not in none.
-    let mut waiters = notes(&paths.queue)?;
-    let holders = notes(&paths.hold)?;
+    let mut waiters = notes(&rooms.queue, unreadable)?;
+    let holders = notes(&rooms.hold, unreadable)?;
     waiters.retain(|waiter| holders.iter().all(|holder| holder.lock_id != waiter.lock_id));
     Ok((holders, waiters))
 }
 
-fn notes(dir: &Path) -> Result<Vec<Note>> {
+fn notes(room: &Room, unreadable: &mut Vec<Error>) -> Result<Vec<Note>> {
     let mut notes = Vec::new();
-    for slot in slots(dir)? {
-        let path = slot.path(dir);
-        let failed = |error| failure(error, "look at a slot", &path);
-        let Some(file) = look(&path).map_err(failed)? else { continue };
-        if is_locked(&file).map_err(failed)? {
-            notes.extend(read_note_at(&file, 0));
+    for slot in room.slots()? {
+        let path = slot.path(&room.path);
+        let looked = room.look(&slot).and_then(|file| {
+            let Some(file) = file else { return Ok(None) };
+            let locked = is_locked(&file).map_err(|error| failure(error, "look at a slot", &path))?;
+            Ok(locked.then_some(file))
+        });
+        match looked {
+            Ok(Some(file)) => match read_note_at(&file, 0) {
+                Some(note) => notes.push(note),
+                None => unreadable.push(garbled(&path)),
+            },
+            Ok(None) => {}
+            Err(error) => unreadable.push(error),
         }
     }
     Ok(notes)

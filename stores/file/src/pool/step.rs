@@ -1,6 +1,5 @@
 //! The steps of a claim: to enter, and to move on when something changed. They block, and run where they may.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +7,10 @@ use distlock_core::store::{Claim, Session};
 use distlock_core::{Error, ErrorKind, FencingToken, Result};
 
 use super::gate::Gate;
-use super::slot::{Slot, SlotName, clear, is_alive, slots};
+use super::rooms::{Room, Rooms};
+use super::slot::{Slot, SlotName};
 use super::{Paths, PoolHold, Target};
+use crate::failure::failure;
 use crate::names::short_hash;
 use crate::shared::Shared;
 use crate::watch::HeldFile;
@@ -53,8 +54,8 @@ impl Step {
     pub(super) fn enter(&self, may_wait: bool, patience: Duration) -> Result<Entered> {
         loop {
             let Some(gate) = self.gate(patience)? else { return Ok(Entered::GateShut) };
-            let (queue, hold) =
-                (self.of_our_capacity(&self.paths.queue)?, self.of_our_capacity(&self.paths.hold)?);
+            let rooms = &gate.rooms;
+            let (queue, hold) = (self.of_our_capacity(&rooms.queue)?, self.of_our_capacity(&rooms.hold)?);
             let place = queue.iter().chain(&hold).map(|slot| slot.place).max().unwrap_or(0) + 1;
             let name = SlotName {
                 place,
@@ -62,20 +63,22 @@ impl Step {
                 capacity: self.claim.capacity,
                 tag: short_hash(self.claim.lock_id.as_str()),
             };
-            let make = |dir: &Path, token| {
+            let make = |room: &Room, token| {
                 let note = self.shared.note(&self.claim, token);
-                Slot::make(&self.shared, &self.paths, dir, name.clone(), &note)
+                Slot::make(&self.shared, &self.paths, rooms, room, name.clone(), &note)
             };
-            if self.nearest_alive(&queue, Some(&gate))?.is_none() && self.fits(hold, Some(&gate))? {
+            if nearest_alive(&rooms.queue, &queue, Clear::Dead)?.is_none()
+                && self.fits(&rooms.hold, hold, Clear::Dead)?
+            {
                 let token = gate.count(self.claim.resource.name())?;
-                let slot = make(&self.paths.hold, Some(token))?;
+                let slot = make(&rooms.hold, Some(token))?;
                 if let Some(hold) = self.keep(&gate, slot, token)? {
                     return Ok(Entered::Granted(hold));
                 }
             } else if !may_wait {
                 return Ok(Entered::Busy);
             } else {
-                let slot = make(&self.paths.queue, None)?;
+                let slot = make(&rooms.queue, None)?;
                 if gate.is_in_place()? {
                     return Ok(Entered::Queued(slot));
                 }
@@ -89,42 +92,35 @@ impl Step {
         if !slot.is_in_place()? {
             return Ok(Moved::Displaced);
         }
-        if let Some(target) = self.blocked_by(&slot, None)? {
+        let found = Rooms::find(&self.shared.layout, &self.paths);
+        let found = found.map_err(|error| failure(error, "look at the pool", &self.paths.dir))?;
+        let Some(rooms) = found else { return Ok(Moved::Displaced) };
+        if let Some(target) = self.blocked_by(&slot, &rooms, Clear::Nothing)? {
             return Ok(Moved::Waits(slot, target));
         }
         let Some(gate) = self.gate(patience)? else { return Ok(Moved::GateShut(slot)) };
-        if let Some(target) = self.blocked_by(&slot, Some(&gate))? {
+        if let Some(target) = self.blocked_by(&slot, &gate.rooms, Clear::Dead)? {
             return Ok(Moved::Waits(slot, target));
         }
         let token = gate.count(self.claim.resource.name())?;
         let note = self.shared.note(&self.claim, Some(token));
-        slot.promote(&self.paths.hold, &note)?;
+        slot.promote(&gate.rooms, &note)?;
         Ok(self.keep(&gate, slot, token)?.map_or(Moved::Displaced, Moved::Granted))
     }
 
     /// What stands between a waiter and its grant.
-    fn blocked_by(&self, slot: &Slot, gate: Option<&Gate>) -> Result<Option<Target>> {
-        let mut before = slots(&self.paths.queue)?;
+    fn blocked_by(&self, slot: &Slot, rooms: &Rooms, dead: Clear) -> Result<Option<Target>> {
+        let mut before = rooms.queue.slots()?;
         before.retain(|other| other < slot.name());
-        if let Some(nearest) = self.nearest_alive(&before, gate)? {
+        if let Some(nearest) = nearest_alive(&rooms.queue, &before, dead)? {
             return Ok(Some(Target::Predecessor(nearest.path(&self.paths.queue))));
         }
-        let fits = self.fits(slots(&self.paths.hold)?, gate)?;
+        let fits = self.fits(&rooms.hold, rooms.hold.slots()?, dead)?;
         Ok((!fits).then_some(Target::Holders))
     }
 
-    /// The last one in the queue who lives. Those of the dead behind it are cleared away, given the gate.
-    fn nearest_alive<'a>(&self, queue: &'a [SlotName], gate: Option<&Gate>) -> Result<Option<&'a SlotName>> {
-        for slot in queue.iter().rev() {
-            if self.lives(&self.paths.queue, slot, gate)? {
-                return Ok(Some(slot));
-            }
-        }
-        Ok(None)
-    }
-
     /// Whether our weight fits beside the holders. Only if it does not is it asked who of them lives.
-    fn fits(&self, mut hold: Vec<SlotName>, gate: Option<&Gate>) -> Result<bool> {
+    fn fits(&self, room: &Room, mut hold: Vec<SlotName>, dead: Clear) -> Result<bool> {
         let free = |hold: &[SlotName]| {
             let used: u64 = hold.iter().map(|slot| u64::from(slot.weight)).sum();
             used + u64::from(self.claim.weight) <= u64::from(self.claim.capacity)
@@ -134,29 +130,19 @@ impl Step {
         }
         let mut alive = Vec::with_capacity(hold.len());
         for slot in hold.drain(..) {
-            if self.lives(&self.paths.hold, &slot, gate)? {
+            if lives(room, &slot, dead)? {
                 alive.push(slot);
             }
         }
         Ok(free(&alive))
     }
 
-    fn lives(&self, dir: &Path, slot: &SlotName, gate: Option<&Gate>) -> Result<bool> {
-        let path = slot.path(dir);
-        let alive = is_alive(&path)?;
-        if !alive && gate.is_some() {
-            clear(&path)?;
-        }
-        Ok(alive)
-    }
-
-    /// The slots in a folder. Refuses a claim whose idea of the capacity is not that of those who live.
-    fn of_our_capacity(&self, dir: &Path) -> Result<Vec<SlotName>> {
-        let (ours, others) = slots(dir)?.into_iter().partition(|slot| slot.capacity == self.claim.capacity);
+    /// The slots in a room. Refuses a claim whose idea of the capacity is not that of those who live.
+    fn of_our_capacity(&self, room: &Room) -> Result<Vec<SlotName>> {
+        let (ours, others) = room.slots()?.into_iter().partition(|slot| slot.capacity == self.claim.capacity);
         let others: Vec<SlotName> = others;
         for slot in others {
-            let path = slot.path(dir);
-            if is_alive(&path)? {
+            if room.is_alive(&slot)? {
                 let what = format!(
                     "it is in use with a capacity of {}, and {} was asked for",
                     slot.capacity, self.claim.capacity
@@ -164,7 +150,7 @@ impl Step {
                 return Err(Error::new(ErrorKind::Mismatch, what)
                     .advise("use one capacity everywhere, or wait until nobody holds it or waits for it"));
             }
-            clear(&path)?;
+            room.clear(&slot)?;
         }
         Ok(ours)
     }
@@ -178,4 +164,29 @@ impl Step {
         let hold = PoolHold { _kept: kept, slot, token, session };
         Ok(in_place.then_some(hold))
     }
+}
+
+/// What is done with the slots of the dead. They may be cleared away only by the one who has the gate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Clear {
+    Dead,
+    Nothing,
+}
+
+/// The last one in the queue who lives.
+fn nearest_alive<'a>(room: &Room, queue: &'a [SlotName], dead: Clear) -> Result<Option<&'a SlotName>> {
+    for slot in queue.iter().rev() {
+        if lives(room, slot, dead)? {
+            return Ok(Some(slot));
+        }
+    }
+    Ok(None)
+}
+
+fn lives(room: &Room, slot: &SlotName, dead: Clear) -> Result<bool> {
+    let alive = room.is_alive(slot)?;
+    if !alive && dead == Clear::Dead {
+        room.clear(slot)?;
+    }
+    Ok(alive)
 }

@@ -36,7 +36,7 @@ const TICK: Duration = Duration::from_secs(5);
 const TICK_ALONE: Duration = Duration::from_millis(500);
 
 /// How long a file is held before it is watched.
-const FRESH: Duration = Duration::from_millis(200);
+const FRESH: Duration = Duration::from_millis(20);
 
 /// After it failed, how long before asking the kernel for an instance again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

@@ -11,13 +11,14 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use distlock_core::store::{Claim, Lease, Level, Query, SessionStore, Store};
 use distlock_core::{BootClock, Clock, Kind};
-use distlock_file::{FileConfig, FileStore, Wakeups};
+use distlock_file::{Access, FileConfig, FileStore, Wakeups};
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{LONG, claim};
 
 const DIR: &str = "DISTLOCK_FILE_TEST_DIR";
 const POLL: &str = "DISTLOCK_FILE_TEST_POLL";
+const SHARED: &str = "DISTLOCK_FILE_TEST_SHARED";
 
 /// A process that can be told to acquire and release.
 pub(crate) struct Agent {
@@ -36,6 +37,12 @@ impl Agent {
     pub(crate) fn start_polling(dir: &Path) -> Agent {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.env(POLL, "1");
+        Agent::start_as(dir, command)
+    }
+
+    /// Starts one that shares the folder with its group.
+    pub(crate) fn start_shared(dir: &Path, mut command: Command) -> Agent {
+        command.env(SHARED, "1");
         Agent::start_as(dir, command)
     }
 
@@ -182,7 +189,8 @@ fn now() -> u64 {
 fn a_process_of_its_own() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let wakeups = if std::env::var_os(POLL).is_some() { Wakeups::Poll } else { Wakeups::Auto };
-    let store = FileStore::with(FileConfig::new(dir).wakeups(wakeups)).unwrap();
+    let access = if std::env::var_os(SHARED).is_some() { Access::Group } else { Access::Private };
+    let store = FileStore::with(FileConfig::new(dir).wakeups(wakeups).access(access)).unwrap();
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
     let work = Arc::new(Work { store, claims: Mutex::default() });
@@ -223,6 +231,10 @@ impl Work {
                 }
                 report(format_args!("inspected {number} {seen}"));
             }
+            ["list", number] => match self.store.inspect(&Query::default()).await {
+                Ok(records) => report(format_args!("listed {number} {}", records.len())),
+                Err(error) => report(format_args!("failed {number} {:?} {error}", error.kind())),
+            },
             ["doctor", number] => {
                 let findings = self.store.doctor().await.unwrap();
                 let warnings = findings.iter().filter(|finding| finding.level == Level::Warning);

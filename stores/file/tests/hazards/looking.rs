@@ -128,7 +128,7 @@ async fn the_doctor_warns_of_a_folder_that_is_not_ours_alone() {
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].what.contains("everybody") && found[0].advice.as_ref().unwrap().contains("chmod"));
     assert!(found[1].what.contains("group") && found[1].advice.as_ref().unwrap().contains("chmod"));
-    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o770)).unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o2770)).unwrap();
     let shared = FileConfig::new(dir.path()).access(distlock_file::Access::Group);
     assert!(warnings(FileStore::with(shared).unwrap()).await.is_empty(), "shared on purpose");
     if rustix::process::geteuid().is_root() {

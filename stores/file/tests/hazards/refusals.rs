@@ -12,7 +12,7 @@ use crate::agent::{Agent, spell};
 use crate::support::{acquire, claim, mutex, release, tree, try_once};
 
 /// Somebody without rights: user 65534 (nobody) if we are root, ourselves otherwise.
-fn somebody_else(program: &Path) -> Command {
+pub(crate) fn somebody_else(program: &Path) -> Command {
     let mut command = Command::new(program);
     if rustix::process::geteuid().is_root() {
         command.uid(65534).gid(65534);
@@ -21,7 +21,7 @@ fn somebody_else(program: &Path) -> Command {
 }
 
 /// A folder that everybody may look into, with a program in it that everybody can run.
-fn open_place() -> (tempfile::TempDir, std::path::PathBuf) {
+pub(crate) fn open_place() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("program");

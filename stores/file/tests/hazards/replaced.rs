@@ -9,7 +9,7 @@ use distlock_core::store::{LossReason, SessionHold};
 use distlock_file::{FileConfig, FileStore, Wakeups};
 
 use crate::agent::{Agent, spell};
-use crate::support::{LONG, acquire, claim, lock_file, mutex, release, tree, try_once, until};
+use crate::support::{LONG, acquire, claim, lock_file, median, mutex, release, tree, try_once, until};
 
 async fn assert_lost(hold: &SessionHold) {
     tokio::time::timeout(LONG, hold.session.wait_for_end()).await.expect("nobody noticed");
@@ -78,6 +78,25 @@ async fn a_removed_lock_file_is_not_noticed_at_the_next_tick_only() {
     println!("noticed after {first:?}, and after {:?}", start.elapsed() - first);
     // The tick comes every five seconds.
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_lock_file_that_is_removed_right_after_the_grant_is_not_held_on_for_long() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = FileStore::open(dir.path()).unwrap();
+    let mut times = Vec::new();
+    for _ in 0..15 {
+        let held = mutex("x");
+        let hold = acquire(&store, &held).await;
+        let start = Instant::now();
+        remove(&lock_file(dir.path()));
+        assert_lost(&hold).await;
+        times.push(start.elapsed());
+        release(&store, &held, &hold).await;
+    }
+    println!("noticed after {:?}, all {times:?}", median(times.clone()));
+    // From this moment until then there can be two holders.
+    assert!(median(times.clone()) < Duration::from_millis(100), "{times:?}");
 }
 
 #[tokio::test]

@@ -1,0 +1,64 @@
+//! What a store warns of while it answers, such as a record that cannot be read: one line each on stderr.
+
+use std::fmt::{self, Write};
+
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::notes::say;
+use crate::table::escape;
+
+/// Shows the warnings of the library from now on.
+pub(crate) fn show() {
+    // It fails only if somebody else listens already.
+    let _ = tracing::subscriber::set_global_default(Warnings);
+}
+
+struct Warnings;
+
+impl Subscriber for Warnings {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= Level::WARN && metadata.target().starts_with("distlock")
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        say(&format!("warning: {}", escape(&line.0)));
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        // No span is enabled, so that none needs a number of its own.
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The message first, then the fields.
+#[derive(Default)]
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a String cannot fail.
+        let _ = match field.name() {
+            "message" => {
+                let fields = std::mem::take(&mut self.0);
+                write!(self.0, "{value:?}{fields}")
+            }
+            name => write!(self.0, "; {name}: {value:?}"),
+        };
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}
