@@ -50,13 +50,14 @@ pub(super) async fn stand_in_line(
     telemetry::waiting(&ask.resource, None);
     tokio::select! {
         biased;
+        // First: a guard that was lost with the engine hands its place on, and no claim may be sent any more.
+        () = shared.closing.cancelled() => return Err(shared.stopped()),
         turn = receiver => match turn {
             Ok(Turn::First(place)) => return Ok(Standing::First(place)),
             Ok(Turn::Failed(error)) => return Err(error),
             Ok(Turn::Busy | Turn::Again) => return Ok(Standing::Busy),
             Err(_) => return Err(shared.stopped()),
         },
-        () = shared.closing.cancelled() => return Err(shared.stopped()),
         () = sleep_until(&*shared.clock, wait.limit()) => {}
     }
     if let Some(error) = shared.lines.failing(&ask.resource) {
@@ -88,6 +89,7 @@ async fn first_word(
         let until: Moment = if may_probe { begun.after(longest) } else { grace };
         tokio::select! {
             biased;
+            () = shared.closing.cancelled() => return Err(shared.stopped()),
             turn = receiver => match turn {
                 Ok(Turn::First(place)) => return Ok(Standing::First(place)),
                 Ok(Turn::Busy) => return Ok(Standing::Busy),
@@ -95,7 +97,6 @@ async fn first_word(
                 Ok(Turn::Again) => {}
                 Err(_) => return Err(shared.stopped()),
             },
-            () = shared.closing.cancelled() => return Err(shared.stopped()),
             () = sleep_until(&*shared.clock, until) => {
                 if may_probe {
                     return Err(unanswered(longest));
