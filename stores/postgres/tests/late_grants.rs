@@ -6,12 +6,13 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Corner, lease_table, server, within};
+use common::{Corner, eventually, lease_table, server, within};
 use distlock_core::store::{
-    Attempt, Claim, Driver, Inbox, Lease, LeaseStore, PushedGrant, Waiting, Wake, WakeStream,
+    Attempt, Backend, Claim, Driver, Inbox, Lease, LeaseStore, PushedGrant, Query, Waiting, Wake, WakeStream,
 };
-use distlock_core::{FencingToken, Kind, LockId, Resource};
+use distlock_core::{FencingToken, Kind, LockId, Locks, Resource};
 use distlock_postgres::{LEASE_DRIVER, LeaseTable};
+use distlock_testkit::actors::Terms;
 use distlock_testkit::conformance::{Fixture, Stage, run};
 use distlock_testkit::history::Want;
 use futures_util::StreamExt;
@@ -104,6 +105,36 @@ async fn an_entry_without_a_number_is_pushed_as_attempt_zero() {
     }
 }
 
+/// A grant that names the newest attempt is believed: the waiter does not ask once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pushed_grant_spares_its_waiter_a_request() {
+    for want in [Want::mutex("m"), Want::write("w"), Want::permits("s", 1, 1)] {
+        let url = Corner::new().url("postgres", &server().url());
+        let (store, other) = (lease_table(&url).await, lease_table(&url).await);
+        let locks = |store: &LeaseTable| Locks::new(Backend::lease(store.clone())).unwrap();
+        let (holder, waiter) = (locks(&other), locks(&store));
+        let mut asked = Vec::new();
+        // A waiter asks once a second as well, and that may happen just then.
+        for _ in 0..5 {
+            let held = want.acquire(&holder).await.unwrap();
+            let waiting = tokio::spawn(want.acquire(&waiter).into_future());
+            let shown = format!("{want:?} is waited for");
+            eventually(&shown, async || {
+                let found = holder.inspect(&Query::named(want.name())).await.unwrap();
+                found.iter().any(|record| !record.waiters.is_empty())
+            })
+            .await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let before = store.statements();
+            held.release().await.unwrap();
+            let granted = within("the lock", LIMIT, waiting).await.unwrap().unwrap();
+            asked.push(store.statements() - before);
+            granted.release().await.unwrap();
+        }
+        assert!(asked.contains(&0), "{want:?}: {asked:?} requests after the grants");
+    }
+}
+
 struct Leases(Corner);
 
 impl Fixture for Leases {
@@ -133,7 +164,9 @@ fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_n
         let (holder, next) = (stage.locks().await, stage.locks().await);
         for round in 0..4 {
             let held = want.acquire(&holder).await.unwrap();
-            let mut waiter = stage.actor("stopped", stage.lasting());
+            // If it is stopped while an attempt is in flight, that attempt is granted, and lasts for the expiry.
+            let terms = Terms { expiry: Duration::from_secs(5), ..stage.lasting() };
+            let mut waiter = stage.actor("stopped", terms);
             let waiting = tokio::spawn(waiter.take(1, &want));
             stage.until_waiting(&holder, &want, 1).await;
             waiter.pause().await;

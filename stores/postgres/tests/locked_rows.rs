@@ -164,7 +164,7 @@ async fn a_name_that_another_session_is_inserting_fails_alone() {
 async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
     let corner = Corner::new();
     let url = corner.url("postgres", &server().url());
-    let ours = locks(&url).await.with_options(expiry(3.0));
+    let ours = locks(&url).await.with_options(expiry(4.0));
     let theirs = locks(&url).await;
     let mut held = Vec::new();
     for n in 0..20 {
@@ -184,6 +184,7 @@ async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
                         _ => locks.rw_lock("stuck").write().await.map(drop).unwrap_err(),
                     };
                     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             });
         }

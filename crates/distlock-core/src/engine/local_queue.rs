@@ -50,7 +50,7 @@ pub(super) async fn stand_in_line(
     telemetry::waiting(&ask.resource, None);
     tokio::select! {
         biased;
-        // First: a guard that was lost with the engine hands its place on, and no claim may be sent any more.
+        // First: a place that a guard leaves because the engine ended must not be used to ask the store.
         () = shared.closing.cancelled() => return Err(shared.stopped()),
         turn = receiver => match turn {
             Ok(Turn::First(place)) => return Ok(Standing::First(place)),

@@ -1,0 +1,200 @@
+//! Several locks at once.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use crate::common::sessions::Server;
+use crate::common::{MS, SECOND, World, options, until};
+use distlock_core::faults::{Fault, Verb};
+use distlock_core::{ErrorKind, Kind, Request, VirtualClock};
+
+#[tokio::test(start_paused = true)]
+async fn opposite_orders_do_not_deadlock() {
+    let world = World::new();
+    let tasks: Vec<_> = (0..8)
+        .map(|n| {
+            let locks = world.locks();
+            tokio::spawn(async move {
+                for _ in 0..50 {
+                    let names = if n % 2 == 0 { ["a", "b", "c"] } else { ["c", "b", "a"] };
+                    let all = locks.acquire_all(names).await.unwrap();
+                    assert_eq!(all.guards().len(), 3);
+                    tokio::time::sleep(MS).await;
+                    all.release().await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        tokio::time::timeout(600 * SECOND, task).await.expect("a deadlock").unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_time_limit_for_all_and_everything_is_undone_if_one_fails() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    let held = theirs.semaphore("z", 2).acquire_many(2).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    let requests = [Request::mutex("a"), Request::write("b"), Request::permits("z", 2, 1)];
+    let error = ours.acquire_all(requests.clone()).timeout(SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert_eq!(error.resource().unwrap().name(), "z");
+    assert!(begun.elapsed() < SECOND + 10 * MS);
+    for name in ["a", "b"] {
+        world.until_clean(name).await;
+    }
+    held.release().await.unwrap();
+    let all = ours.acquire_all(requests).await.unwrap();
+    assert!(all.token(Kind::RwLock, "b").is_some() && all.token(Kind::Mutex, "b").is_none());
+    assert!(!all.is_lost());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_undone_is_not_kept_for_the_least_hold_time() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    let ours = ours.with_options(options().hold_at_least(3600 * SECOND).unwrap());
+    let _held = theirs.rw_lock("z").write().await.unwrap();
+    let requests = [Request::fair_mutex("a"), Request::mutex("b"), Request::read("c"), Request::read("z")];
+    for dropped in [false, true] {
+        let asking = ours.acquire_all(requests.clone());
+        if dropped {
+            let asking = tokio::time::timeout(100 * MS, std::future::IntoFuture::into_future(asking));
+            asking.await.unwrap_err();
+        } else {
+            asking.timeout(100 * MS).await.unwrap_err();
+        }
+        let begun = tokio::time::Instant::now();
+        for name in ["a", "b", "c"] {
+            world.until_clean(name).await;
+        }
+        assert!(begun.elapsed() < SECOND, "dropped: {dropped}, {:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_resource_named_twice_is_refused_before_anything_is_sent() {
+    let world = World::new();
+    let locks = world.locks();
+    for twice in [
+        vec![Request::mutex("a"), Request::fair_mutex("a")],
+        vec![Request::read("a"), Request::write("a")],
+        vec![Request::permits("a", 3, 1), Request::permits("a", 3, 1)],
+    ] {
+        assert_eq!(locks.acquire_all(twice).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+    }
+    assert_eq!(world.store.stats().requests(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn losing_one_cancels_the_work_on_all() {
+    let world = World::new();
+    let (ours, _clock, _faults) = world.process();
+    let theirs = world.locks();
+    let all = ours.acquire_all(["a", "b"]).await.unwrap();
+    theirs.break_lock(Kind::Mutex, "b").await.unwrap();
+    let error = all.run(std::future::pending::<()>()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost);
+    assert!(all.is_lost());
+    drop(all);
+    world.until_clean("a").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_acquire_all_leaves_nothing() {
+    for after in 0..10 {
+        let world = World::new();
+        let (locks, _clock, faults) = world.process();
+        faults.always(Verb::Acquire, Fault::none().delay_before(MS).delay_after(MS));
+        let asking = std::future::IntoFuture::into_future(locks.acquire_all(["a", "b", "c"]));
+        let _ = tokio::time::timeout(MS * after, asking).await;
+        for name in ["a", "b", "c"] {
+            world.until_clean(name).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_asked_for_is_nothing_held() {
+    let world = World::new();
+    let none: [&str; 0] = [];
+    let all = world.locks().acquire_all(none).await.unwrap();
+    assert!(all.guards().is_empty() && !all.is_lost());
+    assert_eq!(all.run(async { 1 }).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_is_found_before_anything_is_sent() {
+    let world = World::new();
+    let locks = world.locks();
+    for bad in [
+        Request::mutex(""),
+        Request::read("n".repeat(5000)),
+        Request::permits("z", 0, 1),
+        Request::permits("z", 3, 0),
+        Request::permits("z", 3, 4),
+        Request::permits("z", u32::MAX, 1),
+    ] {
+        // Those that are good come first in the order in which they are taken.
+        let requests = [Request::mutex("\u{1}"), Request::fair_mutex("a"), bad];
+        let error = locks.acquire_all(requests).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    assert_eq!(world.store.stats().requests(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_store_cannot_do_is_found_before_anything_is_sent() {
+    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (ours, theirs) = (server.locks(&clock), server.locks(&clock));
+    // An attempt to acquire this one would wait.
+    let _held = theirs.mutex("a").acquire().await.unwrap();
+    for bad in
+        [Request::fair_mutex("z"), Request::read("z"), Request::write("z"), Request::permits("z", 2, 1)]
+    {
+        let asking = ours.acquire_all([Request::mutex("a"), bad]).timeout(SECOND);
+        assert_eq!(asking.await.unwrap_err().kind(), ErrorKind::Unsupported);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_whose_member_was_lost_while_the_others_were_waited_for_is_not_returned() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    for limit in [None, Some(60 * SECOND)] {
+        let blocker = theirs.mutex("b").acquire().await.unwrap();
+        let mut asking = ours.acquire_all([Request::mutex("a"), Request::mutex("b"), Request::read("c")]);
+        if let Some(limit) = limit {
+            asking = asking.timeout(limit);
+        }
+        let asking = tokio::spawn(asking.into_future());
+        until(|| async { world.records("b").await.iter().any(|record| !record.waiters.is_empty()) }).await;
+        let broken = theirs.break_lock(Kind::Mutex, "a").await.unwrap();
+        // By now the lost one has been told.
+        tokio::time::sleep(5 * SECOND).await;
+        blocker.release().await.unwrap();
+        let all = asking.await.unwrap().unwrap();
+        assert!(!all.is_lost(), "{all:?}");
+        assert!(all.token(Kind::Mutex, "a") > broken[0].token);
+        all.release().await.unwrap();
+        for name in ["a", "b", "c"] {
+            world.until_clean(name).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_attempt_that_takes_longer_than_its_leases_last_says_so() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    let plain = options().auto_extend(false).request_timeout(10 * SECOND).unwrap();
+    faults.always(Verb::Acquire, Fault::none().delay_before(2 * SECOND));
+    let asking = locks.acquire_all(["a", "b", "c"]).options(plain).timeout(Duration::ZERO);
+    let error = asking.await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
+    assert_eq!(error.resource().unwrap().name(), "a");
+    for name in ["a", "b", "c"] {
+        world.until_clean(name).await;
+    }
+}

@@ -1,0 +1,64 @@
+//! A subscription to wake-ups that breaks and comes back: what was sent meanwhile is lost, so every waiter asks again.
+
+use std::future::IntoFuture;
+
+use crate::common::{MS, SECOND, World, options, until};
+use crate::spy::Spy;
+use distlock_core::Options;
+use distlock_core::store::Wake;
+use tokio::time::Instant;
+
+/// Waiters that are not woken ask again only after a minute.
+fn deaf() -> Options {
+    options().busy_wait_sleep(59 * SECOND, 60 * SECOND).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wake_up_that_was_sent_between_two_subscriptions_costs_no_poll() {
+    for record in ["mutex", "pool"] {
+        let world = World::new();
+        let (ours, _clock, _faults) = world.process();
+        let theirs = world.locks();
+        let take = |locks: &distlock_core::Locks| match record {
+            "mutex" => locks.mutex("a").options(deaf()).acquire(),
+            _ => locks.semaphore("a", 1).options(deaf()).acquire(),
+        };
+        let held = take(&theirs).await.unwrap();
+        let waiter = tokio::spawn(take(&ours).into_future());
+        until(|| async { world.records("a").await.iter().any(|record| !record.waiters.is_empty()) }).await;
+        // The stream breaks, the waiter asks, and the lock is released before the next stream is open.
+        world.store.hang_up();
+        tokio::time::sleep(10 * MS).await;
+        assert_eq!(world.store.listeners(), 0);
+        held.release().await.unwrap();
+        let begun = Instant::now();
+        let _guard = waiter.await.unwrap().unwrap();
+        assert!(begun.elapsed() <= 60 * MS, "{record}: {:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_waiter_asks_when_a_subscription_opens_breaks_or_missed_messages() {
+    let world = World::new();
+    let theirs = world.locks();
+    let mut held = Vec::new();
+    let spy = Spy::new(&world.store);
+    let (ours, _clock, _faults) = spy.locks(deaf());
+    let mut waiters = Vec::new();
+    for n in 0..5 {
+        held.push(theirs.mutex(format!("m{n}")).acquire().await.unwrap());
+        waiters.push(tokio::spawn(ours.mutex(format!("m{n}")).acquire().into_future()));
+    }
+    // Each asks once without a subscription, and once when it is open, now to be woken.
+    until(|| async { spy.attempts() == 10 }).await;
+    assert!(spy.claims.lock().unwrap()[5..].iter().all(|claim| claim.waiting.is_some()));
+    spy.wake(&Wake::Missed);
+    tokio::time::sleep(MS).await;
+    assert_eq!(spy.attempts(), 15);
+    spy.hang_up();
+    tokio::time::sleep(MS).await;
+    assert_eq!(spy.attempts(), 20, "they cannot be woken now");
+    until(|| async { spy.is_subscribed() }).await;
+    tokio::time::sleep(MS).await;
+    assert_eq!(spy.attempts(), 25, "what was sent meanwhile is lost");
+}

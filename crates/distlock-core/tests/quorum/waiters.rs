@@ -1,0 +1,97 @@
+//! Those who wait for a quorum: what they leave, when they ask again, and what operators see of them.
+
+use crate::support::*;
+use distlock_core::faults::{Fault, Verb};
+use distlock_core::store::{Claim, Inbox, LeaseStore, Query, Store, Waiting};
+use distlock_core::{Kind, Resource, WRITER_WEIGHT};
+
+fn waiting(id: &str) -> Claim {
+    Claim { waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 600 * SECOND, attempt: 1 }), ..claim(id) }
+}
+
+fn writer(id: &str) -> Claim {
+    let resource = Resource::new(Kind::RwLock, "m").unwrap();
+    Claim { resource, weight: WRITER_WEIGHT, capacity: WRITER_WEIGHT, ..waiting(id) }
+}
+
+async fn waiters(fleet: &Fleet) -> usize {
+    let mut waiters = 0;
+    for node in &fleet.nodes {
+        let records = node.inspect(&Query::default()).await.unwrap();
+        waiters += records.iter().map(|record| record.waiters.len()).sum::<usize>();
+    }
+    waiters
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_withdraws_is_gone_from_every_node_under_every_id_it_had_there() {
+    let fleet = Fleet::new(3);
+    let quorum = fleet.quorum();
+    granted(&quorum, "holder").await;
+    for attempts in 1..4 {
+        for _ in 0..attempts {
+            // The answer of one node is still on its way when the next attempt begins, or the withdrawal.
+            fleet.faults[2].next(Verb::Acquire, 1, Fault::none().delay_after(20 * MS));
+            assert!(ask(&quorum, waiting("waiter")).await.is_ok());
+        }
+        release(&quorum, "waiter").await.unwrap();
+        rest(SECOND).await;
+        assert_eq!(waiters(&fleet).await, 0, "after {attempts} attempts");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_reaches_a_node_after_it_withdrew_does_not_stay_there() {
+    let fleet = Fleet::new(3);
+    let quorum = fleet.quorum();
+    granted(&quorum, "holder").await;
+    fleet.faults[2].next(Verb::Acquire, 1, Fault::none().delay_before(20 * MS));
+    assert!(ask(&quorum, waiting("waiter")).await.is_ok());
+    release(&quorum, "waiter").await.unwrap();
+    rest(SECOND).await;
+    assert_eq!(waiters(&fleet).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_withdrew_while_a_node_was_down_is_gone_once_the_node_is_back() {
+    let fleet = Fleet::new(3);
+    let quorum = fleet.quorum();
+    granted(&quorum, "holder").await;
+    let short = Claim { expiry: 200 * MS, ..waiting("waiter") };
+    assert!(ask(&quorum, short.clone()).await.is_ok());
+    fleet.faults[2].always(Verb::Release, Fault::fail());
+    let lease = distlock_core::store::Lease::of(&short, distlock_core::FencingToken::new(0));
+    quorum.release(&[lease]).await.unwrap().remove(0).unwrap();
+    rest(50 * SECOND).await;
+    assert_eq!(waiters(&fleet).await, 1);
+    fleet.up(&[2]);
+    rest(2 * SECOND).await;
+    assert_eq!(waiters(&fleet).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_what_has_no_queue_asks_again_soon() {
+    let fleet = Fleet::new(3);
+    let quorum = fleet.quorum();
+    ask(&quorum, writer("holder")).await.unwrap();
+    let answer = ask(&quorum, writer("waiter")).await.unwrap();
+    let distlock_core::store::Attempt::Busy { retry_after } = answer else { panic!("{answer:?}") };
+    assert!(retry_after.is_some_and(|after| after <= SECOND / 5), "nobody will wake it: {retry_after:?}");
+    assert!(!quorum.capabilities().shows_waiters, "those who wait for a writer's place are not shown");
+}
+
+#[tokio::test(start_paused = true)]
+async fn operators_see_the_token_that_the_holder_has_whatever_a_late_node_counted() {
+    let fleet = Fleet::new(3);
+    let quorum = fleet.quorum();
+    // One node is ahead and answers when the lock is won without it.
+    for n in 0..3 {
+        granted(&fleet.nodes[2], &format!("alone-{n}")).await;
+        release(&fleet.nodes[2], &format!("alone-{n}")).await.unwrap();
+    }
+    fleet.faults[2].next(Verb::Acquire, 1, Fault::none().delay_after(20 * MS));
+    let token = granted(&quorum, "a").await;
+    rest(SECOND).await;
+    let seen = quorum.inspect(&Query::default()).await.unwrap();
+    assert_eq!(seen[0].holders[0].token, Some(token));
+}
