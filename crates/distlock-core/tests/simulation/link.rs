@@ -71,7 +71,7 @@ impl Link {
         let (world, process, node) = (Arc::clone(&self.world), Arc::clone(&self.process), self.node);
         let passage = Passage::draw(&world, process.slot, node);
         let number = world.check().sent(&process, node, &request, world.time(), passage.faulted);
-        let Asked { verb, claims, leases, .. } = request;
+        let Asked { verb, claims, leases, resources } = request;
         let name = format!("{process} #{number} {verb:?}");
         world.note(|| {
             let what = if verb == Verb::Acquire { shown_claims(&claims) } else { shown_leases(&leases) };
@@ -120,6 +120,10 @@ impl Link {
                 apply(world.servers[node].store())
             };
             let reply = apply(false).await;
+            // One of several that are acquired together is held, and renewed, before its user knows.
+            for resource in &resources {
+                world.check().look(&world, resource);
+            }
             world.note(|| format!("s{node} {name}: {}", shown_reply(&reply)));
             if let Fate::Twice(after) = passage.fate {
                 let again = async {

@@ -31,10 +31,10 @@ use trace::Violation;
 
 /// How many seeds the shards run together: few without optimisation, so that an ordinary test run stays short.
 /// `scripts/test` runs thousands, optimised.
-const SEEDS: u64 = 320;
+const SEEDS: u64 = 160;
 const SHARDS: u64 = 8;
 /// How many seeds it may take to find a planted defect.
-const PLANTED: u64 = 150;
+const PLANTED: u64 = 300;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
