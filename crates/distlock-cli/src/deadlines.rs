@@ -7,6 +7,10 @@ use distlock::Moment;
 /// Processes need a moment to die, the more so the larger they are.
 const KILL_MARGIN: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
+/// With the lock certainly gone another holder may be at work: SIGKILL follows SIGTERM after this long, whatever grace was
+/// asked for. With the time to notice and to die, that is the second that the help of `run` promises.
+pub(crate) const GRACE_WHEN_GONE: Duration = Duration::from_millis(500);
+
 /// Two moments before a lease ends, on the boot clock, which is one and the same for all processes of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Deadlines {

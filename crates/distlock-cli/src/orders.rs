@@ -37,6 +37,8 @@ pub(crate) enum News {
     Stopped(i32),
     /// No extension came in time: the command was sent SIGTERM.
     Ending,
+    /// The lock file was removed: the command was sent SIGTERM.
+    Removed,
     /// So many processes could not be ended.
     Left(usize),
     /// The command exited with this code.
@@ -95,6 +97,7 @@ impl News {
             News::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
             News::Stopped(signal) => format!("stopped {signal}\n"),
             News::Ending => "ending\n".to_owned(),
+            News::Removed => "removed\n".to_owned(),
             News::Left(processes) => format!("left {processes}\n"),
             News::Exited(code) => format!("exited {code}\n"),
             News::Killed(signal) => format!("killed {signal}\n"),
@@ -110,6 +113,7 @@ impl News {
             "failed" => News::Failed(rest.to_owned()),
             "stopped" => News::Stopped(rest.parse().ok()?),
             "ending" => News::Ending,
+            "removed" => News::Removed,
             "left" => News::Left(rest.parse().ok()?),
             "exited" => News::Exited(rest.parse().ok()?),
             "killed" => News::Killed(rest.parse().ok()?),
@@ -140,6 +144,7 @@ mod tests {
             News::Failed("no such thing".to_owned()),
             News::Stopped(20),
             News::Ending,
+            News::Removed,
             News::Left(2),
             News::Exited(3),
             News::Killed(9),

@@ -103,6 +103,32 @@ fn a_frozen_distlock_keeps_its_command_where_the_kernel_keeps_the_lock() {
 }
 
 #[test]
+fn a_frozen_distlock_does_not_save_a_command_whose_lock_file_was_removed() {
+    for (options, file) in [(&[][..], "mutex/x.lock"), (&["--write"], "rwlock/x/hold")] {
+        let place = Place::new();
+        let run =
+            Background::start(place.distlock().arg("run").args(options).arg("x").args(sh(STUBBORN_FAMILY)));
+        let family = family(&place);
+        run.send(Signal::SIGSTOP);
+        wait_for("a frozen distlock", || (state(run.pid()) == Some('T')).then_some(()));
+        let path = place.path("state/distlock").join(file);
+        if path.is_dir() {
+            std::fs::remove_dir_all(&path).unwrap();
+        } else {
+            std::fs::remove_file(&path).unwrap();
+        }
+        for pid in family {
+            wait_until_dead(pid);
+        }
+        assert_eq!(state(run.pid()), Some('T'), "it is still frozen");
+        run.send(Signal::SIGCONT);
+        let (code, said) = run.finish();
+        assert_eq!(code, 76, "{said}");
+        assert!(said.contains("lost ") && said.contains("removed"), "{said}");
+    }
+}
+
+#[test]
 fn a_killed_watchdog_takes_the_command_with_it_and_the_lock_is_given_back() {
     let place = Place::new();
     for mut command in [place.distlock(), place.leased()] {

@@ -8,8 +8,7 @@ use distlock_core::Result;
 use distlock_core::store::Finding;
 use rustix::fs::statvfs;
 
-use crate::failure::failure;
-use crate::folder::Refused;
+use crate::failure::{failure, refused};
 use crate::layout::{Layout, is_absent};
 use crate::lockfile::LockFile;
 use crate::shared::Shared;
@@ -106,20 +105,20 @@ fn rights(layout: &Layout) -> Result<Vec<Finding>> {
 
 /// Folders inside that cannot be used as they are: another user, or root, was here before.
 fn folders(layout: &Layout) -> Result<Vec<Finding>> {
+    const ADVICE: &str =
+        "locks of that kind are refused: find out who made it, and remove it or choose another folder";
     let dir = layout.base();
     let base = fs::metadata(dir).map_err(|error| failure(error, "look at the folder", dir))?;
     let found = layout.folders().into_iter().filter_map(|dir| {
-        let refused =
-            "locks of that kind are refused: find out who made it, and remove it or choose another folder";
         let folder = match layout.folder(&dir) {
             Ok(folder) => folder,
             Err(error) if is_absent(&error) => return None,
             Err(error) => {
-                let what = match error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>()) {
+                let what = match refused(&error) {
                     Some(refused) => refused.to_string(),
                     None => format!("{} cannot be opened: {error}", dir.display()),
                 };
-                return Some(Finding::warning(what, refused));
+                return Some(Finding::warning(what, ADVICE));
             }
         };
         if !folder.may_write() {

@@ -11,11 +11,19 @@ use crate::folder::Refused;
 /// The error for a call on `path` that failed while we wanted to do `action`.
 pub(crate) fn failure(error: io::Error, action: &'static str, path: &Path) -> Error {
     let (kind, advice) = sort(&error);
-    let made = Error::new(kind, format!("{}: {error}", path.display())).doing(action).caused_by(error);
+    // What was refused names itself, and may be a folder above.
+    let what =
+        if refused(&error).is_some() { error.to_string() } else { format!("{}: {error}", path.display()) };
+    let made = Error::new(kind, what).doing(action).caused_by(error);
     match advice {
         Some(advice) => made.advise(advice),
         None => made,
     }
+}
+
+/// What was not used although it could be opened, if that is the reason.
+pub(crate) fn refused(error: &io::Error) -> Option<&Refused> {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>())
 }
 
 /// The error for a file that is locked and does not say by whom.
@@ -26,7 +34,7 @@ pub(crate) fn garbled(path: &Path) -> Error {
 }
 
 fn sort(error: &io::Error) -> (ErrorKind, Option<&'static str>) {
-    if let Some(refused) = error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>()) {
+    if let Some(refused) = refused(error) {
         let advice = match refused {
             Refused::Link(_) => "links are not followed: find out who made it, and remove it",
             Refused::Owner(..) => {

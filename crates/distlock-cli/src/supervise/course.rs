@@ -10,16 +10,13 @@ use rustix::process::{WaitOptions, wait};
 use super::line::Line;
 use super::terminal::Terminal;
 use super::{End, Job};
-use crate::deadlines::{Deadlines, has_moved};
+use crate::deadlines::{Deadlines, GRACE_WHEN_GONE, has_moved};
 use crate::duration;
 use crate::family::Family;
 use crate::notes::Notes;
 use crate::orders::{News, Order};
 use crate::signals::Signals;
 
-/// With the lock certainly gone another holder may be at work: SIGKILL follows SIGTERM after this long, whatever grace was
-/// asked for. With the time to notice and to die, that is the second that the help of `run` promises.
-const GRACE_WHEN_GONE: Duration = Duration::from_millis(500);
 /// How long the watchdog may take to report what it had to end, before it is ended itself.
 const WATCHDOG_PATIENCE: Duration = Duration::from_secs(3);
 /// How often the guard is looked at: at least and at most.
@@ -133,6 +130,11 @@ impl<'a> Course<'a> {
                 self.notes.detail(&format!("the command runs as process {pid}"));
             }
             News::Ending => self.lease_runs_out(),
+            // We noticed too, unless we were frozen.
+            News::Removed if !self.gone => {
+                let reason = LossReason::SessionEnded("its lock file was removed".into());
+                self.lock_is_gone(&self.guard.loss().unwrap_or(reason));
+            }
             News::Left(processes) => self.say_who_is_left(processes),
             News::Stopped(number) => self.command_stopped(number, signals).await,
             _ => {}

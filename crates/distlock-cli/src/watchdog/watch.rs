@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::alarm::Alarm;
 use super::launch;
-use crate::deadlines::Deadlines;
+use crate::deadlines::{Deadlines, GRACE_WHEN_GONE};
 use crate::family::Family;
 use crate::orders::{News, Order};
 use crate::startup::Startup;
@@ -23,6 +23,8 @@ use crate::startup::Startup;
 const TICK: Duration = Duration::from_millis(10);
 /// The same for those who cannot be ended.
 const SLOW_TICK: Duration = Duration::from_millis(250);
+/// How often to look at the file of a kernel lock.
+const LOOK_AT_LOCK: Duration = Duration::from_secs(1);
 /// What survives SIGKILL for so long cannot be ended by us: another user's process, or one stuck in the kernel.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
@@ -118,8 +120,10 @@ impl Watch {
     /// When to act without further word.
     fn due(&self) -> Moment {
         match self.phase {
-            Phase::Running(None) => Moment::NEVER,
-            Phase::Running(Some(at)) => at.term_at,
+            Phase::Running(at) => {
+                let look_at_lock = self.lock.as_ref().map(|_| BootClock.now().after(LOOK_AT_LOCK));
+                at.map_or(Moment::NEVER, |at| at.term_at).min(look_at_lock.unwrap_or(Moment::NEVER))
+            }
             Phase::Ending { kill_at } => kill_at.min(BootClock.now().after(TICK)),
             Phase::Killing { since } if BootClock.now().since(since) >= GIVE_UP => {
                 BootClock.now().after(SLOW_TICK)
@@ -161,11 +165,20 @@ impl Watch {
                     self.kill();
                 }
             }
+            Phase::Running(_) if self.is_lock_removed() => {
+                tell(&self.news, &News::Removed);
+                self.end(now.after(GRACE_WHEN_GONE));
+            }
             Phase::Ending { kill_at } if now >= kill_at => self.kill(),
             Phase::Killing { .. } => self.family.signal_everybody(Signal::SIGKILL),
             _ => {}
         }
         self.reap();
+    }
+
+    /// Whether the file of a kernel lock has no name any more. `distlock` notices sooner, unless it is frozen.
+    fn is_lock_removed(&self) -> bool {
+        self.lock.as_ref().is_some_and(|lock| rustix::fs::fstat(lock).is_ok_and(|stat| stat.st_nlink == 0))
     }
 
     /// SIGTERM for all, and SIGKILL at that moment or earlier.
