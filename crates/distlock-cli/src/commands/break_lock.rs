@@ -13,7 +13,6 @@ use crate::notes::say;
 use crate::output;
 use crate::store::StoreArgs;
 use crate::table::escape;
-use crate::warnings;
 
 pub(crate) const EXAMPLES: &str = "\
 `distlock run` is told at once where the store can push, and ends its command within a
@@ -57,7 +56,6 @@ pub(crate) struct BreakArgs {
 }
 
 pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<(), Failure> {
-    warnings::show();
     let wanted = args.kind.map(Kind::from);
     Resource::new(wanted.unwrap_or(Kind::Mutex), args.name.as_str())?;
     let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();

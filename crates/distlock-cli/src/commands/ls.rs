@@ -8,7 +8,7 @@ use super::block_on;
 use crate::exit::Failure;
 use crate::notes::Notes;
 use crate::store::StoreArgs;
-use crate::{output, view, warnings};
+use crate::{output, view};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -27,7 +27,6 @@ pub(crate) struct LsArgs {
 }
 
 pub(crate) fn execute(store: &StoreArgs, args: &LsArgs) -> Result<(), Failure> {
-    warnings::show();
     let (records, place) = block_on(async {
         let locks = store.connect(Options::default()).await?;
         let query = args.prefix.as_deref().map_or_else(Query::default, Query::prefixed);

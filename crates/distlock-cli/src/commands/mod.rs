@@ -19,20 +19,9 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Res
         .enable_all()
         .build()
         .map_err(|error| Failure::new(crate::exit::UNAVAILABLE, format!("cannot start: {error}")))?;
-    show_warnings();
+    crate::warnings::show();
     let done = runtime.block_on(work);
     // Not a drop, which would wait for whatever a store still does on threads of its own.
     runtime.shutdown_background();
     done
-}
-
-/// Shows what a store warns of, such as records that it cannot read and therefore does not list.
-fn show_warnings() {
-    let _ = tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        .without_time()
-        .with_target(false)
-        .with_env_filter(tracing_subscriber::EnvFilter::new("distlock=warn"))
-        .try_init();
 }

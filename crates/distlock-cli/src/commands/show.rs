@@ -8,7 +8,7 @@ use super::block_on;
 use crate::exit::Failure;
 use crate::notes::Notes;
 use crate::store::StoreArgs;
-use crate::{output, view, warnings};
+use crate::{output, view};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,6 @@ pub(crate) struct ShowArgs {
 }
 
 pub(crate) fn execute(store: &StoreArgs, args: &ShowArgs) -> Result<(), Failure> {
-    warnings::show();
     // A name that nothing can have is refused before anything is sent.
     Resource::new(Kind::Mutex, args.name.as_str())?;
     let (records, shows_waiters, place) = block_on(async {
