@@ -108,32 +108,46 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
 async fn a_grant_whose_message_comes_after_its_window_is_not_believed() {
     for_each_kind(|kind| async move {
         for late_ms in [1200, 2150, 3000, 4100] {
-            let place = Place::on_one_node();
-            let theirs = place.locks().await;
-            let delay_ms = Arc::new(AtomicU64::new(0));
-            let Backend::Lease(inner) = connect(&place.url).await.unwrap() else { panic!("no leases") };
-            let late = LateWakes { inner, delay_ms: Arc::clone(&delay_ms) };
-            let (late, faults) = FaultyStore::new(Arc::new(late));
-            let ours = Locks::builder(Backend::lease(late)).options(expiring(500 * MS)).build().unwrap();
-            let want = want(kind, "late");
-            let held = want.acquire(&theirs).await.unwrap();
-            let waiting = {
-                let want = want.clone();
-                tokio::spawn(async move { want.acquire(&ours).await.unwrap() })
-            };
-            until_waiting(&theirs, "late", 1).await;
-            tokio::time::sleep(100 * MS).await;
-            delay_ms.store(late_ms, Ordering::SeqCst);
-            // Its next attempt comes when the window is over: otherwise the grant would be recognised, in time.
-            faults.next(Verb::Acquire, 1, Fault::none().delay_before(700 * MS));
-            held.release().await.unwrap();
-            let second = within("the next holder", want.acquire(&theirs)).await.unwrap();
-            never_two(kind, Duration::from_millis(late_ms + 700), &second, || waiting.is_finished()).await;
-            second.release().await.unwrap();
-            assert!(!within("the waiter's turn", waiting).await.unwrap().is_lost());
+            let mut tries = 0;
+            while !is_told_late(kind, late_ms).await {
+                tries += 1;
+                assert!(tries < 10, "{kind}: the waiter always asks in time");
+            }
         }
     })
     .await;
+}
+
+/// False: the waiter asked within the window, and so has the lock rightly.
+async fn is_told_late(kind: Kind, late_ms: u64) -> bool {
+    let place = Place::on_one_node();
+    let theirs = place.locks().await;
+    let delay_ms = Arc::new(AtomicU64::new(0));
+    let Backend::Lease(inner) = connect(&place.url).await.unwrap() else { panic!("no leases") };
+    let late = LateWakes { inner, delay_ms: Arc::clone(&delay_ms) };
+    let (late, faults) = FaultyStore::new(Arc::new(late));
+    let ours = Locks::builder(Backend::lease(late)).options(expiring(500 * MS)).build().unwrap();
+    let want = want(kind, "late");
+    let held = want.acquire(&theirs).await.unwrap();
+    let mut waiting = {
+        let want = want.clone();
+        tokio::spawn(async move { want.acquire(&ours).await.unwrap() })
+    };
+    until_waiting(&theirs, "late", 1).await;
+    tokio::time::sleep(100 * MS).await;
+    delay_ms.store(late_ms, Ordering::SeqCst);
+    // Its next attempt is to come when the window is over.
+    faults.next(Verb::Acquire, 1, Fault::none().delay_before(700 * MS));
+    held.release().await.unwrap();
+    let second = tokio::select! {
+        biased;
+        second = within("the next holder", want.acquire(&theirs)) => second.unwrap(),
+        _ = &mut waiting => return false,
+    };
+    never_two(kind, Duration::from_millis(late_ms + 700), &second, || waiting.is_finished()).await;
+    second.release().await.unwrap();
+    assert!(!within("the waiter's turn", waiting).await.unwrap().is_lost());
+    true
 }
 
 async fn next(wakes: &mut WakeStream) -> Wake {

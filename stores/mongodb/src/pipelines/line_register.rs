@@ -5,7 +5,7 @@
 
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{in_ms, literal, live};
+use super::{extended, in_ms, literal, live};
 
 /// Who joins.
 #[derive(Clone, Debug)]
@@ -41,7 +41,10 @@ pub(crate) fn line_register(who: &Registration<'_>) -> Vec<Document> {
     };
     let refreshed = doc! { "$map": { "input": "$queue", "in": { "$cond": [
         { "$eq": ["$$this.lockId", lock_id.clone()] },
-        { "$mergeObjects": ["$$this", { "decidedAt": "$$NOW", "expiresAt": in_ms(who.ttl_ms) }] },
+        { "$mergeObjects": ["$$this", {
+            "decidedAt": { "$max": ["$$this.decidedAt", "$$NOW"] },
+            "expiresAt": extended("$$this.expiresAt", who.ttl_ms),
+        }] },
         "$$this",
     ] } } };
     let is_there = doc! { "$gte": ["$at", 0] };
