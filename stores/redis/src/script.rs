@@ -43,11 +43,13 @@ macro_rules! script {
             include_str!("lua/common.lua"),
             $(include_str!("lua/columns.lua"), include_str!($quick),)?
             include_str!("lua/each.lua"),
-            include_str!("lua/begin.lua"),
+            include_str!("lua/lock.begin.lua"),
             include_str!("lua/queue.lua"),
             include_str!("lua/lock.lua"),
+            include_str!("lua/lock.end.lua"),
+            include_str!("lua/queue.lua"),
             include_str!("lua/pool.lua"),
-            include_str!("lua/end.lua"),
+            include_str!("lua/pool.end.lua"),
             include_str!($last)
         )
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::claims::{KINDS, busy, claim, granted, lease, next_grant, release, waiting};
 use common::{calls, commands, ms, store};
-use distlock_core::store::{Attempt, Claim, Inbox, LeaseStore, Query, Released, Store};
+use distlock_core::store::{Attempt, Claim, Inbox, Lease, LeaseStore, Query, Released, Renewal, Store};
 use distlock_core::{Kind, LockId};
 use distlock_redis::RedisStore;
 use distlock_testkit::servers::RedisServer;
@@ -177,40 +177,47 @@ async fn many_dead_waiters_in_front_are_no_reason_to_be_busy() {
 /// Nothing that waiters, holders or renewals do looks at the whole queue, however long it is.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_queue_is_never_looked_through_as_a_whole() {
+    const CROWD: usize = 1000;
+    const EXPIRY: Duration = Duration::from_secs(4);
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
+    let mut held = Vec::new();
     for kind in KINDS {
-        let mut holder = Claim { expiry: ms(700), ..claim(kind, "x", "holder#1") };
+        let mut holder = Claim { expiry: EXPIRY, ..claim(kind, "x", "holder#1") };
         if kind == Kind::Semaphore {
             holder = Claim { capacity: 3, ..holder };
             for id in ["holder#2", "holder#3"] {
-                let other = Claim { capacity: 3, ..claim(kind, "x", id) };
-                granted(&store, &other).await;
+                granted(&store, &Claim { capacity: 3, ..claim(kind, "x", id) }).await;
             }
         }
-        let of_it = |claim: Claim| Claim { capacity: holder.capacity, ..claim };
         granted(&store, &holder).await;
+        let of_it = |claim: Claim| Claim { capacity: holder.capacity, ..claim };
         let first = of_it(claim(kind, "x", "first#1"));
         busy(&store, &waiting(first.clone(), "mine", LONG, 1)).await;
-        crowd(&store, &dead(kind, LONG, MANY / 4).into_iter().map(of_it).collect::<Vec<_>>()).await;
-        let (whole, begun) = (calls(&server, "hgetall"), std::time::Instant::now());
-        // Renewed beyond the moment at which the first grant would have ended, so that holders are looked through.
-        while begun.elapsed() < ms(1500) {
-            let renewed = store.renew(&[lease(&holder)]).await.unwrap();
-            assert!(matches!(renewed[0], Ok(distlock_core::store::Renewal::Extended)), "{renewed:?}");
-            let again = waiting(of_it(claim(kind, "x", "late#1")), "nowhere", LONG, 1);
-            busy(&store, &again).await;
-            tokio::time::sleep(ms(100)).await;
+        crowd(&store, &dead(kind, LONG, CROWD).into_iter().map(of_it).collect::<Vec<_>>()).await;
+        held.push((holder, first));
+    }
+    // Renewed beyond the moment at which the first grant would have ended, so that holders are looked through.
+    let (whole, begun) = (calls(&server, "hgetall"), std::time::Instant::now());
+    let leases: Vec<Lease> = held.iter().map(|(holder, _)| lease(holder)).collect();
+    while begun.elapsed() < EXPIRY + ms(500) {
+        let renewed = store.renew(&leases).await.unwrap();
+        assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Extended))), "{renewed:?}");
+        for (holder, _) in &held {
+            let late = Claim { lock_id: LockId::from_stored("late#1"), ..holder.clone() };
+            busy(&store, &waiting(late, "nowhere", LONG, 1)).await;
         }
+        tokio::time::sleep(ms(100)).await;
+    }
+    for (holder, first) in &held {
         let before = commands(&server);
-        release(&store, &holder).await;
+        release(&store, holder).await;
         next_grant(&mut wakes, &first.lock_id).await;
         let cost = commands(&server) - before;
-        assert!(cost < HANDOFF, "{kind}: {cost} commands");
-        assert_eq!(calls(&server, "hgetall") - whole, 0, "{kind}: all {MANY} waiters were looked at");
-        server.command(&["FLUSHALL"]);
+        assert!(cost < HANDOFF, "{holder:?}: {cost} commands");
     }
+    assert_eq!(calls(&server, "hgetall") - whole, 0, "all {CROWD} waiters were looked at");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -236,4 +243,39 @@ async fn all_waiters_of_a_long_queue_are_listed_in_order_a_few_at_a_time() {
         assert_eq!(calls(&server, "hgetall") - whole, 0, "{kind}: all waiters were looked at in one call");
         server.command(&["FLUSHALL"]);
     }
+}
+
+/// Holders that end while many wait are found by their slots, whichever they are, and as many waiters get their permits.
+#[tokio::test(flavor = "multi_thread")]
+async fn holders_that_expire_in_front_of_a_long_queue_make_room_for_as_many() {
+    const PERMITS: u32 = 6;
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
+    let one = |id: String| Claim { capacity: PERMITS, ..claim(Kind::Semaphore, "x", id) };
+    let ends = [2, 3, 5];
+    for n in 1..=PERMITS {
+        let expiry = if ends.contains(&n) { ms(4000) } else { LONG };
+        granted(&store, &Claim { expiry, ..one(format!("holder#{n}")) }).await;
+    }
+    let crowd_of: Vec<Claim> =
+        (0..100).map(|n| waiting(one(format!("waiter#{n}")), "mine", LONG, 1)).collect();
+    crowd(&store, &crowd_of).await;
+    // One that is in the middle leaves by itself, and the first waiter takes its permit.
+    release(&store, &one("holder#4".to_owned())).await;
+    assert_eq!(next_grant(&mut wakes, &crowd_of[0].lock_id).await.attempt, 1);
+    store.renew(&[lease(&crowd_of[0])]).await.unwrap().remove(0).unwrap();
+    tokio::time::sleep(ms(4100)).await;
+    let whole = calls(&server, "hgetall");
+    store.renew(&[lease(&one("holder#1".to_owned()))]).await.unwrap().remove(0).unwrap();
+    for waiter in &crowd_of[1..=3] {
+        next_grant(&mut wakes, &waiter.lock_id).await;
+    }
+    assert_eq!(calls(&server, "hgetall"), whole);
+    let query = Query { kind: Some(Kind::Semaphore), ..Query::named("x") };
+    let found = store.inspect(&query).await.unwrap().remove(0);
+    let mut holders: Vec<&str> = found.holders.iter().map(|one| one.lock_id.as_str()).collect();
+    holders.sort_unstable();
+    assert_eq!(holders, ["holder#1", "holder#6", "waiter#0", "waiter#1", "waiter#2", "waiter#3"]);
+    assert_eq!(found.waiters.len(), 96);
 }

@@ -3,7 +3,7 @@
 -- inbox, number, weight and capacity.
 -- `mode`: o (a lock, one attempt), l (a lock that waits) or p; g or r, see the queue; t if in turn.
 
-local slow = nil
+local locks, pools = nil, nil
 
 return each(function()
   local mode, id, ms, ttl, inbox, attempt = ARGV[a], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5]
@@ -21,12 +21,13 @@ return each(function()
   if lock and call('EXISTS', line, key) == 0 then
     code, value = 1, lock_hold(key, side, id, call('GET', side), ms)
   else
-    slow = slow or contended()
     local push = string.sub(mode, 2, 2)
     if lock then
-      code, value = slow.lock_acquire(key, side, line, id, ms, ttl, inbox, attempt, push, string.sub(mode, 3) == 't')
+      locks = locks or contended(true)
+      code, value = locks.lock_acquire(key, side, line, id, ms, ttl, inbox, attempt, push, string.sub(mode, 3) == 't')
     else
-      code, value = slow.pool_acquire(key, id, tonumber(ms), tonumber(ttl), inbox, tonumber(attempt), push,
+      pools = pools or contended(false)
+      code, value = pools.pool_acquire(key, id, tonumber(ms), tonumber(ttl), inbox, tonumber(attempt), push,
         tonumber(weight), tonumber(capacity))
     end
   end

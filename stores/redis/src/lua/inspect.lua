@@ -3,16 +3,34 @@
 -- Answers for each: capacity, {id, token or -1, acquired at or -1, time left or -1, weight, …}, {id, weight, …} of waiters,
 -- and the number from which on the caller has to look again, or -1.
 
-local slow = contended()
+local locks, pools = contended(true), contended(false)
 
 -- Tells a holder that its lock was broken.
 local function tell_broken(id)
-  local inbox = slow.inbox_of(id)
-  if inbox then slow.tell(inbox, 'B ' .. id) end
+  local inbox = locks.inbox_of(id)
+  if inbox then call('PUBLISH', CHANNEL .. inbox, 'B ' .. id) end
+end
+
+-- The waiters from this number on, as {id, weight, …}, and the number at which the next call goes on, or -1.
+local function waiting_in(queue, from)
+  local found, number = {}, math.max(from, queue.head)
+  while number < queue.tail do
+    if budget == 0 then return found, number end
+    budget = budget - 1
+    local raw = call('HGET', queue.key, 'q:' .. text(number))
+    local _, last = locks.queue_run(raw)
+    local entry = raw and not last and locks.queue_read(raw, number)
+    if entry and entry.ends > now then
+      found[#found + 1] = entry.id
+      found[#found + 1] = entry.weight
+    end
+    number = (last or number) + 1
+  end
+  return found, -1
 end
 
 local function lock_look(key, side, line, take, from)
-  local holders, id, queue = {}, call('GET', key), slow.line_of(line)
+  local holders, id, queue = {}, call('GET', key), locks.line_of(line)
   if id then
     local token, at = -1, -1
     local last, since, owner = match(call('GET', side) or '', '^(%d+) (%d+) (.*)$')
@@ -24,17 +42,17 @@ local function lock_look(key, side, line, take, from)
     if take then
       call('DEL', key)
       tell_broken(id)
-      slow.lock_pass_on(key, side, queue, true)
+      locks.lock_pass_on(key, side, queue, true)
     end
   end
   if take then return { 1, holders, {}, queue.more and 0 or -1 } end
-  local waiters, on = slow.queue_list(queue, from)
+  local waiters, on = waiting_in(queue, from)
   return { 1, holders, waiters, on }
 end
 
 local function pool_look(key, take, from)
-  local pool = slow.pool_open(key)
-  local capacity, holders, found = pool.capacity, {}, slow.holders_of(pool)
+  local pool = pools.pool_open(key)
+  local capacity, holders, found = pool.capacity, {}, pools.holders_of(pool)
   for _, holder in ipairs(found) do
     if holder.ends > now then
       local shown = { holder.id, holder.token, holder.at, holder.ends - now, holder.weight }
@@ -42,17 +60,17 @@ local function pool_look(key, take, from)
     end
   end
   if not take then
-    local waiters, on = slow.queue_list(pool.queue, from)
+    local waiters, on = waiting_in(pool.queue, from)
     return { capacity, holders, waiters, on }
   end
   for _, holder in ipairs(found) do
-    call('HDEL', key, 'o:' .. holder.id, holder.slot and 'k:' .. format('%d', holder.slot) or 'k')
+    call('HDEL', key, 'o:' .. holder.id, holder.slot and 'k:' .. text(holder.slot) or 'k')
     if holder.ends > now then tell_broken(holder.id) end
   end
   pool.used, pool.slots = 0, pool.slots and 0
-  slow.pool_grant(pool, nil)
-  slow.queue_first(pool.queue)
-  slow.pool_close(pool)
+  pools.pool_grant(pool, nil)
+  pools.queue_first(pool.queue)
+  pools.pool_close(pool)
   return { capacity, holders, {}, pool.queue.more and 0 or -1 }
 end
 

@@ -25,8 +25,13 @@ end
 local function lock_acquire(key, side, line, id, ms, ttl, inbox, attempt, mode, in_turn)
   local holder = call('GET', key)
   if holder == id then
-    local last = call('GET', side)
-    local token, left = last and tonumber(match(last, '^%d+')), text(lasts(key, ms))
+    local last, left = call('GET', side), call('PTTL', key)
+    local token = last and tonumber(match(last, '^%d+'))
+    -- Never sooner than it already ends: what is applied late must not shorten it.
+    if left < tonumber(ms) then
+      call('PEXPIRE', key, ms)
+      left = ms
+    end
     if not token then return 1, lock_side(side, id, nil, left) end
     call('PEXPIRE', side, kept(left, token))
     return 1, token
@@ -80,7 +85,8 @@ local function lock_pass_on(key, side, queue, was_held)
         unclaimed = false
       end
       first.mode = 'rw'
-      call('HSET', queue.key, queue_field(first.number), queue_text(first))
+      local raw = format('%d %d %d %d rw %s %s', first.ends, first.seen, first.ms, first.weight, first.inbox, first.id)
+      call('HSET', queue.key, 'q:' .. text(first.number), raw)
       if tell(first.inbox, 'R ' .. first.id) then return first.inbox end
       queue_drop(queue, first)
     end
@@ -88,6 +94,10 @@ local function lock_pass_on(key, side, queue, was_held)
   if unclaimed then call('DEL', key) end
   return nil
 end
+
+-- The inbox of the process that made a lock id: the front of it. Nil if no engine made it. A quorum may have put a
+-- generation behind it.
+local function inbox_of(id) return match(id, '^(.*#%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x)%-%x+~?%d*$') end
 
 -- What follows the release of a lock that others may wait for. `held`: it was ours, and the plain key is gone. Returns
 -- what `release.lua` tells.

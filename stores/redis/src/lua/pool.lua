@@ -25,21 +25,30 @@ local function pool_open(key)
   }
 end
 
-local function holder_read(raw, id)
+local function holder_read(pool, raw, id)
   local ends, token, weight, at, inbox = match(raw, '^(%d+) (%d+) (%d+) (%d+) (%S+)$')
   if not ends then error('the pool was not written by distlock') end
-  local slot, rest = match(inbox, '^(%d+)/(.+)$')
+  local slot, rest = nil, nil
+  if pool.slots then slot, rest = match(inbox, '^(%d+)/(.+)$') end
   return {
     id = id, ends = tonumber(ends), token = tonumber(token), weight = tonumber(weight), at = tonumber(at),
     slot = tonumber(slot), inbox = rest or inbox,
   }
 end
 
+-- The text of a holder that is about to be written.
+local function holder_text(pool, holder)
+  local ends = holder.ends
+  if ends < pool.soonest or pool.soonest == 0 then pool.soonest = ends end
+  if ends > pool.latest then pool.latest = ends end
+  if not holder.slot then
+    return format('%d %d %d %d %s', ends, holder.token, holder.weight, holder.at, holder.inbox)
+  end
+  return format('%d %d %d %d %d/%s', ends, holder.token, holder.weight, holder.at, holder.slot, holder.inbox)
+end
+
 local function holder_write(pool, holder)
-  pool.soonest = pool.used > 0 and math.min(pool.soonest, holder.ends) or holder.ends
-  pool.latest = math.max(pool.latest, holder.ends)
-  local inbox = holder.slot and format('%d/%s', holder.slot, holder.inbox) or holder.inbox
-  local raw = format('%d %d %d %d %s', holder.ends, holder.token, holder.weight, holder.at, inbox)
+  local raw = holder_text(pool, holder)
   if holder.slot then
     call('HSET', pool.key, 'o:' .. holder.id, raw, 'k:' .. text(holder.slot), holder.id)
   else
@@ -49,7 +58,7 @@ end
 
 local function holder_find(pool, id)
   local raw = pool.used > 0 and call('HGET', pool.key, 'o:' .. id)
-  return raw and holder_read(raw, id) or nil
+  return raw and holder_read(pool, raw, id) or nil
 end
 
 -- Takes a holder out. The holder of the last slot moves to the one that becomes free.
@@ -65,39 +74,29 @@ local function holder_drop(pool, holder)
   pool.slots = last - 1
   local raw = mover and call('HGET', pool.key, 'o:' .. mover)
   if raw then
-    local moved = holder_read(raw, mover)
+    local moved = holder_read(pool, raw, mover)
     moved.slot = holder.slot
     holder_write(pool, moved)
   end
 end
 
--- The holders that have slots, in their order.
-local function holders_with_slots(pool)
-  local found, seen = {}, {}
-  for slot = 1, pool.slots do
+-- All holders, whether their time is over or not, in the order of their slots; and whether each has one, if any has: the
+-- previous version gives none.
+local function holders_of(pool)
+  local found, seen, weight = {}, {}, 0
+  for slot = 1, pool.slots or 0 do
     local id = call('HGET', pool.key, 'k:' .. text(slot))
     local raw = id and not seen[id] and call('HGET', pool.key, 'o:' .. id)
     if raw then
-      seen[id] = true
-      found[#found + 1] = holder_read(raw, id)
+      found[#found + 1], seen[id] = holder_read(pool, raw, id), true
+      weight = weight + found[#found].weight
     end
   end
-  return found
-end
-
--- All holders, whether their time is over or not; and false if some have no slots, though others do: the previous version
--- knows of none.
-local function holders_of(pool)
-  local found, weight = {}, 0
-  if pool.slots then
-    found = holders_with_slots(pool)
-    for _, holder in ipairs(found) do weight = weight + holder.weight end
-    if weight == pool.used then return found, true end
-    found = {}
-  end
+  if pool.slots and weight == pool.used then return found, true end
+  found = {}
   local all = call('HGETALL', pool.key)
   for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 2) == 'o:' then found[#found + 1] = holder_read(all[i + 1], string.sub(all[i], 3)) end
+    if string.sub(all[i], 1, 2) == 'o:' then found[#found + 1] = holder_read(pool, all[i + 1], string.sub(all[i], 3)) end
   end
   return found, not pool.slots
 end
@@ -128,14 +127,14 @@ local function pool_purge(pool)
   pool.soonest = soonest or 0
 end
 
--- Adds a holder.
+-- A new holder, which the caller writes.
 local function pool_hold(pool, id, weight, ms, inbox)
   pool.token = pool.token >= now and pool.token + 1 or now
+  if pool.used == 0 then pool.soonest = 0 end
   if pool.slots then pool.slots = pool.slots + 1 end
   local holder = {
     id = id, ends = now + ms, token = pool.token, weight = weight, at = now, inbox = inbox, slot = pool.slots,
   }
-  holder_write(pool, holder)
   pool.used = pool.used + weight
   return holder
 end
@@ -151,6 +150,7 @@ local function pool_grant(pool, asking, own)
     queue_take(queue, first)
     local window = math.min(first.ms, WINDOW)
     local holder = pool_hold(pool, first.id, first.weight, window, first.inbox)
+    holder_write(pool, holder)
     if first.id ~= asking then
       local message = first.mode == 'g' and grant_message(first, holder.token, window) or 'R ' .. first.id
       if tell(first.inbox, message) then
@@ -165,26 +165,29 @@ local function pool_grant(pool, asking, own)
   end
 end
 
-local function pool_close(pool)
+-- Writes what changed, and beside it a holder; or deletes the field of one that is gone.
+local function pool_close(pool, holder, gone)
   if pool.used == 0 and pool.queue.head == pool.queue.tail then
-    call('HDEL', pool.key, 'c', 'u', 'x', 'y', 'm')
+    call('HDEL', pool.key, 'c', 'u', 'x', 'y', 'm', gone or 'm')
     if pool.token > 0 then call('HSET', pool.key, 't', text(pool.token)) end
     call('PEXPIRE', pool.key, kept(0, pool.token))
     return
   end
-  local state = {
-    't', text(pool.token), 'c', text(pool.capacity), 'u', text(pool.used), 'x', text(pool.soonest), 'y', text(pool.latest),
-  }
-  if pool.slots then state[11], state[12] = 'm', text(pool.slots) end
-  call('HSET', pool.key, unpack(state))
+  if gone then call('HDEL', pool.key, gone) end
+  local field, value = 'm', pool.slots and text(pool.slots)
+  if holder and holder.slot then
+    holder_write(pool, holder)
+  elseif holder then
+    field, value = 'o:' .. holder.id, holder_text(pool, holder)
+  end
+  local token, capacity, used = text(pool.token), text(pool.capacity), text(pool.used)
+  local soonest, latest = text(pool.soonest), text(pool.latest)
+  if value then
+    call('HSET', pool.key, 't', token, 'c', capacity, 'u', used, 'x', soonest, 'y', latest, field, value)
+  else
+    call('HSET', pool.key, 't', token, 'c', capacity, 'u', used, 'x', soonest, 'y', latest)
+  end
   call('PEXPIRE', pool.key, kept(math.max(0, pool.latest - now), pool.token))
-end
-
--- Remembers that a claim waits.
-local function pool_wait(pool, id, ms, ttl, inbox, weight, mode, attempt)
-  queue_put(pool.queue, id, ms, ttl, inbox, weight, mode, attempt)
-  pool.latest = math.max(pool.latest, now + ttl)
-  if not pool.slots and pool.queue.tail - pool.queue.head > LONG then slots_write(pool, (holders_of(pool))) end
 end
 
 -- Granted: 1, token. Busy: 0, time until it is worth asking again. Another capacity is in use: 2, that capacity.
@@ -206,8 +209,7 @@ local function pool_acquire(key, id, ms, ttl, inbox, attempt, mode, weight, capa
   local holder = holder_find(pool, id)
   if holder then
     holder.ends = math.max(holder.ends, now + ms)
-    holder_write(pool, holder)
-    pool_close(pool)
+    pool_close(pool, holder)
     return 1, holder.token
   end
   if queue.more then
@@ -218,13 +220,15 @@ local function pool_acquire(key, id, ms, ttl, inbox, attempt, mode, weight, capa
   if (not first or first.id == id) and pool.used + weight <= capacity then
     if first then queue_drop(queue, first) end
     holder = pool_hold(pool, id, weight, ms, inbox)
-    pool_close(pool)
+    pool_close(pool, holder)
     return 1, holder.token
   end
   local retry = pool.used > 0 and pool.soonest or nil
   if first and first.id ~= id then retry = math.min(retry or first.ends, first.ends) end
   if ttl > 0 then
-    pool_wait(pool, id, ms, ttl, inbox, weight, mode, attempt)
+    queue_put(queue, id, ms, ttl, inbox, weight, mode, attempt)
+    pool.latest = math.max(pool.latest, now + ttl)
+    if not pool.slots and queue.tail - queue.head > LONG then slots_write(pool, (holders_of(pool))) end
   elseif queue_remove(queue, id) then
     pool_grant(pool, id)
   end
@@ -243,10 +247,9 @@ local function pool_renew(key, id, ms, token)
     holder.ends = math.max(holder.ends, now + ms)
     holder.token = math.max(holder.token, token)
     pool.token = math.max(pool.token, token)
-    holder_write(pool, holder)
   end
   pool_grant(pool, nil)
-  pool_close(pool)
+  pool_close(pool, holder)
   return holder and 1 or 0
 end
 
@@ -256,13 +259,17 @@ local function pool_release(key, id)
   local queue = pool.queue
   if pool.used == 0 and queue.tail == 0 then return 0 end
   pool_purge(pool)
-  local holder = holder_find(pool, id)
-  if holder then holder_drop(pool, holder) end
+  local holder, gone = holder_find(pool, id), nil
+  if holder and holder.slot then
+    holder_drop(pool, holder)
+  elseif holder then
+    pool.used, gone = pool.used - holder.weight, 'o:' .. id
+  end
   local waited = queue_remove(queue, id)
   local own = holder and holder.inbox or (waited and waited.inbox)
   local others = pool_grant(pool, nil, own)
   queue_first(queue)
-  pool_close(pool)
+  pool_close(pool, nil, gone)
   local ours = holder or waited
   if queue.more and pool.used < pool.capacity then return ours and UNFINISHED or UNFINISHED_NOT_OURS end
   if not ours then return 0 end

@@ -12,9 +12,6 @@
 
 clock()
 
--- How much a call does for waiters that ask for nothing now, before it leaves the rest to the next one (`queue.more`): it
--- holds up every other client of the server. To look at one costs 1, to grant to one GRANT; all of it takes about 1 ms.
-local budget, GRANT = 400, 4
 -- How many entries a new waiter looks at for gone waiters. More than one, so that the search is faster than the growth.
 local SEARCH = 4
 
@@ -31,12 +28,6 @@ local function queue_read(raw, number)
     mode = mode, inbox = inbox, id = id,
   }
 end
-
-local function queue_text(entry)
-  return format('%d %d %d %d %s %s %s', entry.ends, entry.seen, entry.ms, entry.weight, entry.mode, entry.inbox, entry.id)
-end
-
-local function queue_field(number) return format('q:%d', number) end
 
 -- The first and the last number of the run that an entry stands for; nil if it is a waiter or nothing.
 local function queue_run(raw)
@@ -57,9 +48,10 @@ end
 -- The first waiter that is not gone. Those before it are forgotten, and so is the queue when none is left. Nil with
 -- `queue.more`: there may be one, and the next call finds it.
 local function queue_first(queue)
+  if queue.first or queue.tail == 0 then return queue.first end
   local gone = {}
   while not queue.first and queue.head < queue.tail do
-    local raw = call('HGET', queue.key, queue_field(queue.head))
+    local raw = call('HGET', queue.key, 'q:' .. text(queue.head))
     local entry = raw and queue_read(raw, queue.head)
     if entry and entry.ends > now then
       queue.first = entry
@@ -68,8 +60,8 @@ local function queue_first(queue)
     else
       local _, last = queue_run(raw)
       if entry then
-        gone[#gone + 1] = queue_field(queue.head)
-        gone[#gone + 1] = last and queue_field(last) or 'w:' .. entry.id
+        gone[#gone + 1] = 'q:' .. text(queue.head)
+        gone[#gone + 1] = last and 'q:' .. text(last) or 'w:' .. entry.id
       end
       queue.head = (last or queue.head) + 1
     end
@@ -78,7 +70,7 @@ local function queue_first(queue)
   if queue.head < queue.tail then
     if queue.head ~= queue.saved then call('HSET', queue.key, 'h', text(queue.head)) end
     queue.saved = queue.head
-  elseif queue.tail > 0 then
+  else
     call('HDEL', queue.key, 'h', 'n', 'd', 's')
     queue.head, queue.saved, queue.tail, queue.search = 0, 0, 0, 0
   end
@@ -97,13 +89,13 @@ end
 
 -- Takes a waiter out. Behind the first one it leaves a gap, which becomes one run with the gaps on both sides.
 local function queue_drop(queue, entry)
-  local number, gone = entry.number, { queue_field(entry.number), 'w:' .. entry.id }
+  local number, gone = entry.number, { 'q:' .. text(entry.number), 'w:' .. entry.id }
   if number <= queue.head then
     call('HDEL', queue.key, unpack(gone))
     if number == queue.head then queue.head, queue.first = number + 1, nil end
     return
   end
-  local before, behind = queue_field(number - 1), queue_field(number + 1)
+  local before, behind = 'q:' .. text(number - 1), 'q:' .. text(number + 1)
   local around = call('HMGET', queue.key, before, behind)
   local first, _ = queue_run(around[1])
   local _, last = queue_run(number + 1 < queue.tail and around[2])
@@ -113,7 +105,7 @@ local function queue_drop(queue, entry)
   first, last = first or number, last or number
   local run = format('0 0 0 0 x - %d %d', first, last)
   if first <= queue.search and queue.search <= last then queue.search = last + 1 end
-  call('HSET', queue.key, queue_field(first), run, queue_field(last), run, 'd', text(queue.search))
+  call('HSET', queue.key, 'q:' .. text(first), run, 'q:' .. text(last), run, 'd', text(queue.search))
 end
 
 local function queue_remove(queue, id)
@@ -126,7 +118,7 @@ end
 local function queue_sweep(queue)
   if queue.search <= queue.head or queue.search >= queue.tail then queue.search = queue.head + 1 end
   local at, stop, fields = queue.search, math.min(queue.search + SEARCH, queue.tail), {}
-  for number = at, stop - 1 do fields[#fields + 1] = queue_field(number) end
+  for number = at, stop - 1 do fields[#fields + 1] = 'q:' .. text(number) end
   local found = call('HMGET', queue.key, unpack(fields))
   while queue.search < stop do
     local number = queue.search
@@ -145,35 +137,16 @@ local function queue_put(queue, id, ms, ttl, inbox, weight, mode, attempt)
   if entry and entry.attempt > attempt then return end
   local number = entry and entry.number or queue.tail
   if number == queue.head then queue.first = nil end
-  local raw = queue_text({
-    ends = now + ttl, seen = now, ms = ms, weight = weight, mode = mode, inbox = inbox, id = id,
-  })
+  local raw = format('%d %d %d %d %s %s %s', now + ttl, now, ms, weight, mode, inbox, id)
   local place = format('%d %d', number, attempt)
   if entry then
-    call('HSET', queue.key, queue_field(number), raw, 'w:' .. id, place)
+    call('HSET', queue.key, 'q:' .. text(number), raw, 'w:' .. id, place)
     return
   end
   if number - queue.head > 1 then queue_sweep(queue) end
   queue.tail, queue.saved = number + 1, queue.head
-  call('HSET', queue.key, queue_field(number), raw, 'w:' .. id, place, 'n', text(queue.tail), 'h', text(queue.head), 'd',
+  call('HSET', queue.key, 'q:' .. text(number), raw, 'w:' .. id, place, 'n', text(queue.tail), 'h', text(queue.head), 'd',
     text(queue.search))
-end
-
--- The waiters from this number on, as {id, weight, …}, and the number at which the next call goes on, or -1.
-local function queue_list(queue, from)
-  local found, number = {}, math.max(from, queue.head)
-  while number < queue.tail do
-    if not queue_spend(queue, 1) then return found, number end
-    local raw = call('HGET', queue.key, queue_field(number))
-    local _, last = queue_run(raw)
-    local entry = raw and not last and queue_read(raw, number)
-    if entry and entry.ends > now then
-      found[#found + 1] = entry.id
-      found[#found + 1] = entry.weight
-    end
-    number = (last or number) + 1
-  end
-  return found, -1
 end
 
 -- Takes out the first waiter, to grant to it.
@@ -188,11 +161,6 @@ local function grant_message(entry, token, window)
   local after = math.max(0, now - entry.seen - 1)
   return format('P %d %d %d %s %s', token, after, window, entry.attempt, entry.id)
 end
-
--- The inbox of the process that made a lock id: the front of it. Nil if no engine made it. A quorum may have put a
--- generation behind it.
-local ENGINE = '^(.*#' .. string.rep('%x', 16) .. ')%-%x+~?%d*$'
-local function inbox_of(id) return match(id, ENGINE) end
 
 -- Sends a message to one process; false if it is surely not there to read it.
 local function tell(inbox, message)

@@ -2,7 +2,7 @@
 -- 0: nothing was ours. 1: released. 2: released, and another process was told. UNFINISHED, UNFINISHED_NOT_OURS: as 1 and
 -- 0, but the caller has to go on until the first waiter that is not gone is told.
 
-local slow = nil
+local locks, pools = nil, nil
 
 return each(function()
   local mode, id, key, side, line = ARGV[a], ARGV[a + 1], KEYS[k], KEYS[k + 1], KEYS[k + 2]
@@ -16,12 +16,12 @@ return each(function()
     if call('EXISTS', line) == 0 then
       code = held and 1 or 0
     else
-      slow = slow or contended()
-      code = slow.lock_released(key, side, line, id, held, holder)
+      locks = locks or contended(true)
+      code = locks.lock_released(key, side, line, id, held, holder)
     end
   else
-    slow = slow or contended()
-    code = slow.pool_release(key, id)
+    pools = pools or contended(false)
+    code = pools.pool_release(key, id)
   end
   n = n + 1
   reply[n] = code

@@ -1,31 +1,36 @@
 
--- Lets a key last for `ms` from now. False if it lasts as long already, or has no expiry: then the slow way decides.
-local modern = redis.REDIS_VERSION_NUM
-local function longer(key, ms)
-  if modern then return call('PEXPIRE', key, ms, 'GT') == 1 end
-  -- Redis 6 has no GT.
-  local left = call('PTTL', key)
-  return left >= 0 and left < tonumber(ms) and call('PEXPIRE', key, ms) == 1
-end
-
--- Whether this renewal is the one that lets the side last longer: one in each half of the retention time does, since a
--- lock is renewed at least once in each `ms`.
-local function side_due(token, ms)
-  local age, half = now - token, RETENTION / 2
-  return age >= half and age % half < tonumber(ms)
-end
-
--- One lock that is ours, with our token beside it. The answer is the clock as text: a list would take the server as long
--- as another call.
-if #KEYS == 2 and #ARGV == 5 then
-  local key, side, id, ms, token = KEYS[1], KEYS[2], ARGV[3], ARGV[4], ARGV[5]
-  if call('GET', key) == id then
-    local words, time = call('GET', side), call('TIME')
+-- One lock that is ours, with our token beside it. The answer is the clock as text: a list would take the server as long as
+-- another call. GT: never sooner than it already ends, since a request that is applied late must not shorten it. Redis 6
+-- does not know it.
+--
+-- In each half of the retention time one renewal lets the side last longer: `age % half < ms` is true for one at least, since
+-- a lock is renewed at least once in each `ms`. If that is longer than the half, all of them do.
+local modern, half = redis.REDIS_VERSION_NUM, RETENTION / 2
+if modern and #KEYS == 2 and #ARGV == 5 then
+  local id, ms, token = ARGV[3], ARGV[4], ARGV[5]
+  if call('GET', KEYS[1]) == id then
+    local words, time = call('GET', KEYS[2]), call('TIME')
     local moment = time[1] .. string.sub('00000' .. time[2], -6, -4)
     now = tonumber(moment)
-    if words and string.find(words, token .. ' ', 1, true) == 1 and longer(key, ms) then
-      if side_due(token, ms) then call('PEXPIRE', side, format('%d', ms + RETENTION)) end
+    if words and string.find(words, token .. ' ', 1, true) == 1 and call('PEXPIRE', KEYS[1], ms, 'GT') == 1 then
+      local age = now - token
+      if age + ms > half and (ms + 0 > half or age >= half and age % half < ms + 0) then
+        call('PEXPIRE', KEYS[2], format('%d', ms + RETENTION))
+      end
       return moment
     end
   end
+end
+
+-- Lets a key last for `ms` from now, unless it lasts longer already. A key without an expiry, which another program made so,
+-- gets one.
+local function longer(key, ms)
+  local left = call('PTTL', key)
+  if left < tonumber(ms) then call('PEXPIRE', key, ms) end
+end
+
+-- Whether this renewal lets the side last longer.
+local function side_due(token, ms)
+  local age = now - token
+  return ms + 0 > half or age >= half and age % half < ms + 0
 end

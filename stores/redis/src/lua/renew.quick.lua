@@ -6,14 +6,15 @@ if count then
   pcall(function()
     local values, find, byte = call('MGET', unpack(KEYS)), string.find, string.byte
     local id_at, id_step, ms_at, ms_step, token_at, token_step = base[2], step[2], base[3], step[3], base[4], step[4]
-    local old = text(clock() - RETENTION / 2)
+    local old, wish, always = text(clock() - half), nil, nil
     for i = 1, count do
       local token, ms, words, code = ARGV[token_at + token_step * i], ARGV[ms_at + ms_step * i], values[count + i], 0
       if values[i] == ARGV[id_at + id_step * i] then
+        if ms ~= wish then wish, always = ms, ms + 0 > half end
         if not words or find(words, token, 1, true) ~= 1 or byte(words, #token + 1) ~= 32 then return end
-        if not longer(KEYS[i], ms) then return end
+        if not modern or call('PEXPIRE', KEYS[i], ms, 'GT') == 0 then longer(KEYS[i], ms) end
         -- Texts of as many digits compare as their numbers do.
-        if (#token ~= #old or token < old) and side_due(token, ms) then
+        if (always or token < old or #token ~= #old) and side_due(token, ms) then
           call('PEXPIRE', KEYS[count + i], text(ms + RETENTION))
         end
         code = 1
