@@ -8,6 +8,7 @@ use distlock_core::{FencingToken, Result};
 use super::Paths;
 use super::rooms::Rooms;
 use crate::failure::failure;
+use crate::folder::Folder;
 use crate::layout::Layout;
 use crate::lockfile::LockFile;
 use crate::record::Note;
@@ -28,14 +29,17 @@ impl Gate {
     pub(super) fn enter(layout: &Layout, paths: &Paths, patience: Duration) -> Result<Option<Gate>> {
         let give_up = Instant::now() + patience;
         let mut nap = Duration::from_micros(50);
-        let mut gate = Gate::open(layout, paths)?;
+        let (mut dir, mut file) = open(layout, paths)?;
         loop {
-            let locked = gate.file.try_lock()?;
+            let locked = file.try_lock()?;
             // Both matter: who locked a file that is gone excludes nobody, and who waits for one waits for ever.
-            if !gate.file.is_in_place()? {
-                gate = Gate::open(layout, paths)?;
+            if !file.is_in_place()? {
+                (dir, file) = open(layout, paths)?;
             } else if locked {
-                return Ok(Some(gate));
+                // Not before: who had the gate until now may have made the folders that we look for.
+                let rooms = Rooms::within(layout, paths, dir);
+                let rooms = rooms.map_err(|error| failure(error, "open the pool", &paths.dir))?;
+                return Ok(Some(Gate { file, rooms }));
             } else if Instant::now() >= give_up {
                 return Ok(None);
             } else {
@@ -43,22 +47,6 @@ impl Gate {
                 nap = (nap * 2).min(Duration::from_millis(2));
             }
         }
-    }
-
-    /// The folders and the gate in them. A folder that is removed meanwhile is made again.
-    fn open(layout: &Layout, paths: &Paths) -> Result<Gate> {
-        let open = || -> io::Result<Gate> {
-            let rooms = Rooms::make(layout, paths)?;
-            Ok(Gate { file: LockFile::open_in(layout, &rooms.dir, &paths.gate)?, rooms })
-        };
-        let mut opened = open();
-        for _ in 0..REMADE {
-            match &opened {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => opened = open(),
-                _ => break,
-            }
-        }
-        opened.map_err(|error| failure(error, "open the lock file", &paths.gate))
     }
 
     /// The next token, durably counted.
@@ -76,4 +64,21 @@ impl Drop for Gate {
     fn drop(&mut self) {
         self.file.unlock();
     }
+}
+
+/// The pool's folder and the gate in it. A folder that is removed meanwhile is made again.
+fn open(layout: &Layout, paths: &Paths) -> Result<(Folder, LockFile)> {
+    let open = || -> io::Result<(Folder, LockFile)> {
+        let dir = layout.make_dir(&paths.dir)?;
+        let file = LockFile::open_in(layout, &dir, &paths.gate)?;
+        Ok((dir, file))
+    };
+    let mut opened = open();
+    for _ in 0..REMADE {
+        match &opened {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => opened = open(),
+            _ => break,
+        }
+    }
+    opened.map_err(|error| failure(error, "open the lock file", &paths.gate))
 }

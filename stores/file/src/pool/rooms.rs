@@ -38,12 +38,8 @@ impl Rooms {
         }
     }
 
-    /// The same, with the pool's folder made if need be.
-    pub(super) fn make(layout: &Layout, paths: &Paths) -> io::Result<Self> {
-        Rooms::within(layout, paths, layout.make_dir(&paths.dir)?)
-    }
-
-    fn within(layout: &Layout, paths: &Paths, dir: Folder) -> io::Result<Self> {
+    /// Those in the pool's folder. Only for the one who has the gate may the answer be relied on.
+    pub(super) fn within(layout: &Layout, paths: &Paths, dir: Folder) -> io::Result<Self> {
         let room = |path: &Path| {
             let folder = present(layout.sub(&dir, path))?;
             Ok::<_, io::Error>(Room { folder, path: path.to_owned() })

@@ -100,3 +100,27 @@ async fn a_child_process_does_not_keep_the_lock_of_its_parent() {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
 }
+
+/// The folders of a pool are made by its first users, while others look for them.
+#[test]
+fn no_two_of_the_first_users_of_a_pool_hold_it_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut agents: Vec<Agent> = (0..4).map(|_| Agent::start(dir.path())).collect();
+    for round in 0..100 {
+        let out = tempfile::tempdir().unwrap();
+        let pool = spell(Kind::Semaphore, &format!("new {round}"), 1, 1);
+        let order = format!("cycles {round} 1 {} {pool}", out.path().display());
+        agents.iter_mut().for_each(|agent| agent.tell(&order));
+        agents.iter_mut().for_each(|agent| drop(agent.wait_for(&format!("cycled {round}"))));
+        let history = std::fs::read_to_string(out.path().join("history")).unwrap();
+        let tokens: Vec<u64> = history
+            .lines()
+            .map(|line| {
+                let (token, alone) = line.split_once(' ').unwrap();
+                assert_eq!(alone, "true", "two holders at token {token} in round {round}");
+                token.parse().unwrap()
+            })
+            .collect();
+        assert!(tokens.len() == agents.len() && tokens.is_sorted(), "round {round}: {tokens:?}");
+    }
+}
