@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
     group: Pid,
-    /// Whoever loses its parent becomes a child of this process.
+    /// A process that loses its parent becomes a child of this one.
     reaper: i32,
 }
 

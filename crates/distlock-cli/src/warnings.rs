@@ -11,7 +11,7 @@ use crate::table::escape;
 
 /// Shows the warnings of the library from now on.
 pub(crate) fn show() {
-    // It fails only if somebody else listens already.
+    // It fails only if there is a subscriber already.
     let _ = tracing::subscriber::set_global_default(Warnings);
 }
 

@@ -138,7 +138,7 @@ fn a_large_command_reaches_the_watchdog_whole() {
 #[test]
 fn a_process_that_cannot_be_ended_keeps_the_lock_of_a_killed_distlock_or_watchdog() {
     if !rustix::process::geteuid().is_root() {
-        // Nobody else may make a process that its starter cannot end.
+        // Only root can make a process that its starter cannot end.
         return;
     }
     for killed in ["distlock", "watchdog"] {

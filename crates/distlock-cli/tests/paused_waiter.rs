@@ -39,7 +39,7 @@ fn alone(who: &str) -> String {
     )
 }
 
-/// The server as everybody reaches it, and its address.
+/// The server's URL and its address.
 struct Site {
     url: String,
     addr: SocketAddr,

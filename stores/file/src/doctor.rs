@@ -62,7 +62,7 @@ fn rights(layout: &Layout) -> Result<Vec<Finding>> {
     } else if mode & 0o002 != 0 {
         found.push(Finding::warning(
             format!("everybody may write into the folder (mode {mode:o})"),
-            format!("whoever can write there can block every lock: chmod o-w {}", dir.display()),
+            format!("who can write there can block every lock: chmod o-w {}", dir.display()),
         ));
     }
     if layout.is_for_group() && mode & 0o070 != 0o070 {

@@ -38,7 +38,7 @@ fn sort(error: &io::Error) -> (ErrorKind, Option<&'static str>) {
         let advice = match refused {
             Refused::Link(_) => "links are not followed: find out who made it, and remove it",
             Refused::Owner(..) => {
-                "its owner can remove lock files under their holders: use a folder that nobody else can write to, or \
+                "its owner can remove lock files under their holders: use a folder that no other user can write to, or \
                  share it on purpose with distlock.access=group"
             }
         };

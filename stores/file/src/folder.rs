@@ -72,7 +72,7 @@ impl Folder {
         opened.map(File::from).map_err(|errno| self.refused(name, path, errno))
     }
 
-    /// Opens a file in this folder only to look. Closing it wakes nobody: waiters listen for the closing of files that were
+    /// Opens a file in this folder only to look. Closing it wakes no waiter: they listen for the closing of files that were
     /// open for writing.
     pub(crate) fn look(&self, name: &Path, path: &Path) -> io::Result<File> {
         let opened = rustix::fs::openat(&self.0, name, OFlags::RDONLY | FILE, Mode::empty());

@@ -71,7 +71,7 @@ pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<Found>> {
     Ok(found)
 }
 
-/// One resource, if somebody holds or waits for it.
+/// One resource, if it is held or waited for.
 fn one(
     layout: &Layout,
     kind: Kind,

@@ -55,7 +55,7 @@
 //! long), 16 KiB for each pool. One write to the disk (`fdatasync`) for each grant, none for a release.
 //!
 //! # What it cannot do
-//! * Forced release: the kernel takes a lock from nobody.
+//! * Forced release: the kernel takes a lock from no process that lives.
 //! * Locks across machines: NFS and the like have file locks of a sort, but neither crashes nor replaced files are seen
 //!   reliably; `doctor` warns.
 //! * Exclude two holders while another program removes or replaces a lock file: the kernel lock is on the file, and who

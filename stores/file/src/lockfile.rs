@@ -208,7 +208,7 @@ pub(crate) fn read_note(file: &File) -> Option<Note> {
     read_note_at(file, NOTE_AT)
 }
 
-/// Whether the note of a lock file says that nobody holds it, or nothing was ever written there.
+/// Whether the note of a lock file says that it is free, or nothing was ever written there.
 pub(crate) fn says_free(file: &File) -> bool {
     let mut block = [0; NOTE];
     let read = read_full(file, &mut block, NOTE_AT);

@@ -172,7 +172,7 @@ impl Attempt {
         }
     }
 
-    /// Whether somebody holds the mutex of this lock file.
+    /// Whether the mutex is held.
     fn is_held(&self) -> Result<bool> {
         let looked = self.shared.layout.look(&self.path);
         let held = looked.and_then(|file| file.map_or(Ok(false), |file| is_locked(&file)));

@@ -37,7 +37,7 @@ pub(crate) const NAME_AT: u64 = NOTE_AT + NOTE as u64;
 /// The version of this format, in the first line of every block.
 const HEAD: &str = "distlock 1 ";
 const SUM: &str = "\nsum ";
-/// What a note says when nobody holds.
+/// What a note says of a free lock.
 const FREE: &str = "free";
 
 /// What a block holds.
@@ -163,7 +163,7 @@ impl Note {
         seal(FREE, NOTE)
     }
 
-    /// Whether a block says that nobody holds, or was never written.
+    /// Whether a block says that the lock is free, or was never written.
     pub(crate) fn is_blank(block: &[u8]) -> bool {
         match unseal(block) {
             Block::Blank => true,

@@ -106,7 +106,7 @@ impl Drop for Announcement {
     }
 }
 
-/// Everybody who waits for a mutex, in the order in which they came. A file that cannot be read is left out, and
+/// The waiters of a mutex, in the order in which they came. A file that cannot be read is left out, and
 /// `unreadable` is told of it.
 pub(crate) fn waiters(layout: &Layout, name: &str, unreadable: &mut Vec<Error>) -> io::Result<Vec<Note>> {
     let dir = layout.waiting(name);
@@ -126,7 +126,7 @@ pub(crate) fn waiters(layout: &Layout, name: &str, unreadable: &mut Vec<Error>) 
 struct Line<'a> {
     layout: &'a Layout,
     dir: &'a Path,
-    /// `None`: nobody waits.
+    /// `None`: there are no waiters.
     folder: Option<Folder>,
 }
 

@@ -25,7 +25,7 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_sec
 const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// How long a command may take to stop when Ctrl-Z is passed on to it.
 const STOPPING: Duration = Duration::from_millis(500);
-/// How often to look whether everybody is gone who has to go, and for how long.
+/// How often to look whether all processes of the command are gone, and for how long.
 const GONE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(2));
 /// How often after that.
 const SLOW_TICK: Duration = Duration::from_millis(250);

@@ -16,8 +16,8 @@ use crate::notes::say;
 /// The word that makes this program the last step before a command.
 pub(crate) const LAUNCH_WORD: &str = "__launch";
 
-/// This very program, also when its file was replaced or deleted since it was started. Not under its name: whoever kills
-/// what is called `distlock` must not hit the watchdog too.
+/// This very program, also when its file was replaced or deleted since it was started. Not under its name: a
+/// signal to what is called `distlock` must not hit the watchdog too.
 pub(crate) fn this_program() -> io::Result<Command> {
     let mut command = if cfg!(target_os = "linux") && std::path::Path::new("/proc/self/exe").exists() {
         Command::new("/proc/self/exe")

@@ -223,7 +223,7 @@ impl Watch {
             Phase::Running(_) => self.ended.is_some(),
             Phase::Ending { .. } => self.ended.is_some() && self.family.alive() == 0,
             Phase::Killing { since } => {
-                // Nobody else keeps the lock for what is left.
+                // No other process keeps the lock for what is left.
                 let keeps_lock = self.distlock_is_gone && self.lock.is_some();
                 let patience_over = !keeps_lock && BootClock.now().since(since) >= GIVE_UP;
                 (self.ended.is_some() && self.family.alive() == 0)

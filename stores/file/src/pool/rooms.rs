@@ -30,7 +30,7 @@ pub(super) struct Room {
 }
 
 impl Rooms {
-    /// Opens those of a pool. `None`: nobody ever used it.
+    /// Opens those of a pool. `None`: it was never used.
     pub(super) fn find(layout: &Layout, paths: &Paths) -> io::Result<Option<Self>> {
         match present(layout.folder(&paths.dir))? {
             Some(dir) => Rooms::within(layout, paths, dir).map(Some),

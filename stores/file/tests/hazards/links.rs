@@ -84,7 +84,7 @@ async fn a_link_where_waiters_show_themselves_is_not_followed() {
     assert!(trap.is_untouched() && trap.locks().join("waiting").is_symlink());
 }
 
-/// Whoever owns the folder may put a link there at any moment: between two steps, too.
+/// The owner of the folder may put a link there at any moment: between two steps, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_that_turns_into_a_link_at_any_moment_leads_nowhere() {
     for (kind, link) in [
@@ -171,7 +171,7 @@ fn a_folder_of_an_untrusted_user_is_refused_by_root_and_by_nobody() {
     for kind in [Kind::Mutex, Kind::Semaphore] {
         for below in ["", "x"] {
             let (dir, program) = open_place();
-            // As /tmp is: everybody may make folders there, and nobody may remove those of others.
+            // As /tmp is: all users may make folders there, and none may remove those of others.
             let locks = dir.path().join("locks");
             fs::create_dir(&locks).unwrap();
             own(&locks, 0, 0o1777);

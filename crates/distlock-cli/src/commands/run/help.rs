@@ -15,12 +15,12 @@ killed with SIGKILL, the kernel kills the command but not the processes that it 
 nor a command that changed its user (sudo, setuid): these run on without the lock.
 
 Exit code: the command's own, 128 + n if signal n ended it, 126 or 127 if it cannot be run
-or found; 75 if the lock was not to be had, 76 if it was lost while the command ran, 69 if
+or found; 75 if the lock was not acquired, 76 if it was lost while the command ran, 69 if
 the store failed, 64 for wrong usage.
 
 Examples:
   distlock run nightly -- ./backup.sh
-  distlock run --no-wait nightly -- ./backup.sh    do nothing if somebody else is at it
+  distlock run --no-wait nightly -- ./backup.sh    do nothing if it is held
   distlock run --timeout 10s deploy -- make deploy
   distlock run --read catalogue -- ./report.sh     many readers, or one --write
   distlock run --of 4 gpu -- ./train.py            at most four at a time in the whole fleet
