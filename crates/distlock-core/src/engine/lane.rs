@@ -224,14 +224,11 @@ impl<V: Verb> Lane<V> {
             return;
         }
         let Some(place) = free else { return };
-        let (items, replies) = state.pending.take_batch(self.max_batch, &self.desk);
-        if items.is_empty() {
-            return;
-        }
         let number = state.next_number();
-        state.places[place] = Place::Driven { number, items: items.len() };
+        // Its items are counted where they wait.
+        state.places[place] = Place::Driven { number, items: 0 };
         drop(state);
-        self.desk.post(Mail::Work(Box::pin(run_batch(self.turn(place, number), items, replies))));
+        self.desk.post(Mail::Work(Box::pin(send_pending(self.turn(place, number)))));
     }
 
     /// Queues the halves of a batch that panicked, each to go out by itself: items that are in one batch by chance do not
@@ -289,6 +286,11 @@ pub(super) async fn answer_in_time<V: Verb, T>(
 /// Sends what has come as soon as every task that is ready has had its turn.
 async fn gather<V: Verb>(turn: Turn<V>) {
     tokio::task::yield_now().await;
+    send_pending(turn).await;
+}
+
+/// Sends what waits. It is taken when this runs and not before: a caller may leave in between, and its claim is not sent.
+async fn send_pending<V: Verb>(turn: Turn<V>) {
     let (items, replies) = {
         let mut state = turn.lane.lock();
         let batch = state.pending.take_batch(turn.lane.max_batch, &turn.lane.desk);

@@ -31,6 +31,8 @@ enum Progress<V: Verb> {
         item: V::Item,
         turn: Turn<V>,
         driven: bool,
+        /// It was polled once, so the store may have heard of it.
+        begun: bool,
     },
     Answered {
         answer: Result<V::Answer>,
@@ -46,7 +48,7 @@ impl<V: Verb> Lone<V> {
         let call = V::call_one(Arc::clone(&turn.lane.store), item.clone());
         Arc::new(Lone {
             sent: Instant::now(),
-            progress: Mutex::new(Progress::Out { call, item, turn, driven: false }),
+            progress: Mutex::new(Progress::Out { call, item, turn, driven: false, begun: false }),
             waker: AtomicWaker::new(),
             driver: AtomicWaker::new(),
         })
@@ -59,7 +61,8 @@ impl<V: Verb> Lone<V> {
     /// Polls the call, for either task. Ready when there is an answer, or no caller that wants one.
     fn poll_call(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut progress = self.lock();
-        let Progress::Out { call, .. } = &mut *progress else { return Poll::Ready(()) };
+        let Progress::Out { call, begun, .. } = &mut *progress else { return Poll::Ready(()) };
+        *begun = true;
         let answers = std::task::ready!(call.as_mut().poll(context));
         let answer = match answers {
             Ok(mut answers) if answers.len() == 1 => answers.pop(),
@@ -184,11 +187,15 @@ impl<V: Verb> Drop for Submission<V> {
         let Way::Lone(lone) = &self.0 else { return };
         let progress = std::mem::replace(&mut *lone.lock(), Progress::Over);
         match progress {
-            Progress::Out { call, item, turn, .. } => {
+            Progress::Out { call, item, turn, begun, .. } => {
                 // The call, which would have woken it, goes another way.
                 lone.driver.wake();
                 let lane = Arc::clone(&turn.lane);
                 drop(turn);
+                if !begun {
+                    // Never sent: its caller left after the engine's task took over and before that ran.
+                    return;
+                }
                 adopt::<V>(&lane.desk, lane.patience, call, vec![item]);
             }
             Progress::Answered { answer, item, desk } => V::orphaned(&desk, item, answer),

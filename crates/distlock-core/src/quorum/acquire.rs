@@ -42,6 +42,16 @@ impl Poll {
         self.granted.len() >= majority || (!winnable && clear)
     }
 
+    /// Nodes that have not answered yet.
+    fn unheard(&self, inner: &Inner) -> Vec<usize> {
+        let heard = |node: &usize| {
+            self.granted.iter().any(|(other, _)| other == node)
+                || self.busy.iter().any(|(other, _)| other == node)
+                || self.failed.iter().any(|(other, _)| other == node)
+        };
+        (0..inner.nodes.len()).filter(|node| !heard(node)).collect()
+    }
+
     /// Whether it is open, and would be an error without the answers that are missing.
     fn needs_more(&self, inner: &Inner) -> bool {
         !self.is_decided(inner) && self.granted.len() + self.busy.len() < inner.majority
@@ -204,7 +214,11 @@ pub(super) async fn answered_late(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, ans
 /// For each claim that a majority granted: its token, once a majority knows it. `Ok(None)`: not granted.
 async fn confirm_tokens(inner: &Arc<Inner>, polls: &[Poll]) -> Vec<Result<Option<FencingToken>>> {
     let won: Vec<usize> = (0..polls.len()).filter(|at| polls[*at].granted.len() >= inner.majority).collect();
-    let votes = won.iter().map(|at| tokens::Vote::new(&polls[*at].ticket, &polls[*at].granted)).collect();
+    let vote = |at: &usize| {
+        let poll = &polls[*at];
+        tokens::Vote::new(&poll.ticket, &poll.granted, poll.unheard(inner))
+    };
+    let votes = won.iter().map(vote).collect();
     let confirmed = tokens::write_back(inner, votes).await;
     let mut tokens: Vec<Result<Option<FencingToken>>> = polls.iter().map(|_| Ok(None)).collect();
     for (at, token) in won.into_iter().zip(confirmed) {

@@ -20,32 +20,40 @@ use crate::store::{Lease, Renewal};
 pub(super) struct Vote {
     ticket: Use,
     token: FencingToken,
-    /// How many nodes know the token.
-    know: usize,
-    /// Nodes that must be told.
+    /// Nodes that know the token.
+    know: Vec<usize>,
+    /// Nodes that granted less, and must be told.
     behind: Vec<usize>,
-    /// How many of them have not answered yet.
+    /// Nodes that had not answered when the claim was won. They may have granted too.
+    unheard: Vec<usize>,
+    /// How many of those that are being told have not answered yet.
     open: usize,
     failed: Vec<(usize, Error)>,
 }
 
 impl Vote {
-    pub(super) fn new(ticket: &Use, granted: &[(usize, FencingToken)]) -> Self {
+    pub(super) fn new(ticket: &Use, granted: &[(usize, FencingToken)], unheard: Vec<usize>) -> Self {
         let token = granted.iter().map(|(_, token)| *token).max().unwrap_or(FencingToken::new(0));
-        let behind: Vec<usize> =
-            granted.iter().filter(|(_, own)| *own < token).map(|(node, _)| *node).collect();
-        let (know, open) = (granted.len() - behind.len(), behind.len());
-        Vote { ticket: ticket.clone(), token, know, behind, open, failed: Vec::new() }
+        let nodes = |knows: bool| {
+            let nodes = granted.iter().filter(move |(_, own)| (*own >= token) == knows);
+            nodes.map(|(node, _)| *node).collect()
+        };
+        let (know, behind) = (nodes(true), nodes(false));
+        Vote { ticket: ticket.clone(), token, know, behind, unheard, open: 0, failed: Vec::new() }
+    }
+
+    fn is_known(&self, inner: &Inner) -> bool {
+        self.know.len() >= inner.majority
     }
 
     fn is_decided(&self, inner: &Inner) -> bool {
-        self.know >= inner.majority || self.know + self.open < inner.majority
+        self.is_known(inner) || self.know.len() + self.open < inner.majority
     }
 
     fn record(&mut self, node: usize, answer: Result<Renewal>) {
         self.open -= 1;
         match answer {
-            Ok(Renewal::Extended) => self.know += 1,
+            Ok(Renewal::Extended) => self.know.push(node),
             // It granted a moment ago and has forgotten since: a restart, or a clock that jumped.
             Ok(Renewal::NotYours) => {}
             Err(error) => self.failed.push((node, error)),
@@ -54,7 +62,7 @@ impl Vote {
 
     /// The token if a majority knows it; `None` if nodes forgot the grant; an error if they did not answer.
     fn conclude(self, inner: &Inner, waited: Duration) -> Result<Option<FencingToken>> {
-        if self.know >= inner.majority {
+        if self.is_known(inner) {
             return Ok(Some(self.token));
         }
         if self.open == 0 && self.failed.is_empty() {
@@ -65,7 +73,7 @@ impl Vote {
             failures.add(node, error);
         }
         failures.add_silent(self.open, waited);
-        Err(failures.into_error(self.know))
+        Err(failures.into_error(self.know.len()))
     }
 
     fn lease(&self) -> Lease {
@@ -73,15 +81,37 @@ impl Vote {
     }
 }
 
-/// Tells the nodes that are behind, and waits until a majority knows or cannot. The other nodes are told too,
-/// but not waited for: the more of them know, the more may later lose their memory at once.
+/// Tells the nodes that are behind, and waits until a majority knows or cannot. If one of them does not answer or fails, it
+/// is told once more, and so are the nodes that may have granted since: a quorum does without any minority.
 pub(super) async fn write_back(
     inner: &Arc<Inner>,
     mut votes: Vec<Vote>,
 ) -> Vec<Result<Option<FencingToken>>> {
+    let mut waited = tell(inner, &mut votes).await;
+    let mut again = false;
+    let may_help = |vote: &Vote| !vote.unheard.is_empty() || !vote.failed.is_empty();
+    for vote in votes.iter_mut().filter(|vote| !vote.is_known(inner) && may_help(vote)) {
+        let unheard = std::mem::take(&mut vote.unheard);
+        vote.behind.extend(unheard);
+        vote.failed.clear();
+        again = true;
+    }
+    if again {
+        waited = tell(inner, &mut votes).await;
+    }
+    votes.into_iter().map(|vote| vote.conclude(inner, waited)).collect()
+}
+
+/// One round: tells every node that is behind, unless a majority knows already. Says how long silent nodes were waited for.
+async fn tell(inner: &Arc<Inner>, votes: &mut [Vote]) -> Duration {
     let expiry = votes.iter().map(|vote| vote.ticket.lease.expiry).max().unwrap_or_default();
     let mut round = Round::begin(inner, expiry);
     let mut asked: Vec<Vec<usize>> = Vec::with_capacity(inner.nodes.len());
+    for vote in votes.iter_mut() {
+        let know = &vote.know;
+        vote.behind.retain(|node| !know.contains(node));
+        vote.open = vote.behind.len();
+    }
     for node in 0..inner.nodes.len() {
         let which: Vec<usize> = (0..votes.len()).filter(|at| votes[*at].behind.contains(&node)).collect();
         if !which.is_empty() {
@@ -93,14 +123,14 @@ pub(super) async fn write_back(
         asked.push(which);
     }
     while !votes.iter().all(|vote| vote.is_decided(inner)) {
-        // A token that no majority knows is an error.
-        let Some(answer) = round.next(true).await else { break };
+        // A token that no majority knows is an error, unless other nodes can still be told.
+        let needed = votes.iter().any(|vote| !vote.is_decided(inner) && vote.unheard.is_empty());
+        let Some(answer) = round.next(needed).await else { break };
         for (at, item) in asked[answer.node].iter().zip(answer.items) {
             votes[*at].record(answer.node, item);
         }
     }
-    let waited = round.waited();
-    votes.into_iter().map(|vote| vote.conclude(inner, waited)).collect()
+    round.waited()
 }
 
 /// Tells one node tokens that others know already. Best effort.

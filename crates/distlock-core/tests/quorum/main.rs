@@ -11,3 +11,4 @@ mod slow_nodes;
 mod support;
 mod tokens;
 mod waiters;
+mod write_back;

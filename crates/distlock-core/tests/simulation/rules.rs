@@ -179,11 +179,14 @@ fn failed(world: &World, checker: &Checker, op: &Op, error: &distlock_core::Erro
         ErrorKind::Lost => None,
         ErrorKind::Unavailable | ErrorKind::Internal => {
             let stuck = behind_stuck(world, checker, process.slot, Verb::Acquire, op.started);
-            // One node that fails to learn the token fails the attempt of a quorum.
-            let renewed = [Verb::Renew];
-            let untold = world.plan.nodes > 1
-                && !checker.troubled_nodes(process.slot, &renewed, &op.resources, op.started, now).is_empty();
-            let excused = !process.works() || !works(world, checker, op, now) || !stuck.is_zero() || untold;
+            // The time limit may end while one silent node is waited for to learn the token.
+            let waited_for = error.is_outcome_unknown()
+                && world.plan.nodes > 1
+                && !checker
+                    .troubled_nodes(process.slot, &[Verb::Renew], &op.resources, op.started, now)
+                    .is_empty();
+            let excused =
+                !process.works() || !works(world, checker, op, now) || !stuck.is_zero() || waited_for;
             (!excused).then(|| (FAILED, error.to_string()))
         }
         _ => Some((FAILED, error.to_string())),
