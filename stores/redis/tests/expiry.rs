@@ -129,7 +129,9 @@ async fn a_lock_that_is_held_for_longer_than_the_retention_keeps_its_token_and_t
     assert_eq!(before.token, Some(leases[1].token));
     // In a batch a look at all, the clock, a command for each; alone two looks, the clock and a command. The rest is what
     // makes the sides last longer, here in four of ten renewals.
-    assert!(cost <= rounds * 14, "{cost} commands for {rounds} rounds");
+    // Redis 6 has no GT: there the time left is asked for as well.
+    let most = if server.info("redis_version").starts_with("6.") { 18 } else { 14 };
+    assert!(cost <= rounds * most, "{cost} commands for {rounds} rounds");
 }
 
 /// Every name that was ever used leaves its token behind for a while. README and `RedisConfig::retention` state the figure.
