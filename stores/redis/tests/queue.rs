@@ -130,7 +130,7 @@ async fn many_dead_waiters_in_front_hold_up_no_call_and_the_live_one_behind_them
     for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
         let store = store(&server.url()).await;
         let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
-        // Some are gone since their time is over; others died just now, and nobody reads what they are told.
+        // Some are gone since their time is over; others died just now, and what they are told is not read.
         for (ttl, gone_after) in [(DIES, DIES), (LONG, ms(2000))] {
             let parts = KINDS.map(|kind| (kind, claim(kind, "x", "holder#1"), claim(kind, "x", "last#1")));
             for (kind, holder, last) in &parts {

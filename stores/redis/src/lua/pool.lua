@@ -1,8 +1,8 @@
 -- The pool record: weighted holders and a first-come queue, in one hash:
---   t       the last token, kept when nobody uses the pool any more
+--   t       the last token, kept when the pool is unused
 --   c       the capacity
 --   u       the weight of all holders
---   x, y    nobody's hold ends before x; nobody's hold or wait after y
+--   x, y    no hold ends before x; no hold and no wait ends after y
 --   o:ID    a holder: "ends token weight acquired-at inbox", with "slot/" before the inbox if it has a slot
 --   m       the number of slots, if there are slots
 --   k:SLOT  the lock id of the holder there
