@@ -58,7 +58,7 @@ pub(crate) async fn take(inner: &Inner, resource: &Resource) -> Result<Vec<Holde
     };
     let (record, next) = read(resource, &answer?)?;
     if let (Some(_), Some(holder)) = (next, record.holders.first()) {
-        // More gone waiters than one call looks at: whoever releases goes on until one is told. Nothing is left of this
+        // More gone waiters than one call looks at: a release continues until one is told. Nothing is left of this
         // holder that could be released.
         let lease = Lease {
             resource: resource.clone(),

@@ -20,7 +20,7 @@ const INBOX: usize = 4;
 /// What the scripts answer for an item that failed alone.
 const FAILED: i64 = 9;
 
-/// What they answer where so many gone waiters stand before a live one that the next call has to go on with them. Of a
+/// What they answer where so many gone waiters stand before a live one that the next call has to continue. Of a
 /// release: it was released, and nothing was ours.
 const UNFINISHED: i64 = 5;
 const UNFINISHED_NOT_OURS: i64 = 6;

@@ -165,3 +165,24 @@ async fn a_slot_that_moves_while_its_lock_is_held_takes_the_lock_with_it() {
     let again = locks.mutex("m").acquire().timeout(LIMIT).await.unwrap();
     again.release().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pushed_grant_repeats_its_attempt_whichever_node_the_waiter_listens_at() {
+    use common::claims::{KINDS, busy, claim, granted, next_grant, release, waiting};
+    use distlock_core::store::{Inbox, LeaseStore};
+    let store = common::store(&url(shared(), "distlock.prefix=pushed:")).await;
+    let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
+    for kind in KINDS {
+        // On all nodes.
+        for name in ["a", "b", "c", "d", "e"] {
+            let (holder, waiter) = (claim(kind, name, "holder#1"), claim(kind, name, "waiter#1"));
+            granted(&store, &holder).await;
+            for attempt in [7, 6] {
+                busy(&store, &waiting(waiter.clone(), "mine", LIMIT, attempt)).await;
+            }
+            release(&store, &holder).await;
+            assert_eq!(next_grant(&mut wakes, &waiter.lock_id).await.attempt, 7, "{kind} {name}");
+            release(&store, &waiter).await;
+        }
+    }
+}

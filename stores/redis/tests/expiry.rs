@@ -105,10 +105,10 @@ async fn a_lock_that_another_program_made_last_for_ever_expires_again_once_it_is
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_that_is_held_for_longer_than_the_retention_keeps_its_token_and_the_moment_it_was_acquired() {
     let server = RedisServer::start();
-    let store = store(&format!("{}?distlock.retention=2s", server.url())).await;
+    let store = store(&format!("{}?distlock.retention=6s", server.url())).await;
     let ids = LockIds::new("held");
     let claims: Vec<Claim> = (0..3)
-        .map(|n| Claim { expiry: ms(400), ..claim(Kind::Mutex, &format!("x{n}"), ids.next().as_str()) })
+        .map(|n| Claim { expiry: ms(2500), ..claim(Kind::Mutex, &format!("x{n}"), ids.next().as_str()) })
         .collect();
     let mut leases = Vec::new();
     for claim in &claims {
@@ -116,7 +116,7 @@ async fn a_lock_that_is_held_for_longer_than_the_retention_keeps_its_token_and_t
     }
     let before = holder(&store, Kind::Mutex, "x1").await;
     let (begun, mut rounds, counted) = (std::time::Instant::now(), 0, commands(&server));
-    while begun.elapsed() < ms(7000) {
+    while begun.elapsed() < ms(8000) {
         extended(&store, &leases).await;
         tokio::time::sleep(ms(50)).await;
         extended(&store, &leases[..1]).await;
@@ -128,11 +128,13 @@ async fn a_lock_that_is_held_for_longer_than_the_retention_keeps_its_token_and_t
     assert_eq!((before.token, before.acquired_at), (now.token, now.acquired_at));
     assert_eq!(before.token, Some(leases[1].token));
     // In a batch a look at all, the clock, a command for each; alone two looks, the clock and a command. The rest is what
-    // makes the sides last longer, here in four of ten renewals.
-    assert!(cost <= rounds * 14, "{cost} commands for {rounds} rounds");
+    // makes the sides last longer, here in nearly all renewals after three seconds.
+    // Redis 6 has no GT: there the time left is asked for as well.
+    let most = if server.info("redis_version").starts_with("6.") { 19 } else { 15 };
+    assert!(cost <= rounds * most, "{cost} commands for {rounds} rounds");
 }
 
-/// Every name that was ever used leaves its token behind for a while. README and `RedisConfig::retention` state the figure.
+/// Every name that was ever used leaves its token behind for a while. The crate's documentation states the figure.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_left_of_a_name_that_was_used_once_is_small_and_does_not_last() {
     const NAMES: usize = 20_000;

@@ -24,7 +24,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 
 const ROUNDS: u32 = 5;
-/// For how long nobody else may come in beside the holder. The waiter asks again about once a second.
+/// For how long no other client may come in beside the holder. The waiter asks again about once a second.
 const WATCHED: Duration = Duration::from_millis(1500);
 
 /// The entry for other processes: see [`perform`].

@@ -130,15 +130,15 @@ async fn many_dead_waiters_in_front_hold_up_no_call_and_the_live_one_behind_them
     for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
         let store = store(&server.url()).await;
         let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
-        // Some are gone since their time is over; others died just now, and nobody reads what they are told.
-        for ttl in [DIES, LONG] {
+        // Some are gone since their time is over; others died just now, and what they are told is not read.
+        for (ttl, gone_after) in [(DIES, DIES), (LONG, ms(2000))] {
             let parts = KINDS.map(|kind| (kind, claim(kind, "x", "holder#1"), claim(kind, "x", "last#1")));
             for (kind, holder, last) in &parts {
                 granted(&store, holder).await;
-                crowd(&store, &dead(*kind, ttl, MANY / 4)).await;
+                crowd(&store, &dead(*kind, ttl, MANY / 8)).await;
                 busy(&store, &waiting(last.clone(), "mine", LONG, 1)).await;
             }
-            tokio::time::sleep(DIES).await;
+            tokio::time::sleep(gone_after).await;
             for (kind, holder, last) in &parts {
                 let (before, scripts) = (commands(&server), calls(&server, "evalsha"));
                 release(&store, holder).await;
@@ -163,7 +163,7 @@ async fn many_dead_waiters_in_front_are_no_reason_to_be_busy() {
     });
     for (kind, holder, next) in &parts {
         granted(&store, holder).await;
-        crowd(&store, &dead(*kind, DIES, MANY / 4)).await;
+        crowd(&store, &dead(*kind, DIES, MANY / 8)).await;
         busy(&store, next).await;
     }
     tokio::time::sleep(DIES).await;

@@ -26,6 +26,8 @@ pub(super) struct Vote {
     behind: Vec<usize>,
     /// Nodes that had not answered when the claim was won. They may have granted too.
     unheard: Vec<usize>,
+    /// They are told too.
+    widened: bool,
     /// How many of those that are being told have not answered yet.
     open: usize,
     failed: Vec<(usize, Error)>,
@@ -39,7 +41,16 @@ impl Vote {
             nodes.map(|(node, _)| *node).collect()
         };
         let (know, behind) = (nodes(true), nodes(false));
-        Vote { ticket: ticket.clone(), token, know, behind, unheard, open: 0, failed: Vec::new() }
+        Vote {
+            ticket: ticket.clone(),
+            token,
+            know,
+            behind,
+            unheard,
+            widened: false,
+            open: 0,
+            failed: Vec::new(),
+        }
     }
 
     fn is_known(&self, inner: &Inner) -> bool {
@@ -58,6 +69,18 @@ impl Vote {
             Ok(Renewal::NotYours) => {}
             Err(error) => self.failed.push((node, error)),
         }
+    }
+
+    /// Tells all nodes that may know of the grant the next time. False if another round cannot help.
+    fn widen(&mut self) -> bool {
+        self.widened |= !self.unheard.is_empty();
+        self.behind.append(&mut self.unheard);
+        let failed = std::mem::take(&mut self.failed);
+        let may_help = self.widened || !failed.is_empty();
+        if !may_help {
+            self.failed = failed;
+        }
+        may_help
     }
 
     /// The token if a majority knows it; `None` if nodes forgot the grant; an error if they did not answer.
@@ -81,29 +104,36 @@ impl Vote {
     }
 }
 
+/// How often the nodes are told that may still learn the token.
+const TRIES: u32 = 5;
+
 /// Tells the nodes that are behind, and waits until a majority knows or cannot. If one of them does not answer or fails, it
-/// is told once more, and so are the nodes that may have granted since: a quorum does without any minority.
+/// is told again, and so are the nodes that may have granted since: a quorum does without any minority.
 pub(super) async fn write_back(
     inner: &Arc<Inner>,
     mut votes: Vec<Vote>,
 ) -> Vec<Result<Option<FencingToken>>> {
-    let mut waited = tell(inner, &mut votes).await;
-    let mut again = false;
-    let may_help = |vote: &Vote| !vote.unheard.is_empty() || !vote.failed.is_empty();
-    for vote in votes.iter_mut().filter(|vote| !vote.is_known(inner) && may_help(vote)) {
-        let unheard = std::mem::take(&mut vote.unheard);
-        vote.behind.extend(unheard);
-        vote.failed.clear();
-        again = true;
-    }
-    if again {
-        waited = tell(inner, &mut votes).await;
+    let patient = votes.iter().all(|vote| vote.is_known(inner) || vote.unheard.is_empty());
+    let mut waited = tell(inner, &mut votes, patient).await;
+    for number in 1..TRIES {
+        let mut again = false;
+        for vote in votes.iter_mut().filter(|vote| !vote.is_known(inner)) {
+            again |= vote.widen();
+        }
+        if !again {
+            break;
+        }
+        if number > 1 {
+            // Time for the nodes that were not heard of to grant.
+            tokio::time::sleep(inner.options.node_timeout / TRIES).await;
+        }
+        waited = tell(inner, &mut votes, number + 1 == TRIES).await;
     }
     votes.into_iter().map(|vote| vote.conclude(inner, waited)).collect()
 }
 
-/// One round: tells every node that is behind, unless a majority knows already. Says how long silent nodes were waited for.
-async fn tell(inner: &Arc<Inner>, votes: &mut [Vote]) -> Duration {
+/// One round: tells every node that is behind. Says how long silent nodes were waited for: longer than usual if `patient`.
+async fn tell(inner: &Arc<Inner>, votes: &mut [Vote], patient: bool) -> Duration {
     let expiry = votes.iter().map(|vote| vote.ticket.lease.expiry).max().unwrap_or_default();
     let mut round = Round::begin(inner, expiry);
     let mut asked: Vec<Vec<usize>> = Vec::with_capacity(inner.nodes.len());
@@ -123,9 +153,7 @@ async fn tell(inner: &Arc<Inner>, votes: &mut [Vote]) -> Duration {
         asked.push(which);
     }
     while !votes.iter().all(|vote| vote.is_decided(inner)) {
-        // A token that no majority knows is an error, unless other nodes can still be told.
-        let needed = votes.iter().any(|vote| !vote.is_decided(inner) && vote.unheard.is_empty());
-        let Some(answer) = round.next(needed).await else { break };
+        let Some(answer) = round.next(patient).await else { break };
         for (at, item) in asked[answer.node].iter().zip(answer.items) {
             votes[*at].record(answer.node, item);
         }

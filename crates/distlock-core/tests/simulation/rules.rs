@@ -179,14 +179,14 @@ fn failed(world: &World, checker: &Checker, op: &Op, error: &distlock_core::Erro
         ErrorKind::Lost => None,
         ErrorKind::Unavailable | ErrorKind::Internal => {
             let stuck = behind_stuck(world, checker, process.slot, Verb::Acquire, op.started);
-            // The time limit may end while one silent node is waited for to learn the token.
-            let waited_for = error.is_outcome_unknown()
-                && world.plan.nodes > 1
+            // A node that granted and then does not learn the token is needed if another client holds the rest: its
+            // error, or the time limit that ends while it is waited for, is told. `quorum::write_back` has the case in
+            // which it is not needed.
+            let untold = world.plan.nodes > 1
                 && !checker
                     .troubled_nodes(process.slot, &[Verb::Renew], &op.resources, op.started, now)
                     .is_empty();
-            let excused =
-                !process.works() || !works(world, checker, op, now) || !stuck.is_zero() || waited_for;
+            let excused = !process.works() || !works(world, checker, op, now) || !stuck.is_zero() || untold;
             (!excused).then(|| (FAILED, error.to_string()))
         }
         _ => Some((FAILED, error.to_string())),

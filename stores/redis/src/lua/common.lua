@@ -5,7 +5,7 @@ local FAILED, UNFINISHED, UNFINISHED_NOT_OURS = 9, 5, 6
 
 -- How much a call does for waiters that ask for nothing now, before it leaves the rest to the next one: it holds up every
 -- other client of the server. To look at one costs 1, to grant to one GRANT; all of it takes about 1 ms.
-local budget, GRANT = 400, 4
+local budget, GRANT = 300, 3
 
 -- The clock in ms. A script sees one moment, however long it runs.
 local function clock()

@@ -11,7 +11,7 @@ local function tell_broken(id)
   if inbox then call('PUBLISH', CHANNEL .. inbox, 'B ' .. id) end
 end
 
--- The waiters from this number on, as {id, weight, …}, and the number at which the next call goes on, or -1.
+-- The waiters from this number on, as {id, weight, …}, and the number at which the next call continues, or -1.
 local function waiting_in(queue, from)
   local found, number = {}, math.max(from, queue.head)
   while number < queue.tail do

@@ -21,7 +21,7 @@ local function lock_wait(queue, id, ms, ttl, inbox, mode, attempt)
   end
 end
 
--- Granted: 1, token. Busy: 0, time until it is worth asking again (-1: nobody knows). UNFINISHED: see there.
+-- Granted: 1, token. Busy: 0, time until it is worth asking again (-1: unknown). UNFINISHED: see there.
 local function lock_acquire(key, side, line, id, ms, ttl, inbox, attempt, mode, in_turn)
   local holder = call('GET', key)
   if holder == id then

@@ -1,8 +1,8 @@
 -- The pool record: weighted holders and a first-come queue, in one hash:
---   t       the last token, kept when nobody uses the pool any more
+--   t       the last token, kept when the pool is unused
 --   c       the capacity
 --   u       the weight of all holders
---   x, y    nobody's hold ends before x; nobody's hold or wait after y
+--   x, y    no hold ends before x; no hold and no wait ends after y
 --   o:ID    a holder: "ends token weight acquired-at inbox", with "slot/" before the inbox if it has a slot
 --   m       the number of slots, if there are slots
 --   k:SLOT  the lock id of the holder there
@@ -101,8 +101,9 @@ local function holders_of(pool)
   return found, not pool.slots
 end
 
--- Gives each of these holders, who are all there are, a slot.
+-- Gives each of these holders, who are all there are, a slot, and leaves no other.
 local function slots_write(pool, holders)
+  for slot = #holders + 1, pool.slots or 0 do call('HDEL', pool.key, 'k:' .. text(slot)) end
   for slot, holder in ipairs(holders) do
     holder.slot = slot
     holder_write(pool, holder)
@@ -113,7 +114,8 @@ end
 local function pool_purge(pool)
   if pool.used == 0 or now < pool.soonest then return end
   local holders, complete = holders_of(pool)
-  if not complete then slots_write(pool, holders) end
+  -- A holder that the previous version took out has left its slot behind.
+  if not complete or (pool.slots or 0) > 2 * #holders + LONG then slots_write(pool, holders) end
   local soonest = nil
   -- From the last one on: the holder that moves to a free slot is then one that stays.
   for i = #holders, 1, -1 do
@@ -168,6 +170,7 @@ end
 -- Writes what changed, and beside it a holder; or deletes the field of one that is gone.
 local function pool_close(pool, holder, gone)
   if pool.used == 0 and pool.queue.head == pool.queue.tail then
+    if (pool.slots or 0) > 0 then slots_write(pool, {}) end
     call('HDEL', pool.key, 'c', 'u', 'x', 'y', 'm', gone or 'm')
     if pool.token > 0 then call('HSET', pool.key, 't', text(pool.token)) end
     call('PEXPIRE', pool.key, kept(0, pool.token))

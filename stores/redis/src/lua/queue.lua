@@ -51,17 +51,19 @@ local function queue_first(queue)
   if queue.first or queue.tail == 0 then return queue.first end
   local gone = {}
   while not queue.first and queue.head < queue.tail do
-    local raw = call('HGET', queue.key, 'q:' .. text(queue.head))
-    local entry = raw and queue_read(raw, queue.head)
-    if entry and entry.ends > now then
-      queue.first = entry
+    local field = 'q:' .. text(queue.head)
+    local raw = call('HGET', queue.key, field)
+    local ends, id = match(raw or '', '^(%d+) %d+ %d+ %d+ %a+ %S+ (.*)$')
+    if raw and not ends then error('the queue was not written by distlock') end
+    if raw and tonumber(ends) > now then
+      queue.first = queue_read(raw, queue.head)
     elseif not queue_spend(queue, 1) then
       break
     else
       local _, last = queue_run(raw)
-      if entry then
-        gone[#gone + 1] = 'q:' .. text(queue.head)
-        gone[#gone + 1] = last and 'q:' .. text(last) or 'w:' .. entry.id
+      if raw then
+        gone[#gone + 1] = field
+        gone[#gone + 1] = last and 'q:' .. text(last) or 'w:' .. id
       end
       queue.head = (last or queue.head) + 1
     end

@@ -1,6 +1,6 @@
 -- Each item: mode (l or p), lock id. A lock: plain key, side, line. A pool: one key.
 -- 0: nothing was ours. 1: released. 2: released, and another process was told. UNFINISHED, UNFINISHED_NOT_OURS: as 1 and
--- 0, but the caller has to go on until the first waiter that is not gone is told.
+-- 0, but the caller has to send it again until the first waiter that is not gone is told.
 
 local locks, pools = nil, nil
 

@@ -6,18 +6,24 @@
 -- In each half of the retention time one renewal lets the side last longer: `age % half < ms` is true for one at least, since
 -- a lock is renewed at least once in each `ms`. If that is longer than the half, all of them do.
 local modern, half = redis.REDIS_VERSION_NUM, RETENTION / 2
-if modern and #KEYS == 2 and #ARGV == 5 then
+if #KEYS == 2 and #ARGV == 5 then
   local id, ms, token = ARGV[3], ARGV[4], ARGV[5]
   if call('GET', KEYS[1]) == id then
     local words, time = call('GET', KEYS[2]), call('TIME')
     local moment = time[1] .. string.sub('00000' .. time[2], -6, -4)
     now = tonumber(moment)
-    if words and string.find(words, token .. ' ', 1, true) == 1 and call('PEXPIRE', KEYS[1], ms, 'GT') == 1 then
-      local age = now - token
-      if age + ms > half and (ms + 0 > half or age >= half and age % half < ms + 0) then
+    if words and string.find(words, token .. ' ', 1, true) == 1 then
+      local done, age = nil, now - token
+      if modern then
+        done = call('PEXPIRE', KEYS[1], ms, 'GT') == 1
+      else
+        local left = call('PTTL', KEYS[1])
+        done = left >= 0 and left < ms + 0 and call('PEXPIRE', KEYS[1], ms) == 1
+      end
+      if done and age + ms > half and (ms + 0 > half or age >= half and age % half < ms + 0) then
         call('PEXPIRE', KEYS[2], format('%d', ms + RETENTION))
       end
-      return moment
+      if done then return moment end
     end
   end
 end
