@@ -223,7 +223,7 @@ impl Checker {
                 |op: &Op| op.ended.as_ref().is_none_or(|(at, _)| *at + Duration::from_millis(2) >= now);
             let ours = |op: &&Op| Arc::ptr_eq(&op.process, process) && just_now(op);
             self.live_ops()
-                .chain(self.ops.iter().rev().take(64))
+                .chain(self.ops.iter().rev())
                 .filter(ours)
                 .any(|op| op.resources.contains(&claim.resource))
         };

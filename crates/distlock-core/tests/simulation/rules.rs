@@ -235,7 +235,8 @@ pub fn behind_stuck(
     let from = started.saturating_sub(timeout);
     let stuck = checker.requests.iter().filter(|request| {
         request.slot == slot
-            && request.verb == verb
+            // A quorum acquires with renewals too: they carry the token.
+            && (request.verb == verb || (world.plan.nodes > 1 && request.verb == Verb::Renew))
             && (from..=world.time()).contains(&request.sent)
             && request.answered.is_none_or(|at| at > request.sent + timeout.min(PROMPT) / 4)
     });
