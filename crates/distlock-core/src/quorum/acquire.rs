@@ -280,7 +280,9 @@ async fn undo_all(inner: &Arc<Inner>, polls: Vec<Poll>) {
             let unknown = poll.failed.iter().any(|(other, e)| *other == node && e.is_outcome_unknown());
             let refused = poll.failed.iter().any(|(other, e)| *other == node && !e.is_outcome_unknown());
             let busy = poll.busy.iter().any(|(other, _)| *other == node);
-            if granted || unknown || (busy && asked_before) {
+            // A release that overtook the attempt leaves the entry that the attempt made in the queue.
+            let queued = busy && (asked_before || poll.ticket.is_released());
+            if granted || unknown || queued {
                 surely.1.push(poll.ticket.clone());
             } else if refused {
                 hardly.1.push(poll.ticket.clone());

@@ -53,6 +53,20 @@ async fn a_waiter_that_reaches_a_node_after_it_withdrew_does_not_stay_there() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_that_overtakes_its_attempt_on_every_node_leaves_no_waiter() {
+    let fleet = Fleet::new(3);
+    let quorum = fleet.quorum();
+    granted(&quorum, "holder").await;
+    for faults in &fleet.faults {
+        faults.next(Verb::Acquire, 1, Fault::none().delay_before(20 * MS));
+    }
+    let (asked, released) = tokio::join!(ask(&quorum, waiting("waiter")), release(&quorum, "waiter"));
+    assert!(asked.is_ok() && released.is_ok());
+    rest(SECOND).await;
+    assert_eq!(waiters(&fleet).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_waiter_that_withdrew_while_a_node_was_down_is_gone_once_the_node_is_back() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
