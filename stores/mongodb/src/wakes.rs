@@ -59,7 +59,7 @@ fn pipeline(core: &Core, inbox: &Inbox) -> Vec<Document> {
     let mut handed = Vec::new();
     let mut told = Vec::new();
     for of in [changed, whole] {
-        // A document that is made was handed over by nobody.
+        // A document that is inserted is no handoff.
         let mut lock = doc! {
             "operationType": { "$ne": "insert" },
             "ns.coll": &names.locks,

@@ -209,7 +209,7 @@ impl RedisConfig {
         Ok(self)
     }
 
-    /// For how long the token of a name that nobody uses is kept (as one small key). Default ten minutes. After that
+    /// For how long the token of an unused name is kept (as one small key). Default ten minutes. After that
     /// the server's clock alone keeps tokens rising.
     ///
     /// # Errors

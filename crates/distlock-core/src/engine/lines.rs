@@ -50,7 +50,7 @@ pub(crate) struct Place {
 pub(crate) enum Entry {
     /// Nobody was there.
     First(Place),
-    /// Somebody is; word comes later, and a place is passed on if the receiver is gone by then.
+    /// Another one is in front; word comes later, and a place is passed on if the receiver is gone by then.
     Behind(oneshot::Receiver<Turn>),
     /// Contended, as far as the store has said.
     Busy,

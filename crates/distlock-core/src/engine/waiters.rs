@@ -37,7 +37,7 @@ struct Waiter {
     sender: oneshot::Sender<Turn>,
 }
 
-/// What comes to somebody who stands behind.
+/// What a waiter behind the front is told.
 #[derive(Debug)]
 pub(crate) enum Turn {
     /// The first place.

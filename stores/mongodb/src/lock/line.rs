@@ -87,7 +87,7 @@ pub(super) async fn tell_broken(core: &Arc<Core>, name: &str, lock_id: &LockId) 
         id: id(name),
         when: doc! { "queue": { "$type": "array" } },
         pipeline: pipelines::line_break(lock_id.as_str(), call.as_deref(), core.retention_ms()),
-        // Messages travel in the document of the line, also if nobody stands in it.
+        // Messages travel in the document of the line, also if it has no waiter.
         upsert: call.is_some(),
     };
     core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await.map(drop)

@@ -14,7 +14,7 @@ pub(crate) struct Heir<'a> {
 }
 
 /// For a document whose `lockId` is ours. It is marked: others may wait behind the heir. If its token
-/// cannot be counted on, it is freed: whoever asks for it next is told why it is refused.
+/// cannot be counted on, it is freed: the next acquire is told why it is refused.
 pub(crate) fn lock_transfer(heir: Heir<'_>, floor: i64) -> Vec<Document> {
     let held = held_by(literal(heir.lock_id), in_ms(heir.window_ms), granted_token(floor), Mark::Always);
     let passed_on = doc! { "$cond": [is_countable("$fencingToken"), held, tombstone()] };

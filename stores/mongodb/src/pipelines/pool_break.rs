@@ -1,4 +1,4 @@
-//! Forced release of a pool: all its holders are gone and told so, and whoever is next is granted.
+//! Forced release of a pool: all its holders are gone and told so, and the queue head is granted.
 
 use mongodb::bson::{Bson, Document, doc};
 

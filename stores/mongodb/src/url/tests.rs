@@ -99,7 +99,7 @@ fn no_option_takes_away_the_encryption_that_was_asked_for() {
             }
         }
     }
-    // Whoever asks for it in so many words gets it.
+    // A user that asks for it explicitly gets it.
     let unchecked = target("mongodb://h/app?tls=true&tlsInsecure=true").unwrap().connection;
     assert!(matches!(unchecked.tls, Some(Tls::Enabled(tls)) if tls.allow_invalid_certificates == Some(true)));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Forgetting what nobody uses: rows of semaphores that only remember a token, and what sessions left behind that ended. In
+//! Forgetting what is not used: rows of semaphores that only remember a token, and what sessions left behind that ended. In
 //! the background, at a bounded [pace](crate::pace), and by one process at a time.
 
 use std::sync::{Arc, Weak};

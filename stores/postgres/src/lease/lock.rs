@@ -51,7 +51,7 @@ impl Statements {
             let text = include_str!("../sql/lock_acquire.sql").replace("{claims}", claims);
             text.replace("{waits}", waits).replace("{attempt}", attempt)
         };
-        // `granted`: how many locks the statement gave to somebody.
+        // `granted`: how many locks the statement granted.
         let release = |leases, granted, broken| {
             let text = include_str!("../sql/lock_release.sql").replace("{leases}", leases);
             text.replace("{granted}", granted).replace("{broken}", broken)

@@ -1,4 +1,4 @@
-//! Forgetting what nobody used for long: expired rows and those that only remember a token. In the background, at a
+//! Forgetting what was not used for long: expired rows and those that only remember a token. In the background, at a
 //! bounded [pace](crate::pace), and by one process at a time.
 
 use std::sync::{Arc, Weak};

@@ -33,7 +33,7 @@ async fn ask(quorum: &Quorum, id: &str) -> Attempt {
     quorum.try_acquire(&[claim(id)]).await.unwrap().remove(0).unwrap()
 }
 
-/// Lets the calls that nobody waits for end.
+/// Lets the calls end that no caller awaits.
 async fn rest() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
