@@ -107,7 +107,7 @@ impl Entry {
         match &mut self.holder {
             Some(held) if held.lock_id == lease.lock_id.as_str() => {
                 held.expires_at_ns = now.after(lease.expiry).as_nanos();
-                Renewal::Extended
+                Renewal::Renewed
             }
             _ => Renewal::NotYours,
         }
@@ -209,7 +209,7 @@ impl Store for TestStore {
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
-        let mut findings = vec![Finding::good("the folder can be used")];
+        let mut findings = vec![Finding::ok("the folder can be used")];
         if self.dir.join("doctor.warn").exists() {
             findings.push(Finding::warning("it loses locks on command", "use a real store"));
         }

@@ -129,11 +129,11 @@ impl Error {
 
     /// Says that the request was given up on but is still under way: it may yet be carried out, and answered.
     #[must_use]
-    pub(crate) fn with_request_under_way(self) -> Self {
+    pub(crate) fn with_request_in_flight(self) -> Self {
         self.change(|inner| inner.still_under_way = true)
     }
 
-    pub(crate) fn is_request_under_way(&self) -> bool {
+    pub(crate) fn is_request_in_flight(&self) -> bool {
         self.0.still_under_way
     }
 

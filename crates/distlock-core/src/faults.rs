@@ -229,7 +229,7 @@ fn panic_quietly() -> ! {
 #[derive(Clone, Debug)]
 pub struct FaultyStore {
     faults: Faults,
-    max_under_way: Option<usize>,
+    max_in_flight: Option<usize>,
     max_batch: Option<usize>,
 }
 
@@ -245,13 +245,13 @@ impl FaultyStore {
             streams: CancellationToken::new(),
             stream_panics: CancellationToken::new(),
         })));
-        (FaultyStore { faults: faults.clone(), max_under_way: None, max_batch: None }, faults)
+        (FaultyStore { faults: faults.clone(), max_in_flight: None, max_batch: None }, faults)
     }
 
     /// Says that so many requests of a verb may be under way at once, whatever the wrapped store says.
     #[must_use]
-    pub fn max_under_way(self, most: usize) -> Self {
-        FaultyStore { max_under_way: Some(most), ..self }
+    pub fn max_in_flight(self, most: usize) -> Self {
+        FaultyStore { max_in_flight: Some(most), ..self }
     }
 
     /// Says that a request carries at most so many items, whatever the wrapped store says.
@@ -301,7 +301,7 @@ impl Store for FaultyStore {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = self.faults.inner().capabilities();
-        capabilities.max_under_way = self.max_under_way.unwrap_or(capabilities.max_under_way);
+        capabilities.max_in_flight = self.max_in_flight.unwrap_or(capabilities.max_in_flight);
         capabilities.max_batch = self.max_batch.unwrap_or(capabilities.max_batch);
         capabilities
     }

@@ -29,7 +29,7 @@ pub enum Kind {
     Semaphore,
     /// The queue in front of a fair mutex: a pool of one. The engine holds it beside the mutex itself, so
     /// that those who ask fairly are served in order and still exclude those who do not.
-    Turn,
+    FairQueue,
 }
 
 /// Which of the two records of a lease store a resource is kept in.
@@ -52,7 +52,7 @@ impl Kind {
             Kind::Mutex => "mutex",
             Kind::RwLock => "rwlock",
             Kind::Semaphore => "semaphore",
-            Kind::Turn => "turn",
+            Kind::FairQueue => "turn",
         }
     }
 
@@ -63,7 +63,7 @@ impl Kind {
             "mutex" => Some(Kind::Mutex),
             "rwlock" => Some(Kind::RwLock),
             "semaphore" => Some(Kind::Semaphore),
-            "turn" => Some(Kind::Turn),
+            "turn" => Some(Kind::FairQueue),
             _ => None,
         }
     }
@@ -73,7 +73,7 @@ impl Kind {
     pub const fn record(self) -> RecordKind {
         match self {
             Kind::Mutex => RecordKind::Lock,
-            Kind::RwLock | Kind::Semaphore | Kind::Turn => RecordKind::Pool,
+            Kind::RwLock | Kind::Semaphore | Kind::FairQueue => RecordKind::Pool,
         }
     }
 }

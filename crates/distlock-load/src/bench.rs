@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::store::{Backend, RawDriver};
+use distlock_core::store::{Backend, Baseline};
 use distlock_core::{Error, Locks, Options, Result};
 use futures_core::future::BoxFuture;
 
@@ -82,7 +82,7 @@ impl Observer for Silent {
 pub struct Bench {
     target: Target,
     locks: Locks,
-    raw: Option<Arc<dyn RawDriver>>,
+    raw: Option<Arc<dyn Baseline>>,
     /// What every name begins with; no other benchmark has the same.
     prefix: String,
 }
@@ -91,7 +91,7 @@ pub struct Bench {
 pub(crate) struct Ground<'a> {
     pub(crate) target: &'a Target,
     pub(crate) locks: &'a Locks,
-    pub(crate) raw: Option<&'a Arc<dyn RawDriver>>,
+    pub(crate) raw: Option<&'a Arc<dyn Baseline>>,
     pub(crate) prefix: &'a str,
     pub(crate) counter: &'a Counter,
     pub(crate) observer: &'a dyn Observer,
@@ -129,7 +129,7 @@ impl Bench {
     /// If the store cannot be reached or refuses us.
     pub async fn prepare(target: Target) -> Result<Self> {
         let locks = target.connect(Options::default()).await?;
-        let raw = locks.raw_driver().await?.map(Arc::from);
+        let raw = locks.baseline().await?.map(Arc::from);
         let prefix = format!("distlock-bench/{:012x}/", fastrand::u64(..) >> 16);
         Ok(Bench { target, locks, raw, prefix })
     }

@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use distlock_core::Result;
-use distlock_core::store::RawDriver;
+use distlock_core::store::Baseline;
 
 /// Reads the server's counter, less what reading it costs.
 pub(crate) struct Counter {
-    raw: Option<Arc<dyn RawDriver>>,
+    raw: Option<Arc<dyn Baseline>>,
     /// What one look adds to the count.
     own: u64,
 }
 
 impl Counter {
-    pub(crate) async fn new(raw: Option<Arc<dyn RawDriver>>) -> Result<Self> {
+    pub(crate) async fn new(raw: Option<Arc<dyn Baseline>>) -> Result<Self> {
         let mut counter = Counter { raw, own: 0 };
         // The first look may make a connection; the two after it show what a look costs.
         counter.read().await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_core::memory::MemoryStore;
 use distlock_core::store::Backend;
 use distlock_core::{Kind, Locks, Options};
-use distlock_testkit::history::{Event, History, Outcome, Recorder, Rule, Want, What};
+use distlock_testkit::history::{Event, History, LockSpec, Outcome, Recorder, Rule, What};
 
 /// Writes histories down in a few words: times are milliseconds.
 #[derive(Default)]
@@ -272,19 +272,19 @@ async fn logs_of_real_guards_are_merged_and_a_torn_last_line_is_left_out() {
     let options = options.extension_cadence(Duration::from_millis(20)).unwrap();
     let locks = Locks::builder(Backend::lease(MemoryStore::new())).options(options).build().unwrap();
     let (a, b) = (Recorder::create(folder.path(), "a"), Recorder::create(folder.path(), "b"));
-    let want = Want::mutex("m");
+    let spec = LockSpec::mutex("m");
 
-    let first = a.take(&locks, &want).await.unwrap();
+    let first = a.take(&locks, &spec).await.unwrap();
     assert!(first.look());
-    assert!(b.try_take(&locks, &want).await.unwrap().is_none());
-    assert!(b.take_within(&locks, &want, Duration::from_millis(5)).await.is_err());
+    assert!(b.try_take(&locks, &spec).await.unwrap().is_none());
+    assert!(b.take_within(&locks, &spec, Duration::from_millis(5)).await.is_err());
     first.release().await.unwrap();
-    let second = b.take(&locks, &want).await.unwrap();
+    let second = b.take(&locks, &spec).await.unwrap();
     locks.break_lock(Kind::Mutex, "m").await.unwrap();
     second.wait_for_loss().await;
     assert!(!second.look());
     drop(second);
-    drop(a.take(&locks, &want).await.unwrap());
+    drop(a.take(&locks, &spec).await.unwrap());
 
     let torn = folder.path().join("c.jsonl");
     let asked = Event { at: 1, actor: "c".into(), ask: 1, what: What::Cancelled };

@@ -24,14 +24,14 @@ pub(crate) fn examine(shared: &Shared) -> Result<Vec<Finding>> {
     shared.layout.make_dir(dir).map(drop).map_err(|error| failure(error, "make the folder", dir))?;
     let mut found = Vec::new();
     let made = if new { ": it was made just now" } else { "" };
-    found.push(Finding::good(format!("the folder {} can be used{made}", dir.display())));
+    found.push(Finding::ok(format!("the folder {} can be used{made}", dir.display())));
     found.extend(rights(&shared.layout)?);
     found.extend(folders(&shared.layout)?);
     found.push(file_system(dir));
     found.extend(space(dir)?);
     found.push(locks(&shared.layout)?);
     found.push(if shared.watcher.is_told() {
-        Finding::good("the kernel tells waiters (inotify)")
+        Finding::ok("the kernel tells waiters (inotify)")
     } else {
         Finding::warning(
             "the kernel does not tell waiters: they poll every 2 to 100 ms",
@@ -98,7 +98,7 @@ fn rights(layout: &Layout) -> Result<Vec<Finding>> {
             _ if layout.is_for_group() => "the folder is for its group",
             _ => "only its owner may write into the folder",
         };
-        found.push(Finding::good(format!("{whose} (mode {mode:o})")));
+        found.push(Finding::ok(format!("{whose} (mode {mode:o})")));
     }
     Ok(found)
 }
@@ -151,7 +151,7 @@ fn file_system(dir: &Path) -> Finding {
             "locks may not hold between machines, or survive a crashed holder, and waiters poll: use a local \
              disk, or a server such as Redis or PostgreSQL for locks across machines",
         ),
-        None => Finding::good("the folder is on a local file system"),
+        None => Finding::ok("the folder is on a local file system"),
     }
 }
 
@@ -173,7 +173,7 @@ fn space(dir: &Path) -> Result<Vec<Finding>> {
         ));
     }
     if found.is_empty() {
-        found.push(Finding::good(format!("{} MiB are free", free >> 20)));
+        found.push(Finding::ok(format!("{} MiB are free", free >> 20)));
     }
     Ok(found)
 }
@@ -184,7 +184,7 @@ fn locks(layout: &Layout) -> Result<Finding> {
     let checked = excludes(layout, &path);
     let _ = layout.remove(&path);
     Ok(match checked? {
-        true => Finding::good("kernel locks work there"),
+        true => Finding::ok("kernel locks work there"),
         false => Finding::warning(
             "kernel locks do not work there: two holders got one lock",
             "do not use this folder; choose one on a local disk",

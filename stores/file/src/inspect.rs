@@ -14,7 +14,7 @@ use crate::pool::{Paths, holders_and_waiters};
 use crate::record::Note;
 use crate::waiting::waiters;
 
-const KINDS: [Kind; 4] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn];
+const KINDS: [Kind; 4] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue];
 
 /// A resource that somebody holds or waits for, and the notes of those who do.
 #[derive(Debug)]

@@ -80,7 +80,8 @@ impl Layout {
 
     /// The folders in which everything else is, those included that are not there yet.
     pub(crate) fn folders(&self) -> Vec<PathBuf> {
-        let kinds = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn].map(|kind| self.of_kind(kind));
+        let kinds =
+            [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue].map(|kind| self.of_kind(kind));
         kinds.into_iter().chain([self.base.join(WAITING)]).collect()
     }
 
@@ -353,7 +354,7 @@ mod tests {
     #[test]
     fn kinds_of_one_name_never_share_a_path() {
         let layout = Layout::new("/d".into(), Access::Private);
-        let kinds = [Kind::RwLock, Kind::Semaphore, Kind::Turn];
+        let kinds = [Kind::RwLock, Kind::Semaphore, Kind::FairQueue];
         let mut paths: Vec<PathBuf> = kinds.iter().map(|kind| layout.pool(*kind, "../x")).collect();
         paths.push(layout.mutex("../x"));
         assert!(

@@ -18,7 +18,7 @@
 //!     capacity: 1,
 //!     expiry: std::time::Duration::from_secs(30),
 //!     waiting: None,
-//!     in_turn: false,
+//!     no_overtaking: false,
 //! };
 //! let hold = store.acquire(&claim, &CancellationToken::new()).await?.expect("nobody withdrew");
 //! store.release(&Lease::of(&claim, hold.token)).await?;
@@ -83,6 +83,7 @@
 #[cfg(not(unix))]
 compile_error!("the file store needs a Unix system: it tells files apart by their inodes");
 
+mod baseline;
 mod config;
 mod doctor;
 mod failure;
@@ -93,7 +94,6 @@ mod lockfile;
 mod mutex;
 mod names;
 mod pool;
-mod raw;
 mod record;
 mod shared;
 mod store;

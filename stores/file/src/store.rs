@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, RawDriver, Record, SessionHold,
+    Baseline, Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold,
     SessionStore, Store,
 };
 use distlock_core::{Error, ErrorKind, LockId, RecordKind, Resource, Result};
@@ -112,8 +112,8 @@ impl Store for FileStore {
         self.shared.holds().get(lock_id).and_then(Hold::descriptor)
     }
 
-    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
-        Ok(Some(crate::raw::open(&self.shared)))
+    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
+        Ok(Some(crate::baseline::open(&self.shared)))
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) async fn examine(core: &Arc<Core>) -> Result<Vec<Finding>> {
 async fn version(core: &Core) -> Finding {
     match core.wire.ask("admin", doc! { "buildInfo": 1 }, None).await {
         Ok(info) => {
-            Finding::good(format!("MongoDB {}", info.get_str("version").unwrap_or("of unknown version")))
+            Finding::ok(format!("MongoDB {}", info.get_str("version").unwrap_or("of unknown version")))
         }
         Err(error) => {
             Finding::warning(format!("the version cannot be read: {error}"), "check the user's rights")
@@ -49,7 +49,7 @@ fn shape(core: &Core, hello: &Document) -> Finding {
             "a standalone server: waiters ask again and again instead of being woken, and a lost disk loses all locks",
             "make it a replica set; one of a single member already has change streams",
         ),
-        Shape::Sharded => Finding::good(
+        Shape::Sharded => Finding::ok(
             "a sharded cluster; leave the collections unsharded or shard them by _id, since wake-ups wait for the \
              slowest shard",
         ),
@@ -63,7 +63,7 @@ fn shape(core: &Core, hello: &Document) -> Finding {
             format!("the replica set {set} has two members: with one of them down there is no majority"),
             "add a third member",
         ),
-        Shape::ReplicaSet => Finding::good(format!(
+        Shape::ReplicaSet => Finding::ok(format!(
             "the replica set {set} of {} member(s); waiters are woken by a change stream",
             count("hosts") + count("passives"),
         )),
@@ -93,7 +93,7 @@ async fn concern(core: &Core, hello: &Document) -> Finding {
     }
     let begun = std::time::Instant::now();
     match core.wire.run(nothing(&core.wire.names().locks)).await {
-        Ok(_) => Finding::good(format!(
+        Ok(_) => Finding::ok(format!(
             "writes are confirmed by a majority with journal, whatever the server's default; it takes {:?}",
             round(begun.elapsed()),
         )),
@@ -141,7 +141,7 @@ fn one_index(collection: &str, wanted: &Document, found: &[&Document]) -> Findin
             if seconds(index) == seconds(wanted)
                 && index.get("key").map(key) == wanted.get("key").map(key) =>
         {
-            Finding::good(format!("the index {name} of {collection} is there"))
+            Finding::ok(format!("the index {name} of {collection} is there"))
         }
         Some(_) => Finding::warning(
             format!("the index {name} of {collection} is not as it should be"),
@@ -168,7 +168,7 @@ async fn rights(core: &Arc<Core>) -> Vec<Finding> {
     let mut findings = Vec::new();
     for collection in [&names.locks, &names.queues] {
         findings.push(match core.wire.run(nothing(collection)).await {
-            Ok(_) => Finding::good(format!("{collection} may be written")),
+            Ok(_) => Finding::ok(format!("{collection} may be written")),
             Err(error) => Finding::warning(
                 format!("{collection} may not be written: {error}"),
                 "give the user the role readWrite on the database",
@@ -177,7 +177,7 @@ async fn rights(core: &Arc<Core>) -> Vec<Finding> {
     }
     if core.topology.pushes() {
         findings.push(match wakes::subscribe(core, &distlock_core::store::Inbox::new("doctor")).await {
-            Ok(_) => Finding::good("a change stream can be opened"),
+            Ok(_) => Finding::ok("a change stream can be opened"),
             Err(error) if error.kind() == ErrorKind::Denied => Finding::warning(
                 format!("no change stream can be opened, so waiters ask again and again: {error}"),
                 "give the user the rights find and changeStream on the database",
@@ -224,7 +224,7 @@ async fn tokens(core: &Core, hello: &Document) -> Vec<Finding> {
         }
     }
     if findings.is_empty() {
-        findings.push(Finding::good("no fencing token is far ahead of the server's clock"));
+        findings.push(Finding::ok("no fencing token is far ahead of the server's clock"));
     }
     findings.extend(clock_note(core, now).await);
     findings
@@ -307,7 +307,7 @@ async fn clocks(core: &Core, hello: &Document) -> Vec<Finding> {
             "synchronise them; the server's decides, and the times that `distlock ls` shows are its own",
         )
     } else {
-        Finding::good(format!("the server's clock is {most:+} ms from ours"))
+        Finding::ok(format!("the server's clock is {most:+} ms from ours"))
     });
     findings
 }

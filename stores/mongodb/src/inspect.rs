@@ -16,7 +16,7 @@ use crate::pool::document_id;
 use crate::record::{LineRecord, LockRecord, PoolRecord};
 use crate::wire::Place;
 
-const POOLS: [Kind; 3] = [Kind::RwLock, Kind::Semaphore, Kind::Turn];
+const POOLS: [Kind; 3] = [Kind::RwLock, Kind::Semaphore, Kind::FairQueue];
 
 /// The record of a mutex and the line before it, each with the server's time when it was read.
 type Mutex = (Option<(LockRecord, i64)>, Option<(LineRecord, i64)>);

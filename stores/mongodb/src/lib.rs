@@ -23,6 +23,7 @@
 //! # Ok(()) }
 //! ```
 
+mod baseline;
 mod batch;
 mod config;
 mod core;
@@ -36,7 +37,6 @@ mod lock;
 mod message;
 mod pipelines;
 mod pool;
-mod raw;
 mod record;
 mod seen;
 mod store;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, RawDriver, Record,
+    Attempt, Baseline, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
     Released, Renewal, Store, WakeStream,
 };
 use distlock_core::{Error, ErrorKind, RecordKind, Resource, Result};
@@ -18,7 +18,7 @@ use crate::config::{MongoOptions, Names, Target};
 use crate::core::Core;
 use crate::topology::Topology;
 use crate::wire::Wire;
-use crate::{batch, doctor, failure, index, inspect, lock, pool, raw, wakes};
+use crate::{baseline, batch, doctor, failure, index, inspect, lock, pool, wakes};
 
 /// How long an operator's question may take, reading a large collection included.
 const OPERATOR: Duration = Duration::from_secs(30);
@@ -193,8 +193,8 @@ impl Store for MongoStore {
         driven(OPERATOR, async move { doctor::examine(&core).await }).await
     }
 
-    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
-        Ok(Some(raw::open(&self.core)))
+    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
+        Ok(Some(baseline::open(&self.core)))
     }
 }
 

@@ -68,7 +68,7 @@ async fn many_claims_are_one_update_and_one_read() {
 
         let extended = cost(&database, async {
             for answer in bare.store.renew(&held).await.unwrap() {
-                assert_eq!(answer.unwrap(), Renewal::Extended);
+                assert_eq!(answer.unwrap(), Renewal::Renewed);
             }
         });
         assert_eq!(extended.await, [0, 1, 0], "to extend 200 of {kind}");
@@ -121,7 +121,7 @@ async fn what_expired_is_told_apart_in_a_batch() {
             if [1, 4].contains(&n) {
                 assert_eq!((renewed, released), (Renewal::NotYours, Released::NotYours), "{kind} {n}");
             } else {
-                assert_eq!(renewed, Renewal::Extended, "{kind} {n}");
+                assert_eq!(renewed, Renewal::Renewed, "{kind} {n}");
                 assert!(matches!(released, Released::Done { .. }), "{kind} {n}: {released:?}");
             }
         }

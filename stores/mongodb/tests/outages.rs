@@ -13,19 +13,19 @@ use distlock_core::{FencingToken, Kind, Locks, Options};
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
 
 /// A database on the server, and the same through a proxy.
-struct Way {
+struct LossCause {
     proxy: Proxy,
     direct: Place,
     through: String,
 }
 
-impl Way {
+impl LossCause {
     fn new() -> Self {
         let member = &one_node().members()[0];
         let direct = Place::on(&member.url());
         let proxy = Proxy::start(member.addr());
         let through = proxy.through(&direct.url);
-        Way { proxy, direct, through }
+        LossCause { proxy, direct, through }
     }
 
     /// An engine whose requests go through the proxy.
@@ -41,7 +41,7 @@ fn quick() -> Options {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_whose_reply_was_lost_is_recognised() {
-    let way = Way::new();
+    let way = LossCause::new();
     let locks = way.locks(Options::new()).await;
     for after in [AfterLoss::Close, AfterLoss::Hang] {
         let options = if after == AfterLoss::Hang { quick() } else { Options::new() };
@@ -62,7 +62,7 @@ async fn a_grant_whose_reply_was_lost_is_recognised() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_reply_was_lost_is_finished() {
-    let way = Way::new();
+    let way = LossCause::new();
     let (locks, other) = (way.locks(Options::new()).await, way.direct.locks().await);
     let held = locks.mutex("lost").acquire().await.unwrap();
     let permit = locks.semaphore("lost", 1).acquire().await.unwrap();
@@ -78,7 +78,7 @@ async fn a_release_whose_reply_was_lost_is_finished() {
 /// with the same lock ids has them all, and nobody else does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_batch_whose_update_or_read_was_not_answered_is_recognised() {
-    let way = Way::new();
+    let way = LossCause::new();
     let (bare, other) = (Bare::at(&way.through).await, Bare::new(&way.direct).await);
     for kind in [Kind::Mutex, Kind::Semaphore] {
         for lost in ["updates", "singleBatch"] {
@@ -124,7 +124,7 @@ async fn a_batch_whose_update_or_read_was_not_answered_is_recognised() {
 /// The request is on the wire when the user drops the future.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_acquire_leaves_nothing_behind() {
-    let way = Way::new();
+    let way = LossCause::new();
     let (locks, other) = (way.locks(Options::new()).await, way.direct.locks().await);
     locks.mutex("dropped").acquire().await.unwrap().release().await.unwrap();
     for delay in [0, 1, 3, 10, 30] {
@@ -147,9 +147,9 @@ async fn a_dropped_acquire_leaves_nothing_behind() {
 /// The stream of wake-ups breaks while somebody waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_stream_broke_gets_its_turn() {
-    let way = Way::new();
+    let way = LossCause::new();
     let (locks, holder) = (way.locks(Options::new()).await, way.direct.locks().await);
-    for harm in [Way::cut, Way::silence] {
+    for harm in [LossCause::cut, LossCause::silence] {
         for name in ["mutex", "permit"] {
             let held = match name {
                 "mutex" => holder.mutex("waited").acquire().await.unwrap(),
@@ -173,7 +173,7 @@ async fn a_waiter_whose_stream_broke_gets_its_turn() {
     }
 }
 
-impl Way {
+impl LossCause {
     fn cut(&self) {
         self.proxy.cut();
     }
@@ -186,7 +186,7 @@ impl Way {
 /// Cut off from the server: the guard is lost before the server gives the lock to somebody else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_is_cut_off_is_lost_before_somebody_else_holds() {
-    let way = Way::new();
+    let way = LossCause::new();
     let options = expiring(1500 * MS).request_timeout(300 * MS).unwrap();
     let (locks, other) = (way.locks(options).await, way.direct.locks().await);
     for kind in 0..2 {

@@ -227,7 +227,7 @@ async fn the_doctor_tells_version_topology_write_concern_indexes_rights_and_cloc
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     eventually("the indexes are made", || async {
         let found = locks.doctor().await.unwrap();
-        found.iter().filter(|finding| finding.what.contains("_ttl") && finding.level == Level::Good).count()
+        found.iter().filter(|finding| finding.what.contains("_ttl") && finding.level == Level::Ok).count()
             == 3
     })
     .await;
@@ -239,7 +239,7 @@ async fn the_doctor_tells_version_topology_write_concern_indexes_rights_and_cloc
     let locks = set.locks().await;
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     eventually("all is well", || async {
-        locks.doctor().await.unwrap().iter().all(|finding| finding.level == Level::Good)
+        locks.doctor().await.unwrap().iter().all(|finding| finding.level == Level::Ok)
     })
     .await;
     let found = locks.doctor().await.unwrap();

@@ -192,7 +192,8 @@ async fn a_lock_whose_document_was_deleted_is_not_handed_on() {
     let bare = Bare::new(&place).await;
     for name in ["alone", "with a waiter"] {
         // In turn, so that it stands in the line while it holds.
-        let first = Claim { in_turn: true, ..bare.waiting(Kind::Mutex, name, bare.ids.next(), 60 * SECOND) };
+        let first =
+            Claim { no_overtaking: true, ..bare.waiting(Kind::Mutex, name, bare.ids.next(), 60 * SECOND) };
         let Attempt::Granted { token } = bare.ask(&first).await else { panic!("a new name is free") };
         if name == "with a waiter" {
             let second = Claim { lock_id: bare.ids.next(), ..first.clone() };

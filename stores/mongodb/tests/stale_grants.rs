@@ -15,16 +15,16 @@ use distlock_core::faults::{Fault, FaultyStore, Verb};
 use distlock_core::store::{Attempt, Backend, Claim, Inbox, Lease, PushedGrant, Wake, WakeStream};
 use distlock_core::{FencingToken, Kind, LockId, Locks};
 use distlock_testkit::actors::{Actor, Role, Terms, perform};
-use distlock_testkit::history::{Recorder, Want};
+use distlock_testkit::history::{LockSpec, Recorder};
 use mongodb::bson::{Document, doc};
 
 const KINDS: [Kind; 3] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore];
 
-fn want(kind: Kind, name: &str) -> Want {
+fn spec(kind: Kind, name: &str) -> LockSpec {
     match kind {
-        Kind::Mutex => Want::mutex(name),
-        Kind::RwLock => Want::write(name),
-        _ => Want::permits(name, 1, 1),
+        Kind::Mutex => LockSpec::mutex(name),
+        Kind::RwLock => LockSpec::write(name),
+        _ => LockSpec::permits(name, 1, 1),
     }
 }
 
@@ -73,16 +73,16 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
         let mut waiter = Actor::in_process("actor_entry", &role, &director);
         for round in 0..ROUNDS {
             let name = format!("stopped {round}");
-            let want = want(kind, &name);
-            let held = want.acquire(&holder).await.unwrap();
-            let mut waiting = Box::pin(waiter.take(1, &want));
+            let spec = spec(kind, &name);
+            let held = spec.acquire(&holder).await.unwrap();
+            let mut waiting = Box::pin(waiter.take(1, &spec));
             until_waiting(&holder, &name, 1).await;
             // Now and then in the middle of an attempt.
             tokio::time::sleep(Duration::from_millis(230 * u64::try_from(round).unwrap())).await;
             waiter.pause().await;
             held.release().await.unwrap();
             tokio::time::sleep(2150 * MS).await;
-            let second = within("the next holder", want.acquire(&other)).await.unwrap();
+            let second = within("the next holder", spec.acquire(&other)).await.unwrap();
             waiter.resume();
             let granted = Arc::new(AtomicU64::new(0));
             let told = Arc::clone(&granted);
@@ -127,11 +127,11 @@ async fn is_told_late(kind: Kind, late_ms: u64) -> bool {
     let late = LateWakes { inner, delay_ms: Arc::clone(&delay_ms) };
     let (late, faults) = FaultyStore::new(Arc::new(late));
     let ours = Locks::builder(Backend::lease(late)).options(expiring(500 * MS)).build().unwrap();
-    let want = want(kind, "late");
-    let held = want.acquire(&theirs).await.unwrap();
+    let spec = spec(kind, "late");
+    let held = spec.acquire(&theirs).await.unwrap();
     let mut waiting = {
-        let want = want.clone();
-        tokio::spawn(async move { want.acquire(&ours).await.unwrap() })
+        let spec = spec.clone();
+        tokio::spawn(async move { spec.acquire(&ours).await.unwrap() })
     };
     until_waiting(&theirs, "late", 1).await;
     tokio::time::sleep(100 * MS).await;
@@ -141,7 +141,7 @@ async fn is_told_late(kind: Kind, late_ms: u64) -> bool {
     held.release().await.unwrap();
     let second = tokio::select! {
         biased;
-        second = within("the next holder", want.acquire(&theirs)) => second.unwrap(),
+        second = within("the next holder", spec.acquire(&theirs)) => second.unwrap(),
         _ = &mut waiting => return false,
     };
     never_two(kind, Duration::from_millis(late_ms + 700), &second, || waiting.is_finished()).await;
@@ -235,11 +235,11 @@ async fn a_pushed_grant_is_taken_without_another_request() {
         let mut taken_at_once = 0;
         for round in 0..10 {
             let name = format!("{kind} {round}");
-            let want = want(kind, &name);
-            let held = want.acquire(&holder).await.unwrap();
+            let spec = spec(kind, &name);
+            let held = spec.acquire(&holder).await.unwrap();
             let waiting = {
-                let (want, waiter) = (want.clone(), waiter.clone());
-                tokio::spawn(async move { want.acquire(&waiter).await.unwrap() })
+                let (spec, waiter) = (spec.clone(), waiter.clone());
+                tokio::spawn(async move { spec.acquire(&waiter).await.unwrap() })
             };
             until_waiting(&holder, &name, 1).await;
             let id = if kind == Kind::Mutex { name.clone() } else { format!("{kind}:{name}") };

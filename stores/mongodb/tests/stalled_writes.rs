@@ -142,7 +142,7 @@ async fn extend(store: &Arc<dyn LeaseStore>, verb: Verb, how: Stalled, claim: Cl
             let leases: Vec<Lease> =
                 claims.iter().map(|claim| Lease::of(claim, FencingToken::new(0))).collect();
             let answers = store.renew(&leases).await.unwrap();
-            assert!(answers.into_iter().all(|answer| answer.unwrap() == Renewal::Extended));
+            assert!(answers.into_iter().all(|answer| answer.unwrap() == Renewal::Renewed));
         }
         Verb::AcquireAgain => {
             let answers = store.try_acquire(&claims).await.unwrap();
@@ -235,8 +235,8 @@ async fn a_renewal_in_a_batch_is_not_answered_by_an_older_one() {
     assert!(!batch.is_finished(), "the batch did not look");
     finds("off").await;
     let answers = within("the batch", batch).await.unwrap();
-    assert!(matches!(answers[1], Ok(Renewal::Extended)), "{answers:?}");
-    if matches!(answers[0], Ok(Renewal::Extended)) {
+    assert!(matches!(answers[1], Ok(Renewal::Renewed)), "{answers:?}");
+    if matches!(answers[0], Ok(Renewal::Renewed)) {
         let short = sent + 60_000 - ends(&place, &late).await;
         assert!(short <= 0, "the answer promised {short} ms more than the lease has");
     }

@@ -26,7 +26,7 @@ pub(crate) async fn examine(client: &Client, tables: &[String]) -> Result<Vec<Fi
     let after = SystemTime::now();
     let mut found = Vec::new();
     let Some(row) = rows.first() else { return Ok(found) };
-    found.push(Finding::good(format!("PostgreSQL {}", get::<&str>(row, "version")?)));
+    found.push(Finding::ok(format!("PostgreSQL {}", get::<&str>(row, "version")?)));
     if get(row, "replica")? {
         found.push(Finding::warning(
             "this server is a replica and takes no writes",
@@ -65,7 +65,7 @@ pub(crate) async fn examine(client: &Client, tables: &[String]) -> Result<Vec<Fi
     }
     let missing: &str = get(row, "missing")?;
     if missing.is_empty() {
-        found.push(Finding::good("the tables are there, and this role may use them"));
+        found.push(Finding::ok("the tables are there, and this role may use them"));
     } else {
         found.push(Finding::warning(format!("rights are missing: {missing}"), "GRANT them to this role"));
     }
@@ -91,5 +91,5 @@ fn clock(server: i64, before: SystemTime, after: SystemTime) -> Finding {
             "let both follow an NTP server: a clock that is set ends leases early or late",
         );
     }
-    Finding::good(format!("the server's clock is {distance:.0?} from ours or less"))
+    Finding::ok(format!("the server's clock is {distance:.0?} from ours or less"))
 }

@@ -67,6 +67,7 @@
 //! Created on first use if the role may; `distlock schema` prints them otherwise.
 
 mod advisory;
+mod baseline;
 mod config;
 mod doctor;
 mod failure;
@@ -79,7 +80,6 @@ mod names;
 mod pace;
 mod pools;
 mod questions;
-mod raw;
 mod schema;
 mod statement;
 mod tls;

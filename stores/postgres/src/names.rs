@@ -84,7 +84,8 @@ mod tests {
         assert_eq!(key(Kind::Mutex, "orders/42").key, "orders/42");
         assert_eq!(key(Kind::Semaphore, "gpu").key, "semaphore:gpu");
         let long = "é".repeat(2048);
-        for (kind, name) in [(Kind::Mutex, "a\0b"), (Kind::RwLock, "sha256:00"), (Kind::Turn, long.as_str())]
+        for (kind, name) in
+            [(Kind::Mutex, "a\0b"), (Kind::RwLock, "sha256:00"), (Kind::FairQueue, long.as_str())]
         {
             let Key { key, name: kept } = key(kind, name);
             assert!(key.len() < 100 && key.is_ascii(), "{key}");

@@ -159,7 +159,7 @@ pub(crate) fn renewals(rows: &[Row], leases: usize) -> Result<Vec<Result<Renewal
         if get(row, "was_holder")?
             && let Some(answer) = item(row, leases)?.and_then(|at| answers.get_mut(at))
         {
-            *answer = Renewal::Extended;
+            *answer = Renewal::Renewed;
         }
     }
     Ok(answers.into_iter().map(Ok).collect())

@@ -60,7 +60,7 @@ impl Schema {
                         "acquired_at",
                         "inbox",
                         "waits",
-                        "in_turn",
+                        "no_overtaking",
                         "waiters",
                         "name",
                     ],

@@ -21,7 +21,7 @@ fn claim(ids: &LockIds, kind: Kind, name: &str) -> Claim {
         capacity: 1,
         expiry: EXPIRY,
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 
@@ -129,7 +129,7 @@ async fn one_table_that_refuses_does_not_hide_what_the_other_did() {
 
         rights.take(locks_fail);
         let extended = split(&resources, store.renew(&leases).await.unwrap(), locks_fail);
-        assert_eq!(extended, [Renewal::Extended; 2]);
+        assert_eq!(extended, [Renewal::Renewed; 2]);
         let released = split(&resources, store.release(&leases).await.unwrap(), locks_fail);
         assert_eq!(released, [Released::Done { woke: false }; 2]);
         assert_eq!(held(&store).await, of(locks_fail), "what could not be released is still there");

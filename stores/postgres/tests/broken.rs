@@ -12,7 +12,7 @@ use distlock_core::store::{
 use distlock_core::{Kind, LockId, LockIds, Resource};
 use distlock_postgres::{ADVISORY_DRIVER, LeaseTable};
 use distlock_testkit::conformance::{Fixture, run};
-use distlock_testkit::history::Want;
+use distlock_testkit::history::LockSpec;
 use futures_util::StreamExt;
 
 const LIMIT: Duration = Duration::from_secs(25);
@@ -25,7 +25,7 @@ async fn hold(store: &LeaseTable, kind: Kind, lock_id: LockId) {
         capacity: if kind == Kind::Mutex { 1 } else { 3 },
         expiry: Duration::from_secs(60),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     };
     let answer = store.try_acquire(&[claim]).await.unwrap().pop().unwrap().unwrap();
     assert!(matches!(answer, Attempt::Granted { .. }), "{answer:?}");
@@ -127,21 +127,21 @@ fn actor_entry() {
 /// the process continues, and finds both messages at once.
 #[test]
 fn a_permit_that_was_granted_and_broken_while_its_waiter_was_stopped_is_lost() {
-    run::<Advisory, _, _>("broken::actor_entry", |stage| async move {
-        let (holder, next) = (stage.locks().await, stage.locks().await);
-        let want = Want::permits("s", 1, 1);
+    run::<Advisory, _, _>("broken::actor_entry", |harness| async move {
+        let (holder, next) = (harness.locks().await, harness.locks().await);
+        let spec = LockSpec::permits("s", 1, 1);
         for round in 0..20 {
-            let held = want.acquire(&holder).await.unwrap();
-            let mut waiter = stage.actor("stopped", stage.lasting());
-            let waiting = tokio::spawn(waiter.take(1, &want));
-            stage.until_waiting(&holder, &want, 1).await;
+            let held = spec.acquire(&holder).await.unwrap();
+            let mut waiter = harness.actor("stopped", harness.lasting());
+            let waiting = tokio::spawn(waiter.take(1, &spec));
+            harness.until_waiting(&holder, &spec, 1).await;
             waiter.pause().await;
             held.release().await.unwrap();
-            let taken = stage.break_lock(&holder, &want).await;
+            let taken = harness.break_lock(&holder, &spec).await;
             assert_eq!(taken.len(), 1, "the stopped waiter was granted the permit");
-            let second = stage.within("the next holder", want.acquire(&next).into_future()).await.unwrap();
+            let second = harness.within("the next holder", spec.acquire(&next).into_future()).await.unwrap();
             waiter.resume();
-            stage.within("the waiter's grant", waiting).await.unwrap();
+            harness.within("the waiter's grant", waiting).await.unwrap();
             eventually(&format!("round {round}: the permit is lost"), async || waiter.is_lost(1).await).await;
             assert!(!second.is_lost());
             assert_eq!(next.inspect(&Query::named("s")).await.unwrap()[0].holders.len(), 1);

@@ -24,7 +24,7 @@ fn claim(kind: Kind, expiry: Duration) -> Claim {
         capacity: 1,
         expiry,
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 
@@ -52,13 +52,13 @@ async fn a_shorter_request_that_is_applied_last_does_not_shorten_the_lease() {
     for kind in KINDS {
         let store = lease_table(&Corner::new().url("postgres", &server().url())).await;
         acquire(&store, claim(kind, LONG)).await;
-        assert_eq!(renew(&store, lease(kind, SHORT)).await, Renewal::Extended);
+        assert_eq!(renew(&store, lease(kind, SHORT)).await, Renewal::Renewed);
         let left = time_left(&store).await;
         assert!(left > LONG / 2, "{kind}: a renewal moved the expiry back to {left:?}");
         acquire(&store, claim(kind, SHORT)).await;
         let left = time_left(&store).await;
         assert!(left > LONG / 2, "{kind}: an attempt moved the expiry back to {left:?}");
-        assert_eq!(renew(&store, lease(kind, 2 * LONG)).await, Renewal::Extended);
+        assert_eq!(renew(&store, lease(kind, 2 * LONG)).await, Renewal::Renewed);
         assert!(time_left(&store).await > LONG + LONG / 2, "{kind}: a renewal extends nothing");
     }
 }
@@ -111,7 +111,7 @@ async fn renewals_that_wait_for_one_row_never_move_its_expiry_back() {
         let (long, short) = (lease(kind, LONG), lease(kind, SHORT));
         let both = async { tokio::join!(renew(&one, long), renew(&other, short)) };
         let answers = within("the answers", LIMIT, both).await;
-        assert_eq!(answers, (Renewal::Extended, Renewal::Extended), "{kind}");
+        assert_eq!(answers, (Renewal::Renewed, Renewal::Renewed), "{kind}");
         locked.await.unwrap();
         let left = time_left(&one).await;
         assert!(left > LONG / 2, "{kind}: the expiry moved back to {left:?}");
@@ -130,7 +130,7 @@ async fn a_renewal_that_waited_for_its_row_does_not_say_not_yours() {
         let renew_it = format!("UPDATE {table} SET expire_time = now() + interval '60 s'");
         let renewed = corner.lock_until_waited_for(&renew_it, "NULL").await;
         let answer = within("an answer", LIMIT, renew(&store, lease(Kind::Mutex, LONG))).await;
-        assert_eq!(answer, Renewal::Extended, "round {round}");
+        assert_eq!(answer, Renewal::Renewed, "round {round}");
         renewed.await.unwrap();
     }
 }

@@ -13,8 +13,8 @@ use distlock_core::store::{
 use distlock_core::{FencingToken, Kind, LockId, Locks, Resource};
 use distlock_postgres::{LEASE_DRIVER, LeaseTable};
 use distlock_testkit::actors::Terms;
-use distlock_testkit::conformance::{Fixture, Stage, run};
-use distlock_testkit::history::Want;
+use distlock_testkit::conformance::{Fixture, Harness, run};
+use distlock_testkit::history::LockSpec;
 use futures_util::StreamExt;
 
 const LIMIT: Duration = Duration::from_secs(25);
@@ -29,7 +29,7 @@ fn claim(kind: Kind, id: &str) -> Claim {
         capacity: 1,
         expiry: LONG,
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 
@@ -108,7 +108,7 @@ async fn an_entry_without_a_number_is_pushed_as_attempt_zero() {
 /// A grant that names the newest attempt is believed: the waiter does not ask once more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pushed_grant_spares_its_waiter_a_request() {
-    for want in [Want::mutex("m"), Want::write("w"), Want::permits("s", 1, 1)] {
+    for spec in [LockSpec::mutex("m"), LockSpec::write("w"), LockSpec::permits("s", 1, 1)] {
         let url = Corner::new().url("postgres", &server().url());
         let (store, other) = (lease_table(&url).await, lease_table(&url).await);
         let locks = |store: &LeaseTable| Locks::new(Backend::lease(store.clone())).unwrap();
@@ -116,11 +116,11 @@ async fn a_pushed_grant_spares_its_waiter_a_request() {
         let mut asked = Vec::new();
         // A waiter asks once a second as well, and that may happen just then.
         for _ in 0..5 {
-            let held = want.acquire(&holder).await.unwrap();
-            let waiting = tokio::spawn(want.acquire(&waiter).into_future());
-            let shown = format!("{want:?} is waited for");
+            let held = spec.acquire(&holder).await.unwrap();
+            let waiting = tokio::spawn(spec.acquire(&waiter).into_future());
+            let shown = format!("{spec:?} is waited for");
             eventually(&shown, async || {
-                let found = holder.inspect(&Query::named(want.name())).await.unwrap();
+                let found = holder.inspect(&Query::named(spec.name())).await.unwrap();
                 found.iter().any(|record| !record.waiters.is_empty())
             })
             .await;
@@ -131,7 +131,7 @@ async fn a_pushed_grant_spares_its_waiter_a_request() {
             asked.push(store.statements() - before);
             granted.release().await.unwrap();
         }
-        assert!(asked.contains(&0), "{want:?}: {asked:?} requests after the grants");
+        assert!(asked.contains(&0), "{spec:?}: {asked:?} requests after the grants");
     }
 }
 
@@ -160,34 +160,34 @@ fn actor_entry() {
 /// process continues.
 #[test]
 fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_next_holder() {
-    async fn play(stage: Stage<Leases>, want: Want) {
-        let (holder, next) = (stage.locks().await, stage.locks().await);
+    async fn play(harness: Harness<Leases>, spec: LockSpec) {
+        let (holder, next) = (harness.locks().await, harness.locks().await);
         for round in 0..4 {
-            let held = want.acquire(&holder).await.unwrap();
+            let held = spec.acquire(&holder).await.unwrap();
             // If it is stopped while an attempt is in flight, that attempt is granted, and lasts for the expiry.
-            let terms = Terms { expiry: Duration::from_secs(5), ..stage.lasting() };
-            let mut waiter = stage.actor("stopped", terms);
-            let waiting = tokio::spawn(waiter.take(1, &want));
-            stage.until_waiting(&holder, &want, 1).await;
+            let terms = Terms { expiry: Duration::from_secs(5), ..harness.lasting() };
+            let mut waiter = harness.actor("stopped", terms);
+            let waiting = tokio::spawn(waiter.take(1, &spec));
+            harness.until_waiting(&holder, &spec, 1).await;
             waiter.pause().await;
             held.release().await.unwrap();
             tokio::time::sleep(Duration::from_millis(2150)).await;
-            let second = stage.within("the next holder", want.acquire(&next).into_future()).await.unwrap();
+            let second = harness.within("the next holder", spec.acquire(&next).into_future()).await.unwrap();
             waiter.resume();
             for _ in 0..150 {
                 tokio::time::sleep(Duration::from_millis(10)).await;
-                assert!(!second.is_lost(), "{want:?}, round {round}: {:?}", second.lost().await);
-                assert!(!waiting.is_finished(), "{want:?}, round {round}: two holders");
+                assert!(!second.is_lost(), "{spec:?}, round {round}: {:?}", second.lost().await);
+                assert!(!waiting.is_finished(), "{spec:?}, round {round}: two holders");
             }
             second.release().await.unwrap();
-            stage.within("the waiter's grant", waiting).await.unwrap();
+            harness.within("the waiter's grant", waiting).await.unwrap();
             assert!(!waiter.is_lost(1).await);
             waiter.give_back(1).await;
             waiter.leave().await;
         }
     }
-    run::<Leases, _, _>("late_grants::actor_entry", |stage| async move {
-        let wants = vec![Want::mutex("m"), Want::write("w"), Want::permits("s", 1, 1)];
-        stage.for_each(wants, play).await;
+    run::<Leases, _, _>("late_grants::actor_entry", |harness| async move {
+        let specs = vec![LockSpec::mutex("m"), LockSpec::write("w"), LockSpec::permits("s", 1, 1)];
+        harness.for_each(specs, play).await;
     });
 }

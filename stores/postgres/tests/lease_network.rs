@@ -182,7 +182,7 @@ async fn requests_given_up_half_way_do_not_mix_up_the_answers_of_others() {
         capacity: 1,
         expiry: Duration::from_secs(60),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     };
     for round in 0..200_u64 {
         let given_up = claim(format!("dropped/{round}"));

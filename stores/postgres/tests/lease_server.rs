@@ -230,7 +230,7 @@ fn claim(kind: Kind, name: impl Into<Arc<str>>, lock_id: LockId) -> Claim {
         capacity: 1,
         expiry: Duration::from_secs(60),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 

@@ -31,7 +31,7 @@ fn claim(name: &str, id: &str) -> Claim {
         capacity: 1,
         expiry: Duration::from_secs(60),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 
@@ -172,23 +172,23 @@ async fn those_who_were_not_heard_of_for_too_long_are_passed_over() {
 #[tokio::test]
 async fn who_asks_in_turn_stands_behind_those_who_are_alive_and_nobody_else() {
     for asked in Asked::all().await {
-        let in_turn = |id: &str| Claim { in_turn: true, ..waits("m", id) };
+        let no_overtaking = |id: &str| Claim { no_overtaking: true, ..waits("m", id) };
         granted(&asked.ask(claim("m", "holder")).await);
         asked.ask(waits("m", "gone")).await;
         asked.change("m", NOBODY_IS_ALIVE);
         asked.ask(waits("m", "first")).await;
         asked.change("m", "expire_time = now() - interval '1 second'");
         // Free, but not for whoever comes in turn: that one is told how long the first has, and joins.
-        let Attempt::Busy { retry_after } = asked.ask(in_turn("second")).await else {
+        let Attempt::Busy { retry_after } = asked.ask(no_overtaking("second")).await else {
             panic!("first was before")
         };
         let left = retry_after.unwrap();
         assert!(left > Duration::from_secs(30) && left <= Duration::from_secs(60), "{left:?}");
         asked.assert("m", &[], &["first", "second"]).await;
-        let one_attempt = Claim { in_turn: true, ..claim("m", "one attempt") };
+        let one_attempt = Claim { no_overtaking: true, ..claim("m", "one attempt") };
         assert!(matches!(asked.ask(one_attempt).await, Attempt::Busy { .. }));
         asked.assert("m", &[], &["first", "second"]).await;
-        granted(&asked.ask(in_turn("first")).await);
+        granted(&asked.ask(no_overtaking("first")).await);
         asked.assert("m", &["first"], &["second"]).await;
         // Late, and not the holder any more: what it finds free goes to who is next all the same.
         asked.change("m", "expire_time = now() - interval '1 second'");

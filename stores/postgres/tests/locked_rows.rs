@@ -11,8 +11,8 @@ use common::{Corner, eventually, expiry, lease_table, locks, server, within};
 use distlock_core::store::{Attempt, Claim, Driver, Lease, LeaseStore, Query, Released, Renewal};
 use distlock_core::{ErrorKind, FencingToken, Kind, LockIds, Resource};
 use distlock_postgres::{LEASE_DRIVER, LeaseTable};
-use distlock_testkit::conformance::{Fixture, Stage, run};
-use distlock_testkit::history::Want;
+use distlock_testkit::conformance::{Fixture, Harness, run};
+use distlock_testkit::history::LockSpec;
 use distlock_testkit::servers::PgBouncer;
 use distlock_testkit::servers::postgres::wire::Connection;
 
@@ -50,7 +50,7 @@ fn claims(ids: &LockIds, kind: Kind, names: &[&str]) -> Vec<Claim> {
         capacity: 1,
         expiry: Duration::from_secs(60),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     };
     names.iter().map(claim).collect()
 }
@@ -93,7 +93,7 @@ async fn only_the_locked_row_fails(corner: &Corner, store: &LeaseTable, kind: Ki
     let held = leases(&held);
     for _ in 0..2 {
         let answers = within("renewals", SOON, store.renew(&held)).await.unwrap();
-        all_but_stuck(answers, pid, |answer| *answer == Renewal::Extended);
+        all_but_stuck(answers, pid, |answer| *answer == Renewal::Renewed);
     }
     let answers = within("releases", SOON, store.release(&held)).await.unwrap();
     all_but_stuck(answers, pid, |answer| matches!(answer, Released::Done { .. }));
@@ -248,23 +248,23 @@ fn actor_entry() {
 /// free again.
 #[test]
 fn killed_processes_leave_nothing_that_waits_for_a_locked_row() {
-    async fn play(stage: Stage<Leases>) {
-        let corner = &stage.fixture().0;
-        let wants = [Want::mutex("stuck"), Want::permits("stuck", 1, 1)];
-        let locks = stage.locks().await;
-        for want in &wants {
-            want.acquire(&locks).await.unwrap().release().await.unwrap();
+    async fn play(harness: Harness<Leases>) {
+        let corner = &harness.fixture().0;
+        let specs = [LockSpec::mutex("stuck"), LockSpec::permits("stuck", 1, 1)];
+        let locks = harness.locks().await;
+        for spec in &specs {
+            spec.acquire(&locks).await.unwrap().release().await.unwrap();
         }
         locks.shutdown().await.unwrap();
         drop(locks);
         eventually("no session is left", async || corner.sessions(server()) == 0).await;
         let mut admins = [lock_row(corner, Kind::Mutex).0, lock_row(corner, Kind::Semaphore).0];
-        let actors: Vec<_> = (0..3).map(|_| stage.actor("killed", stage.lasting())).collect();
+        let actors: Vec<_> = (0..3).map(|_| harness.actor("killed", harness.lasting())).collect();
         for actor in &actors {
-            for (slot, want) in (1..).zip(&wants) {
+            for (slot, spec) in (1..).zip(&specs) {
                 drop(actor.order(distlock_testkit::actors::Order::Take {
                     slot,
-                    want: want.clone(),
+                    spec: spec.clone(),
                     within: None,
                     watch: false,
                 }));
@@ -282,12 +282,12 @@ fn killed_processes_leave_nothing_that_waits_for_a_locked_row() {
         for admin in &mut admins {
             admin.query("COMMIT").unwrap();
         }
-        let locks = stage.locks().await;
-        for want in &wants {
+        let locks = harness.locks().await;
+        for spec in &specs {
             let found = locks.inspect(&Query::named("stuck")).await.unwrap();
             assert!(found.iter().all(|record| record.holders.is_empty()), "granted to the dead: {found:?}");
-            stage
-                .within("the lock", want.acquire(&locks).into_future())
+            harness
+                .within("the lock", spec.acquire(&locks).into_future())
                 .await
                 .unwrap()
                 .release()

@@ -158,16 +158,16 @@ fn victim(scheme: &str, more: &str) -> String {
 
 /// Everything that can be done with locks, by one who holds and one who waits.
 async fn exercise(one: &Locks, other: &Locks) {
-    for kind in [Kind::Mutex, Kind::Turn, Kind::RwLock, Kind::Semaphore] {
+    for kind in [Kind::Mutex, Kind::FairQueue, Kind::RwLock, Kind::Semaphore] {
         let ask = |locks: &Locks| match kind {
             Kind::Mutex => locks.mutex("m").acquire(),
-            Kind::Turn => locks.mutex("f").fair().acquire(),
+            Kind::FairQueue => locks.mutex("f").fair().acquire(),
             Kind::RwLock => locks.rw_lock("r").write(),
             _ => locks.semaphore("s", 2).acquire_many(2),
         };
         let name = match kind {
             Kind::Mutex => "m",
-            Kind::Turn => "f",
+            Kind::FairQueue => "f",
             Kind::RwLock => "r",
             _ => "s",
         };
@@ -188,7 +188,7 @@ async fn exercise(one: &Locks, other: &Locks) {
         );
         let error = ask(one).timeout(Duration::from_millis(50)).await.unwrap_err();
         assert_eq!(error.kind(), distlock_core::ErrorKind::Timeout, "{error}");
-        let kind = if kind == Kind::Turn { Kind::Mutex } else { kind };
+        let kind = if kind == Kind::FairQueue { Kind::Mutex } else { kind };
         assert_eq!(one.break_lock(kind, name).await.unwrap().len(), 1);
         within("the loss", LIMIT, held.lost()).await;
         drop(held);
@@ -296,7 +296,7 @@ async fn nothing_planted_is_used_by_benchmarks() {
         &advisory_locks(&victim("postgres+advisory", "")).await,
     ];
     for store in stores {
-        let raw = store.raw_driver().await.unwrap().unwrap();
+        let raw = store.baseline().await.unwrap().unwrap();
         raw.cycle("name").await.unwrap();
         raw.server_requests().await.unwrap();
         raw.clean_up("prefix").await.unwrap();

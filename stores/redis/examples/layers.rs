@@ -23,7 +23,7 @@ async fn main() {
     let server = std::env::args().nth(1).is_none().then(RedisServer::start);
     let url = server.as_ref().map_or_else(|| std::env::args().nth(1).unwrap(), RedisServer::url);
     let store = RedisStore::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
-    let raw = store.raw_driver().await.unwrap().unwrap();
+    let raw = store.baseline().await.unwrap().unwrap();
     let locks = Locks::new(Backend::lease(store.clone())).unwrap();
     let mutex = locks.mutex("layers");
     let ids = LockIds::new("layers");
@@ -42,7 +42,7 @@ async fn main() {
                 capacity: 1,
                 expiry: Duration::from_secs(30),
                 waiting: None,
-                in_turn: false,
+                no_overtaking: false,
             };
             let begun = Instant::now();
             store.try_acquire(std::slice::from_ref(&claim)).await.unwrap();

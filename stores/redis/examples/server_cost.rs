@@ -43,7 +43,7 @@ async fn main() {
                         capacity: 1,
                         expiry: Duration::from_secs(30),
                         waiting: None,
-                        in_turn: false,
+                        no_overtaking: false,
                     })
                     .collect();
                 let before = cpu(pid);

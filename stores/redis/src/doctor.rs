@@ -81,7 +81,7 @@ fn version(at: &str, info: &Info, findings: &mut Vec<Finding>) {
     };
     let role = info.get("role");
     if role == "master" {
-        findings.push(Finding::good(format!("{at}: {name} {version}, {role}")));
+        findings.push(Finding::ok(format!("{at}: {name} {version}, {role}")));
     } else {
         findings.push(Finding::warning(
             format!("{at}: {name} {version} is a {role} and takes no writes"),
@@ -100,7 +100,7 @@ fn memory(at: &str, info: &Info, findings: &mut Vec<Finding>) {
             "set maxmemory-policy noeviction, or keep locks on a server of their own",
         ));
     } else {
-        findings.push(Finding::good(format!("{at}: nothing is evicted")));
+        findings.push(Finding::ok(format!("{at}: nothing is evicted")));
     }
     let evicted = info.number("evicted_keys");
     if evicted > 0 {
@@ -133,7 +133,7 @@ async fn persistence(store: &RedisStore, live: &Live, info: &Info, findings: &mu
         ));
         return;
     }
-    findings.push(Finding::good(format!("{at}: append-only file")));
+    findings.push(Finding::ok(format!("{at}: append-only file")));
     if info.get("aof_last_write_status") == "err" {
         findings.push(Finding::warning(
             format!("{at}: the append-only file could not be written"),
@@ -161,7 +161,7 @@ fn replication(store: &RedisStore, at: &str, info: &Info, findings: &mut Vec<Fin
             "bring the replicas back",
         ));
     } else if replicas > 0 {
-        findings.push(Finding::good(format!("{at}: {replicas} replicas, {wanted} of them must confirm")));
+        findings.push(Finding::ok(format!("{at}: {replicas} replicas, {wanted} of them must confirm")));
     }
 }
 
@@ -182,7 +182,7 @@ async fn clock(store: &RedisStore, live: &Live, findings: &mut Vec<Finding>) -> 
              leases early",
         )
     } else {
-        Finding::good(format!("{at}: its clock and ours are {apart:.0?} apart"))
+        Finding::ok(format!("{at}: its clock and ours are {apart:.0?} apart"))
     });
     Ok(())
 }
@@ -203,7 +203,7 @@ async fn rights(store: &RedisStore, findings: &mut Vec<Finding>) {
         refused.push(format!("{error} (without it waiters poll)"));
     }
     match refused.first() {
-        None => findings.push(Finding::good("a lock and a semaphore could be taken, listed and given back")),
+        None => findings.push(Finding::ok("a lock and a semaphore could be taken, listed and given back")),
         Some(first) => findings.push(Finding::warning(
             format!("trying out a lock failed: {first}"),
             "the user needs ~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget \
@@ -220,7 +220,7 @@ async fn try_out(store: &RedisStore, ids: &LockIds, kind: Kind) -> Result<()> {
         capacity: 1,
         expiry: Duration::from_secs(1),
         waiting: Some(Waiting { inbox: Inbox::new(ids.prefix()), ttl: Duration::from_secs(1), attempt: 1 }),
-        in_turn: false,
+        no_overtaking: false,
     };
     let lease = Lease::of(&claim, FencingToken::new(0));
     let first = |mut answers: Vec<Result<()>>| answers.pop().unwrap_or(Ok(()));

@@ -209,7 +209,7 @@ fn kind_of(letter: u8) -> Option<Kind> {
         b'm' | b'w' => Some(Kind::Mutex),
         b'r' => Some(Kind::RwLock),
         b's' => Some(Kind::Semaphore),
-        b't' => Some(Kind::Turn),
+        b't' => Some(Kind::FairQueue),
         _ => None,
     }
 }
@@ -242,7 +242,7 @@ mod tests {
             let keys = Keys::new(prefix).unwrap();
             for name in NAMES {
                 let plain = format!("{prefix}{name}");
-                for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
+                for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
                     let made = keys.of(kind, name);
                     assert_eq!(made.slot, slot_of(plain.as_bytes()), "{plain}");
                     assert_eq!(slot_of(&made.record().to_vec()), made.slot, "{plain}");
@@ -259,7 +259,7 @@ mod tests {
             let keys = Keys::new(prefix).unwrap();
             let mut seen = std::collections::HashSet::new();
             for name in NAMES {
-                for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
+                for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
                     let made = keys.of(kind, name);
                     let found = Found { kind, name: (*name).to_owned(), plain: false };
                     for key in [Some(made.record()), made.line()].into_iter().flatten() {

@@ -64,12 +64,12 @@
 //! `~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall
 //! +publish +subscribe +unsubscribe`, and for lists, checks and the other topologies `+scan +info +wait +role +cluster|slots`.
 
+mod baseline;
 mod config;
 mod doctor;
 mod inspect;
 mod keys;
 mod net;
-mod raw;
 mod redlock;
 mod script;
 mod slot;

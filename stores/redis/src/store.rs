@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use distlock_core::Resource;
 use distlock_core::Result;
 use distlock_core::store::{
-    Attempt, Batch, Capabilities, Claim, Finding, GRANT_WINDOW, Holder, Inbox, Lease, LeaseStore, Query,
-    RawDriver, Record, Released, Renewal, Store, WakeStream,
+    Attempt, Baseline, Batch, Capabilities, Claim, Finding, GRANT_WINDOW, Holder, Inbox, Lease, LeaseStore,
+    Query, Record, Released, Renewal, Store, WakeStream,
 };
 
 use crate::config::{RedisConfig, Servers};
@@ -147,7 +147,7 @@ impl Store for RedisStore {
         let mut capabilities = Capabilities::all();
         capabilities.durable = false;
         capabilities.max_batch = MAX_BATCH;
-        capabilities.max_under_way = MAX_UNDER_WAY;
+        capabilities.max_in_flight = MAX_UNDER_WAY;
         capabilities
     }
 
@@ -163,8 +163,8 @@ impl Store for RedisStore {
         doctor::examine(self).await
     }
 
-    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
-        crate::raw::open(self).await
+    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
+        crate::baseline::open(self).await
     }
 }
 

@@ -54,12 +54,12 @@ pub(crate) fn claim_item<'a>(keys: &'a Keys, claim: &'a Claim, push: bool) -> It
         Some(waiting) => (milliseconds(waiting.ttl), waiting.inbox.as_str(), waiting.attempt),
         // What does not wait says as little as possible: it is what most claims are.
         None if lock => {
-            let mode = if claim.in_turn { "o-t" } else { "o" };
+            let mode = if claim.no_overtaking { "o-t" } else { "o" };
             return item(keys, &claim.resource, [Word::Text(mode), id, expiry]);
         }
         None => (0, NO_INBOX, 0),
     };
-    let mode = match (lock, push, claim.in_turn) {
+    let mode = match (lock, push, claim.no_overtaking) {
         (true, true, false) => "lg",
         (true, true, true) => "lgt",
         (true, false, false) => "lr",
@@ -187,7 +187,7 @@ pub(crate) fn attempt(claim: &Claim, answer: &Answer) -> Result<Attempt> {
 pub(crate) fn renewal(answer: &Answer) -> Result<Renewal> {
     match code(answer)? {
         1 if !answer.confirmed => Err(unconfirmed()),
-        1 => Ok(Renewal::Extended),
+        1 => Ok(Renewal::Renewed),
         0 => Ok(Renewal::NotYours),
         other => Err(trouble::nonsense(other)),
     }
@@ -203,4 +203,4 @@ pub(crate) fn released(answer: &Answer) -> Result<Released> {
 }
 
 /// The kinds whose keys we know how to make.
-pub(crate) const KINDS: [Kind; 4] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn];
+pub(crate) const KINDS: [Kind; 4] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue];

@@ -24,7 +24,7 @@ fn claim(name: &str, id: LockId) -> Claim {
         capacity: 1,
         expiry: EXPIRY,
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 
@@ -75,7 +75,7 @@ async fn tokens_rise_from_batch_to_batch_also_within_one_millisecond_and_behind_
                     last[at] = leases[at].token;
                 }
                 let renewed = store.renew(&leases).await.unwrap();
-                assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Extended))), "{renewed:?}");
+                assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Renewed))), "{renewed:?}");
             }
             given_back(&store, &leases).await;
         }
@@ -100,7 +100,7 @@ async fn each_lock_of_a_batch_keeps_its_own_expiry_inbox_and_fate() {
             waiting(claim("held", ids.next()), "mine"),
             twice[0].clone(),
             twice[1].clone(),
-            Claim { in_turn: true, ..waiting(claim("last", ids.next()), "other") },
+            Claim { no_overtaking: true, ..waiting(claim("last", ids.next()), "other") },
         ];
         let answers = store.try_acquire(&batch).await.unwrap();
         for at in [0, 1, 4, 6] {
@@ -141,7 +141,7 @@ async fn each_lock_of_a_batch_keeps_its_own_expiry_inbox_and_fate() {
         leases[2].expiry = EXPIRY * 20;
         let renewed = store.renew(&leases).await.unwrap();
         assert!(matches!(renewed[0], Ok(Renewal::NotYours)), "{renewed:?}");
-        assert!(renewed[1..].iter().all(|one| matches!(one, Ok(Renewal::Extended))), "{renewed:?}");
+        assert!(renewed[1..].iter().all(|one| matches!(one, Ok(Renewal::Renewed))), "{renewed:?}");
         assert!(left("twice") > EXPIRY * 15 && left("long") <= EXPIRY * 10 && left("last") <= EXPIRY);
         let next = waiting(claim("last", ids.next()), "nobody reads this");
         assert!(matches!(store.try_acquire(&[next]).await.unwrap()[0], Ok(Attempt::Busy { .. })));

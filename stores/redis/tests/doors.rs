@@ -62,7 +62,7 @@ async fn tls_with_an_authority_of_our_own_and_a_certificate_to_show() {
     let bare = format!("rediss://127.0.0.1:{number}");
     let trusting = format!("{bare}?distlock.tls_ca={}", file("ca.pem"));
 
-    // The server wants to see a certificate, and nobody trusts its authority unless told to.
+    // The server specs to see a certificate, and nobody trusts its authority unless told to.
     for url in [&bare, &trusting] {
         let config = RedisConfig::parse(url).unwrap();
         let error = RedisStore::connect(config).await.expect_err("TLS without the certificates");

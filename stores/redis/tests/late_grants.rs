@@ -18,7 +18,7 @@ use distlock_core::store::{
 use distlock_core::{Guard, Locks, Options, Resource, Result};
 use distlock_redis::{DRIVER, RedisStore};
 use distlock_testkit::actors::{Actor, Role, Terms, perform};
-use distlock_testkit::history::{Recorder, Want};
+use distlock_testkit::history::{LockSpec, Recorder};
 use distlock_testkit::servers::RedisServer;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
@@ -33,8 +33,8 @@ fn actor_entry() {
     perform(|address| async move { (DRIVER.connect)(StoreUrl::parse(&address).unwrap()).await.unwrap() });
 }
 
-fn wants() -> [Want; 4] {
-    [Want::mutex("m"), Want::fair("f"), Want::write("w"), Want::permits("p", 1, 1)]
+fn specs() -> [LockSpec; 4] {
+    [LockSpec::mutex("m"), LockSpec::fair("f"), LockSpec::write("w"), LockSpec::permits("p", 1, 1)]
 }
 
 /// A folder for the logs of the actors of one test.
@@ -44,17 +44,17 @@ fn logs(name: &str) -> PathBuf {
     folder
 }
 
-async fn taken(locks: &Locks, want: &Want) -> Guard {
-    tokio::time::timeout(LIMIT, want.acquire(locks))
+async fn taken(locks: &Locks, spec: &LockSpec) -> Guard {
+    tokio::time::timeout(LIMIT, spec.acquire(locks))
         .await
-        .unwrap_or_else(|_| panic!("no grant of {want:?} in time"))
+        .unwrap_or_else(|_| panic!("no grant of {spec:?} in time"))
         .expect("a grant")
 }
 
-async fn until_waiting(locks: &Locks, want: &Want) {
+async fn until_waiting(locks: &Locks, spec: &LockSpec) {
     until("a waiter", async || {
-        let found = locks.inspect(&Query::named(want.name())).await.unwrap();
-        found.iter().any(|record| record.kind == want.kind() && record.waiters.len() == 1)
+        let found = locks.inspect(&Query::named(spec.name())).await.unwrap();
+        found.iter().any(|record| record.kind == spec.kind() && record.waiters.len() == 1)
     })
     .await;
 }
@@ -62,38 +62,38 @@ async fn until_waiting(locks: &Locks, want: &Want) {
 /// One round for each kind of lock, all at once.
 async fn stalled_waiters(server: &RedisServer, rounds: u32) {
     let folder = logs(&format!("stalled-{}", server.port()));
-    let plays = wants().map(|want| {
+    let plays = specs().map(|spec| {
         let (url, folder) = (server.url(), folder.clone());
         async move {
             let (first, second) = (locks(&url, ms(30_000)).await, locks(&url, ms(30_000)).await);
-            let director = Recorder::create(&folder, &format!("director-{}", want.name()));
+            let director = Recorder::create(&folder, &format!("director-{}", spec.name()));
             let role = Role {
-                name: format!("sleeper-{}", want.name()),
+                name: format!("sleeper-{}", spec.name()),
                 logs: folder,
                 terms: Terms::expiring(ms(30_000)),
                 address: Some(url),
             };
             let mut sleeper = Actor::in_process("actor_entry", &role, &director);
             for round in 0..rounds {
-                let held = taken(&first, &want).await;
-                let waiting = tokio::spawn(sleeper.take(round, &want));
-                until_waiting(&first, &want).await;
+                let held = taken(&first, &spec).await;
+                let waiting = tokio::spawn(sleeper.take(round, &spec));
+                until_waiting(&first, &spec).await;
                 sleeper.pause().await;
                 held.release().await.unwrap();
                 // Longer than the window of the grant that the sleeper was not told of.
                 tokio::time::sleep(ms(2150)).await;
-                let next = taken(&second, &want).await;
+                let next = taken(&second, &spec).await;
                 sleeper.resume();
                 let begun = tokio::time::Instant::now();
                 while begun.elapsed() < WATCHED {
-                    assert!(!waiting.is_finished(), "{want:?}, round {round}: two inside");
+                    assert!(!waiting.is_finished(), "{spec:?}, round {round}: two inside");
                     tokio::time::sleep(ms(10)).await;
                 }
-                assert!(!next.is_lost(), "{want:?}, round {round}: {:?}", next.loss());
+                assert!(!next.is_lost(), "{spec:?}, round {round}: {:?}", next.loss());
                 let token = next.token().get();
                 next.release().await.unwrap();
                 let later = tokio::time::timeout(LIMIT, waiting).await.expect("its turn").unwrap();
-                assert!(later > token, "{want:?}, round {round}: {later} after {token}");
+                assert!(later > token, "{spec:?}, round {round}: {later} after {token}");
                 sleeper.give_back(round).await;
             }
             sleeper.leave().await;
@@ -166,7 +166,7 @@ impl LeaseStore for LateWakes {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_message_that_is_later_than_a_short_expiry_lets_no_second_holder_in() {
     let server = RedisServer::start();
-    let plays = wants().map(|want| {
+    let plays = specs().map(|spec| {
         let url = server.url();
         async move {
             let options = || Options::new().expiry(ms(500)).unwrap();
@@ -177,20 +177,20 @@ async fn a_message_that_is_later_than_a_short_expiry_lets_no_second_holder_in() 
             let (mut round, mut rounds_that_count) = (0, 0);
             while rounds_that_count < ROUNDS {
                 round += 1;
-                assert!(round < 10 * ROUNDS, "{want:?}: the waiter asked within its window again and again");
+                assert!(round < 10 * ROUNDS, "{spec:?}: the waiter asked within its window again and again");
                 delay_ms.store(0, Ordering::SeqCst);
-                let held = taken(&first, &want).await;
+                let held = taken(&first, &spec).await;
                 let mut waiting = tokio::spawn({
-                    let (late, want) = (late.clone(), want.clone());
-                    async move { taken(&late, &want).await }
+                    let (late, spec) = (late.clone(), spec.clone());
+                    async move { taken(&late, &spec).await }
                 });
-                until_waiting(&first, &want).await;
+                until_waiting(&first, &spec).await;
                 delay_ms.store(1200, Ordering::SeqCst);
                 held.release().await.unwrap();
                 // The grant to the one that does not hear of it ends after 500 ms, unless it asks by itself before that, as
                 // it does once a second.
                 let next = tokio::select! {
-                    next = taken(&second, &want) => next,
+                    next = taken(&second, &spec) => next,
                     asked = &mut waiting => {
                         asked.unwrap().release().await.ok();
                         continue;
@@ -199,14 +199,14 @@ async fn a_message_that_is_later_than_a_short_expiry_lets_no_second_holder_in() 
                 rounds_that_count += 1;
                 let begun = tokio::time::Instant::now();
                 while begun.elapsed() < WATCHED {
-                    assert!(!waiting.is_finished(), "{want:?}, round {round}: two inside");
+                    assert!(!waiting.is_finished(), "{spec:?}, round {round}: two inside");
                     tokio::time::sleep(ms(10)).await;
                 }
-                assert!(!next.is_lost(), "{want:?}, round {round}: {:?}", next.loss());
+                assert!(!next.is_lost(), "{spec:?}, round {round}: {:?}", next.loss());
                 let token = next.token();
                 next.release().await.unwrap();
                 let later = tokio::time::timeout(LIMIT, waiting).await.expect("its turn").unwrap();
-                assert!(later.token() > token, "{want:?}, round {round}");
+                assert!(later.token() > token, "{spec:?}, round {round}");
                 later.release().await.ok();
             }
         }
@@ -220,15 +220,15 @@ async fn a_grant_that_is_heard_of_in_time_costs_no_further_request() {
     let server = RedisServer::start();
     let (first, second) = (locks(&server.url(), ms(30_000)).await, locks(&server.url(), ms(30_000)).await);
     // A fair mutex is two records.
-    for want in wants().into_iter().filter(|want| *want != Want::fair("f")) {
+    for spec in specs().into_iter().filter(|spec| *spec != LockSpec::fair("f")) {
         let mut spared = 0;
         for _ in 0..ROUNDS {
-            let held = taken(&first, &want).await;
+            let held = taken(&first, &spec).await;
             let waiting = tokio::spawn({
-                let (second, want) = (second.clone(), want.clone());
-                async move { taken(&second, &want).await }
+                let (second, spec) = (second.clone(), spec.clone());
+                async move { taken(&second, &spec).await }
             });
-            until_waiting(&first, &want).await;
+            until_waiting(&first, &spec).await;
             let before = common::calls(&server, "evalsha");
             held.release().await.unwrap();
             let guard = waiting.await.unwrap();
@@ -238,7 +238,7 @@ async fn a_grant_that_is_heard_of_in_time_costs_no_further_request() {
         }
         assert!(
             spared > ROUNDS / 2,
-            "{want:?}: only {spared} of {ROUNDS} grants were taken from the message"
+            "{spec:?}: only {spared} of {ROUNDS} grants were taken from the message"
         );
     }
 }

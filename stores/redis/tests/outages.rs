@@ -21,7 +21,7 @@ fn claim(name: &str, id: &str) -> Claim {
         capacity: 1,
         expiry: ms(5000),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 
@@ -228,7 +228,7 @@ async fn a_server_whose_scripts_were_flushed_gets_them_again() {
         assert!(matches!(attempt(&store, &claim).await, Ok(Attempt::Granted { .. })));
         server.command(&["SCRIPT", "FLUSH"]);
         let lease = [Lease::of(&claim, FencingToken::new(0))];
-        assert!(matches!(store.renew(&lease).await.unwrap()[..], [Ok(Renewal::Extended)]));
+        assert!(matches!(store.renew(&lease).await.unwrap()[..], [Ok(Renewal::Renewed)]));
         server.command(&["SCRIPT", "FLUSH"]);
         assert!(matches!(store.release(&lease).await.unwrap()[..], [Ok(Released::Done { .. })]));
     }

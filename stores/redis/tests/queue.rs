@@ -158,7 +158,7 @@ async fn many_dead_waiters_in_front_are_no_reason_to_be_busy() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let parts = KINDS.map(|kind| {
-        let next = Claim { in_turn: true, ..waiting(claim(kind, "x", "next#1"), "mine", LONG, 1) };
+        let next = Claim { no_overtaking: true, ..waiting(claim(kind, "x", "next#1"), "mine", LONG, 1) };
         (kind, Claim { expiry: DIES, ..claim(kind, "x", "holder#1") }, next)
     });
     for (kind, holder, next) in &parts {
@@ -203,7 +203,7 @@ async fn a_long_queue_is_never_looked_through_as_a_whole() {
     let leases: Vec<Lease> = held.iter().map(|(holder, _)| lease(holder)).collect();
     while begun.elapsed() < EXPIRY + ms(500) {
         let renewed = store.renew(&leases).await.unwrap();
-        assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Extended))), "{renewed:?}");
+        assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Renewed))), "{renewed:?}");
         for (holder, _) in &held {
             let late = Claim { lock_id: LockId::from_stored("late#1"), ..holder.clone() };
             busy(&store, &waiting(late, "nowhere", LONG, 1)).await;

@@ -102,14 +102,14 @@ async fn many_at_once(store: &RedisStore) {
         capacity: 1,
         expiry: ms(5000),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     });
     let mut leases = Vec::new();
     for (claim, answer) in claims.iter().zip(store.try_acquire(&claims).await.unwrap()) {
         let Ok(Attempt::Granted { token }) = answer else { panic!("{answer:?}") };
         leases.push(Lease::of(claim, token));
     }
-    assert!(store.renew(&leases).await.unwrap().iter().all(|one| matches!(one, Ok(Renewal::Extended))));
+    assert!(store.renew(&leases).await.unwrap().iter().all(|one| matches!(one, Ok(Renewal::Renewed))));
     assert!(store.release(&leases).await.unwrap().iter().all(|one| matches!(one, Ok(Released::Done { .. }))));
 }
 
@@ -172,7 +172,7 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
     })
     .await;
     let findings = one.doctor().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.level == Level::Good || finding.advice.is_some()));
+    assert!(findings.iter().all(|finding| finding.level == Level::Ok || finding.advice.is_some()));
     replica.thaw();
 }
 
@@ -213,6 +213,6 @@ async fn doctor_names_what_is_dangerous() {
 
     let good = RedisServer::configure().args(["--appendonly", "yes"]).start();
     let findings = locks(&good.url(), ms(5000)).await.doctor().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.level == Level::Good), "{findings:#?}");
+    assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:#?}");
     assert_eq!(calls(&good, "keys"), 0, "SCAN, never KEYS");
 }

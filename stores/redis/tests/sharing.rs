@@ -198,7 +198,7 @@ async fn dead_waiters_behind_a_live_one_do_not_pile_up() {
         capacity: 1,
         expiry: ms(60_000),
         waiting: Some(Waiting { inbox: Inbox::new("nowhere"), ttl: ms(ttl), attempt: 1 }),
-        in_turn: false,
+        no_overtaking: false,
     };
     for kind in [Kind::Mutex, Kind::Semaphore] {
         store.try_acquire(&[claim(kind, "holder#0".into(), 60_000)]).await.unwrap();

@@ -43,7 +43,7 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     fn of(finding: &'a Finding) -> Self {
         let level = match finding.level {
-            Level::Good => "good",
+            Level::Ok => "good",
             Level::Warning => "warning",
         };
         Line { level, what: &finding.what, advice: finding.advice.as_deref() }
@@ -62,7 +62,7 @@ pub(crate) fn execute(store: &StoreArgs, args: &DoctorArgs) -> Result<(), Failur
         output::write(&lines(&place, &findings))?;
     }
     match findings.iter().map(|finding| finding.level).max() {
-        None | Some(Level::Good) => Ok(()),
+        None | Some(Level::Ok) => Ok(()),
         Some(Level::Warning) => Err(Failure::silent(1)),
     }
 }
@@ -72,7 +72,7 @@ fn lines(place: &str, findings: &[Finding]) -> String {
     let mut text = format!("{}\n", output::painted(&escape(place), Paint::Bold, colours));
     for finding in findings {
         let mark = match finding.level {
-            Level::Good => output::painted("[ok]", Paint::Green, colours),
+            Level::Ok => output::painted("[ok]", Paint::Green, colours),
             Level::Warning => output::painted("[!!]", Paint::Yellow, colours),
         };
         text.push_str(&format!("{mark} {}\n", escape(&finding.what)));

@@ -37,7 +37,7 @@ enum Because {
     PassedOn,
     /// Ctrl-Z reached the command, which has the terminal.
     TypedInside,
-    /// The command wants the terminal, and we are in the background.
+    /// The command specs the terminal, and we are in the background.
     WantsTerminal,
 }
 
@@ -280,7 +280,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    /// The command was stopped: it wants the terminal, or Ctrl-Z was typed, or somebody stopped it by name.
+    /// The command was stopped: it specs the terminal, or Ctrl-Z was typed, or somebody stopped it by name.
     async fn command_stopped(&mut self, number: i32, signals: &mut Signals) {
         let Some(command) = self.command else { return };
         self.stopped = true;

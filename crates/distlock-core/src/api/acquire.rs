@@ -54,12 +54,12 @@ impl Target {
         let resource = self.resource()?;
         locks.engine.require(self.kind)?;
         let turn = if self.fair && locks.capabilities().fairness != Fairness::Native {
-            locks.engine.require(Kind::Turn)?;
+            locks.engine.require(Kind::FairQueue)?;
             Some(Ask {
-                resource: Resource::new(Kind::Turn, Arc::clone(&self.name))?,
+                resource: Resource::new(Kind::FairQueue, Arc::clone(&self.name))?,
                 weight: 1,
                 capacity: 1,
-                in_turn: true,
+                no_overtaking: true,
                 options: Arc::clone(&self.options),
             })
         } else {
@@ -69,7 +69,7 @@ impl Target {
             resource,
             weight: self.weight,
             capacity: self.capacity,
-            in_turn: self.fair,
+            no_overtaking: self.fair,
             options: Arc::clone(&self.options),
         };
         Ok(Checked { turn, ask })

@@ -28,7 +28,7 @@ async fn in_time<T>(
 ) -> Result<T> {
     tokio::time::timeout(PATIENCE, contained(store, doing, call)).await.unwrap_or_else(|_| {
         Err(Error::new(ErrorKind::Unavailable, format!("no answer within {PATIENCE:?}"))
-            .with_request_under_way()
+            .with_request_in_flight()
             .advise("check that the store runs and can be reached from here"))
     })
 }
@@ -144,7 +144,7 @@ impl Locks {
             .await
             .map_err(|error| error.doing("list the locks").on(self.store().to_owned()))?;
         let (turns, mut records): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|record| record.kind == Kind::Turn);
+            found.into_iter().partition(|record| record.kind == Kind::FairQueue);
         for turn in turns.into_iter().filter(|turn| !turn.waiters.is_empty()) {
             let mutex =
                 records.iter_mut().find(|record| record.kind == Kind::Mutex && record.name == turn.name);
@@ -175,15 +175,15 @@ impl Locks {
         let resource = Resource::new(kind, name)?;
         let store = self.engine.shared.backend.store();
         let explain = |error: Error| {
-            let error = if error.is_request_under_way() { error.with_unknown_outcome() } else { error };
+            let error = if error.is_request_in_flight() { error.with_unknown_outcome() } else { error };
             error.doing("break").about(&resource).on(self.store().to_owned())
         };
         let broken =
             in_time(store, "break", async { store.break_lock(&resource).await }).await.map_err(explain)?;
-        if kind == Kind::Mutex && !broken.is_empty() && self.capabilities().has(Kind::Turn) {
+        if kind == Kind::Mutex && !broken.is_empty() && self.capabilities().has(Kind::FairQueue) {
             // If it was held fairly, its holder keeps the turn until it knows: fair users must not wait for that.
             // The worst that comes of it is a waiter who loses its place.
-            let turn = Resource::new(Kind::Turn, resource.name())?;
+            let turn = Resource::new(Kind::FairQueue, resource.name())?;
             in_time(store, "break", async { store.break_lock(&turn).await }).await.map_err(explain)?;
         }
         Ok(broken)
@@ -203,16 +203,16 @@ impl Locks {
             .map_err(|error| error.doing("examine").on(self.store().to_owned()))
     }
 
-    /// The store's driver alone, for benchmarks; see [`RawDriver`](crate::store::RawDriver).
+    /// The store's driver alone, for benchmarks; see [`Baseline`](crate::store::Baseline).
     ///
     /// # Errors
     /// If a connection of its own cannot be made.
     ///
     /// # Cancel safety
     /// Cancel safe.
-    pub async fn raw_driver(&self) -> Result<Option<Box<dyn crate::store::RawDriver>>> {
+    pub async fn baseline(&self) -> Result<Option<Box<dyn crate::store::Baseline>>> {
         let store = self.engine.shared.backend.store();
-        contained(store, "connect", async { store.raw_driver().await }).await
+        contained(store, "connect", async { store.baseline().await }).await
     }
 
     /// Ends all waiting with an error, turns guards that are still held lost, and waits until the store was told

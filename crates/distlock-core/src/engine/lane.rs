@@ -123,7 +123,7 @@ impl<V: Verb> Lane<V> {
         capabilities: &Capabilities,
         patience: Duration,
     ) -> Arc<Self> {
-        let places = (0..capabilities.max_under_way.max(1)).map(|_| Place::Free).collect();
+        let places = (0..capabilities.max_in_flight.max(1)).map(|_| Place::Free).collect();
         let state = State { places, crowded: false, pending: Pending::default(), sent: 0, passed: 0 };
         let max_batch = capabilities.max_batch.max(1);
         Arc::new(Lane { store, desk, max_batch, patience, state: Mutex::new(state) })

@@ -50,7 +50,7 @@ pub(super) async fn acquire(
                 let mut attempt = Acquisition::new(shared, side, ask, Wait::Once, None);
                 attempt.probe = Some(limit);
                 // Not past the one in front, where the store can tell.
-                attempt.claim.in_turn = true;
+                attempt.claim.no_overtaking = true;
                 let outcome = attempt.run().await;
                 match &outcome {
                     Ok(_) => probe.answered(shared.clock.now()),
@@ -118,7 +118,7 @@ impl<'a> Acquisition<'a> {
             capacity: ask.capacity,
             expiry: ask.options.get_expiry(),
             waiting: None,
-            in_turn: ask.in_turn || place.as_ref().is_some_and(|place| place.in_turn),
+            no_overtaking: ask.no_overtaking || place.as_ref().is_some_and(|place| place.no_overtaking),
         };
         Acquisition {
             shared,
@@ -262,7 +262,7 @@ impl<'a> Acquisition<'a> {
         if let Some(place) = &self.place {
             place.failed(&error);
         }
-        if error.is_request_under_way() {
+        if error.is_request_in_flight() {
             self.start_afresh();
         }
         Ok(Step::Pause(if first { TICK } else { OUTAGE_PAUSE }))

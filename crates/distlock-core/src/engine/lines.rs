@@ -43,7 +43,7 @@ pub(crate) struct Place {
     lines: Option<Arc<Lines>>,
     resource: Resource,
     /// Set where the one before us woke another process: it would be unfair to overtake it.
-    pub(crate) in_turn: bool,
+    pub(crate) no_overtaking: bool,
 }
 
 /// What entering a line gives.
@@ -132,16 +132,16 @@ impl Lines {
         }
     }
 
-    fn place(self: &Arc<Self>, resource: &Resource, in_turn: bool) -> Place {
-        Place { lines: Some(Arc::clone(self)), resource: resource.clone(), in_turn }
+    fn place(self: &Arc<Self>, resource: &Resource, no_overtaking: bool) -> Place {
+        Place { lines: Some(Arc::clone(self)), resource: resource.clone(), no_overtaking }
     }
 
-    fn next(self: &Arc<Self>, resource: &Resource, in_turn: bool) {
+    fn next(self: &Arc<Self>, resource: &Resource, no_overtaking: bool) {
         let mut lines = self.lock();
         let Some(line) = lines.get_mut(resource) else { return };
         line.holder = Weak::new();
         while let Some(waiter) = line.queue.as_mut().and_then(|queue| queue.next()) {
-            match waiter.send(Turn::First(self.place(resource, in_turn))) {
+            match waiter.send(Turn::First(self.place(resource, no_overtaking))) {
                 Ok(()) => return,
                 // That waiter gave up. Its place must not pass itself on here: the map is locked.
                 Err(Turn::First(mut unwanted)) => unwanted.lines = None,
@@ -293,9 +293,9 @@ mod tests {
         drop(left);
         front.hand_on(true);
         let handed = place(&mut second).unwrap();
-        assert!(handed.in_turn && third.try_recv().is_err());
+        assert!(handed.no_overtaking && third.try_recv().is_err());
         drop(handed);
-        assert!(!place(&mut third).unwrap().in_turn);
+        assert!(!place(&mut third).unwrap().no_overtaking);
         first(lines.enter(&resource));
     }
 

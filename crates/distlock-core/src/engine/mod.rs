@@ -76,7 +76,7 @@ pub(crate) struct Ask {
     pub(crate) weight: u32,
     pub(crate) capacity: u32,
     /// Not past anybody who registered before, where the server itself queues.
-    pub(crate) in_turn: bool,
+    pub(crate) no_overtaking: bool,
     pub(crate) options: Arc<Options>,
 }
 
@@ -290,7 +290,7 @@ impl Engine {
             Kind::RwLock => "reader-writer locks",
             Kind::Semaphore => "semaphores",
             Kind::Mutex => "mutexes",
-            Kind::Turn => "fair mutexes",
+            Kind::FairQueue => "fair mutexes",
         };
         Err(shared.capabilities.unsupported(what).doing("acquire").on(Arc::clone(&shared.store_name)))
     }

@@ -119,7 +119,7 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
                 .doing("extend")
                 .on(Arc::clone(&shared.store_name))
                 .with_unknown_outcome()
-                .with_request_under_way();
+                .with_request_in_flight();
             let chunk = chunk.take();
             apply(&shared, sent, chunk.clone(), Err(error));
             // A late answer still counts for what is not lost by then.
@@ -140,7 +140,7 @@ fn apply_late(shared: &Shared, sent: Moment, chunk: &[Arc<Held>], answers: Batch
     let now = shared.clock.now();
     for (held, answer) in chunk.iter().zip(answers.unwrap_or_default()) {
         match answer {
-            Ok(Renewal::Extended) => held.extended(sent, now),
+            Ok(Renewal::Renewed) => held.extended(sent, now),
             Ok(Renewal::NotYours) if held.is_held() => held.lose(LossReason::NotYours),
             Ok(Renewal::NotYours) | Err(_) => {}
         }
@@ -173,7 +173,7 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
             continue;
         }
         let due = match answer {
-            Ok(Renewal::Extended) => {
+            Ok(Renewal::Renewed) => {
                 held.extended(sent, now);
                 if held.take_announced_break() {
                     shared.watch(now, &held);
@@ -189,7 +189,7 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
             Err(error) => {
                 held.note_error(&error);
                 // One that hung has waited long enough.
-                if error.is_request_under_way() { now } else { now.after(retry_after(&held, now)) }
+                if error.is_request_in_flight() { now } else { now.after(retry_after(&held, now)) }
             }
         };
         if held.loss_at(now).is_none() && held.is_held() {

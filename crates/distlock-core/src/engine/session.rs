@@ -39,7 +39,7 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
         capacity: ask.capacity,
         expiry: ask.options.get_expiry(),
         waiting: None,
-        in_turn: ask.in_turn,
+        no_overtaking: ask.no_overtaking,
     };
     let withdraw = CancellationToken::new();
     if wait == Wait::Once {

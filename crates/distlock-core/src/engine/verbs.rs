@@ -104,7 +104,7 @@ pub(crate) fn silent<V: Verb>(after: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, format!("no answer within {after:?}"))
         .doing(V::DOING)
         .with_unknown_outcome()
-        .with_request_under_way()
+        .with_request_in_flight()
         .advise("check that the store runs and can be reached from here")
 }
 

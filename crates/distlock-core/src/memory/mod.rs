@@ -176,7 +176,7 @@ impl Store for MemoryStore {
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
-        Ok(vec![Finding::good("a memory store: its locks hold inside this one process only and end with it")])
+        Ok(vec![Finding::ok("a memory store: its locks hold inside this one process only and end with it")])
     }
 }
 

@@ -114,7 +114,7 @@ fn for_node(claim: &Claim, ticket: &Use) -> Claim {
     Claim {
         lock_id: ticket.lease.lock_id.clone(),
         waiting: claim.waiting.clone().filter(|_| lock && ticket.is_first()),
-        in_turn: false,
+        no_overtaking: false,
         ..claim.clone()
     }
 }

@@ -163,7 +163,7 @@ fn shape(inner: &Inner) -> Vec<Finding> {
             "use an odd number of nodes",
         ));
     } else {
-        findings.push(Finding::good(format!("a quorum of {count}: it can do without {spare} of its nodes")));
+        findings.push(Finding::ok(format!("a quorum of {count}: it can do without {spare} of its nodes")));
     }
     let mut names: Vec<String> = inner.nodes.iter().map(|node| node.store.describe()).collect();
     names.sort_unstable();

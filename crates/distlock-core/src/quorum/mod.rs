@@ -162,7 +162,7 @@ fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
         durable: each.iter().all(|node| node.durable),
         max_batch: each.iter().map(|node| node.max_batch).min().unwrap_or(1),
         // Each has votes to count and perhaps to take back from every node.
-        max_under_way: 1,
+        max_in_flight: 1,
         reasons: &[
             (
                 "semaphores",
@@ -194,7 +194,7 @@ impl Inner {
         let what = match kind {
             _ if self.capabilities.has(kind) => return None,
             Kind::Semaphore => "semaphores",
-            Kind::Turn => "fair mutexes",
+            Kind::FairQueue => "fair mutexes",
             _ => "reader-writer locks",
         };
         Some(self.capabilities.unsupported(what))

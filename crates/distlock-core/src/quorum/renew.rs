@@ -21,7 +21,7 @@ struct Poll {
 impl Poll {
     fn record(&mut self, node: usize, answer: Result<Renewal>) {
         match answer {
-            Ok(Renewal::Extended) => self.extended += 1,
+            Ok(Renewal::Renewed) => self.extended += 1,
             Ok(Renewal::NotYours) => self.not_ours.push(node),
             Err(error) => self.failed.push((node, error)),
         }
@@ -39,7 +39,7 @@ impl Poll {
     /// failed is an error, and the engine asks again until its deadline.
     fn conclude(self, inner: &Inner, waited: Duration) -> Result<Renewal> {
         if self.extended >= inner.majority {
-            return Ok(Renewal::Extended);
+            return Ok(Renewal::Renewed);
         }
         if inner.nodes.len() - self.not_ours.len() < inner.majority {
             return Ok(Renewal::NotYours);
@@ -134,6 +134,6 @@ fn as_claim(lease: &Lease) -> Claim {
         capacity: lease.capacity,
         expiry: lease.expiry,
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }

@@ -64,7 +64,7 @@ impl Vote {
     fn record(&mut self, node: usize, answer: Result<Renewal>) {
         self.open -= 1;
         match answer {
-            Ok(Renewal::Extended) => self.know.push(node),
+            Ok(Renewal::Renewed) => self.know.push(node),
             // It granted a moment ago and has forgotten since: a restart, or a clock that jumped.
             Ok(Renewal::NotYours) => {}
             Err(error) => self.failed.push((node, error)),

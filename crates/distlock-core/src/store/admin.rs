@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
-use super::RawDriver;
+use super::Baseline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, Kind, LockId, Resource};
 
@@ -15,7 +15,7 @@ use crate::resource::{FencingToken, Kind, LockId, Resource};
 pub enum Fairness {
     /// Not at all: `fair()` is refused.
     None,
-    /// Its pool record has a queue: the engine puts a [`Kind::Turn`] in front of a fair mutex.
+    /// Its pool record has a queue: the engine puts a [`Kind::FairQueue`] in front of a fair mutex.
     Queue,
     /// The server itself queues waiters of a mutex.
     Native,
@@ -49,7 +49,7 @@ pub struct Capabilities {
     /// tasks than that, what comes while a request is under way goes out together as the next one. One where a request
     /// costs about as much as a whole batch; more where the way there and back is most of it. A request that was not
     /// answered within half of the request time-out does not count any more.
-    pub max_under_way: usize,
+    pub max_in_flight: usize,
     /// Why something above is missing, for the error: `("semaphores", "two majorities may …")`.
     pub reasons: &'static [(&'static str, &'static str)],
 }
@@ -69,7 +69,7 @@ impl Capabilities {
             frees_on_crash: false,
             durable: true,
             max_batch: 1000,
-            max_under_way: 1,
+            max_in_flight: 1,
             reasons: &[],
         }
     }
@@ -81,7 +81,7 @@ impl Capabilities {
             Kind::Mutex => true,
             Kind::RwLock => self.rw_lock,
             Kind::Semaphore => self.semaphore,
-            Kind::Turn => self.fairness == Fairness::Queue,
+            Kind::FairQueue => self.fairness == Fairness::Queue,
         }
     }
 
@@ -120,7 +120,7 @@ impl Mode {
     #[must_use]
     pub fn of(kind: Kind, weight: u32) -> Self {
         match kind {
-            Kind::Mutex | Kind::Turn => Mode::Exclusive,
+            Kind::Mutex | Kind::FairQueue => Mode::Exclusive,
             Kind::RwLock if weight > 1 => Mode::Exclusive,
             Kind::RwLock | Kind::Semaphore => Mode::Shared,
         }
@@ -205,7 +205,7 @@ impl Query {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// All is well.
-    Good,
+    Ok,
     /// Dangerous or slow; `advice` says how to mend it.
     Warning,
 }
@@ -224,8 +224,8 @@ pub struct Finding {
 impl Finding {
     /// Something that is as it should be.
     #[must_use]
-    pub fn good(what: impl Into<String>) -> Self {
-        Finding { level: Level::Good, what: what.into(), advice: None }
+    pub fn ok(what: impl Into<String>) -> Self {
+        Finding { level: Level::Ok, what: what.into(), advice: None }
     }
 
     /// Something dangerous, and how to mend it.
@@ -276,7 +276,7 @@ pub trait Store: Send + Sync + Debug + 'static {
     ///
     /// # Errors
     /// If a connection of its own cannot be made.
-    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
+    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
         Ok(None)
     }
 }

@@ -62,7 +62,7 @@ pub struct Claim {
     pub waiting: Option<Waiting>,
     /// For a lock record: do not take a free lock past somebody who registered before us. Pools never do,
     /// whatever this says. A store for which this is not one step may ignore it: it is about order, not safety.
-    pub in_turn: bool,
+    pub no_overtaking: bool,
 }
 
 impl Claim {
@@ -157,7 +157,7 @@ impl Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
     /// Ours for the whole expiry from now.
-    Extended,
+    Renewed,
     /// The record is not ours any more. A renewal never takes a lock, not even a free one.
     NotYours,
 }

@@ -5,19 +5,19 @@
 //! engine's, once for all stores.
 
 mod admin;
+mod baseline;
 mod driver;
 mod lease;
-mod raw;
 mod session;
 pub mod url;
 
 pub use admin::{Capabilities, Fairness, Finding, Holder, Level, Mode, Query, Record, Store, Waiter};
+pub use baseline::Baseline;
 pub use driver::{Backend, Driver, WakeStream};
 pub use lease::{
     Attempt, Batch, Claim, GRANT_WINDOW, Inbox, Lease, LeaseStore, PushedGrant, Released, Renewal, Waiting,
     Wake,
 };
-pub use raw::RawDriver;
 pub(crate) use session::Dependent;
 pub use session::{LossReason, Session, SessionHold, SessionStore};
 pub use url::StoreUrl;

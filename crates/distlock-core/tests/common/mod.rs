@@ -22,7 +22,7 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub struct World {
     pub store: MemoryStore,
     pub server_clock: VirtualClock,
-    max_under_way: usize,
+    max_in_flight: usize,
 }
 
 impl World {
@@ -31,10 +31,10 @@ impl World {
     }
 
     /// Its engines may have so many requests of a verb under way at once.
-    pub fn wide(max_under_way: usize) -> Self {
+    pub fn wide(max_in_flight: usize) -> Self {
         let server_clock = VirtualClock::new();
         let store = MemoryStore::with_clock(Arc::new(server_clock.clone()));
-        World { store, server_clock, max_under_way }
+        World { store, server_clock, max_in_flight }
     }
 
     /// An engine, the clock that it measures with, and the faults of its connection.
@@ -46,7 +46,7 @@ impl World {
     pub fn process_with(&self, options: Options) -> (Locks, VirtualClock, Faults) {
         let clock = VirtualClock::new();
         let (store, faults) = FaultyStore::new(Arc::new(self.store.clone()));
-        let locks = Locks::builder(Backend::lease(store.max_under_way(self.max_under_way)))
+        let locks = Locks::builder(Backend::lease(store.max_in_flight(self.max_in_flight)))
             .clock(Arc::new(clock.clone()))
             .options(options)
             .build()

@@ -18,7 +18,7 @@ fn claim() -> Claim {
         capacity: 1,
         expiry: Duration::from_secs(1),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 

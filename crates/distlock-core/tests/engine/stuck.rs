@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// An engine on the world's store, whose requests take a millisecond and time out after five seconds.
 fn engine(world: &World, max_in_flight: usize, max_batch: usize) -> (Locks, Faults) {
     let (store, faults) = FaultyStore::new(Arc::new(world.store.clone()));
-    let store = store.max_under_way(max_in_flight).max_batch(max_batch);
+    let store = store.max_in_flight(max_in_flight).max_batch(max_batch);
     faults.always(Verb::Acquire, Fault::none().delay_before(MS));
     let locks = Locks::builder(Backend::lease(store))
         .clock(Arc::new(VirtualClock::new()))

@@ -19,7 +19,7 @@ use distlock_core::{Locks, Resource, Result, VirtualClock};
 #[derive(Debug, Default)]
 struct Counting {
     inner: MemoryStore,
-    max_under_way: usize,
+    max_in_flight: usize,
     now: AtomicUsize,
     most: Arc<AtomicUsize>,
     sizes: Arc<Mutex<Vec<usize>>>,
@@ -35,7 +35,7 @@ impl Store for Counting {
     }
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = self.inner.capabilities();
-        capabilities.max_under_way = self.max_under_way;
+        capabilities.max_in_flight = self.max_in_flight;
         capabilities.max_batch = 10;
         capabilities
     }
@@ -76,8 +76,8 @@ impl LeaseStore for Counting {
 }
 
 /// Lets so many tasks take a lock each, all at once. The most requests that were under way, and the size of each.
-async fn rush(max_under_way: usize, tasks: usize) -> (usize, Vec<usize>) {
-    let store = Counting { max_under_way, ..Counting::default() };
+async fn rush(max_in_flight: usize, tasks: usize) -> (usize, Vec<usize>) {
+    let store = Counting { max_in_flight, ..Counting::default() };
     let (most, sizes) = (Arc::clone(&store.most), Arc::clone(&store.sizes));
     let locks = Locks::builder(Backend::lease(store)).options(options()).build().unwrap();
     let asked: Vec<_> =
@@ -107,7 +107,7 @@ async fn what_comes_while_every_place_is_taken_goes_out_together() {
 /// An answer to many lets many go on, and all of them ask for something next.
 #[tokio::test(start_paused = true)]
 async fn those_who_ask_at_the_same_moment_go_out_together_once_there_was_a_crowd() {
-    let store = Counting { max_under_way: 1, ..Counting::default() };
+    let store = Counting { max_in_flight: 1, ..Counting::default() };
     let sizes = Arc::clone(&store.sizes);
     let locks = Locks::builder(Backend::lease(store)).options(options()).build().unwrap();
     for _ in 0..3 {
@@ -128,7 +128,7 @@ async fn those_who_ask_at_the_same_moment_go_out_together_once_there_was_a_crowd
 
 #[tokio::test(start_paused = true)]
 async fn when_a_crowd_has_gone_the_few_who_are_left_are_served_side_by_side_again() {
-    let store = Counting { max_under_way: 8, ..Counting::default() };
+    let store = Counting { max_in_flight: 8, ..Counting::default() };
     let sizes = Arc::clone(&store.sizes);
     let locks = Locks::builder(Backend::lease(store)).options(options()).build().unwrap();
     let ask = async |tasks: usize| {
@@ -152,7 +152,7 @@ async fn a_store_that_takes_none_at_a_time_takes_one() {
 
 /// Holds a thousand locks, a hundred batches, for several times their expiry. The most extensions under way at once.
 async fn hold_many(renewal_takes: Duration) -> usize {
-    let store = Counting { max_under_way: 1, renewal_takes, ..Counting::default() };
+    let store = Counting { max_in_flight: 1, renewal_takes, ..Counting::default() };
     let most = Arc::clone(&store.most_renewing);
     let clock = Arc::new(VirtualClock::new());
     let locks = Locks::builder(Backend::lease(store)).clock(clock).options(options()).build().unwrap();

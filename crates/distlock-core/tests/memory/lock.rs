@@ -26,7 +26,7 @@ fn claim(id: &str) -> Claim {
         capacity: 1,
         expiry: EXPIRY,
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 
@@ -100,9 +100,9 @@ async fn a_renewal_extends_and_keeps_the_larger_token() {
     let token = granted(&store, claim("a")).await;
     advance(9 * SECOND).await;
     let higher = FencingToken::new(token.get() + 1_000_000_000);
-    assert_eq!(renew(&store, lease("a", higher)).await, Renewal::Extended);
+    assert_eq!(renew(&store, lease("a", higher)).await, Renewal::Renewed);
     advance(9 * SECOND).await;
-    assert_eq!(renew(&store, lease("a", token)).await, Renewal::Extended);
+    assert_eq!(renew(&store, lease("a", token)).await, Renewal::Renewed);
     assert_eq!(granted(&store, claim("a")).await, higher);
     release(&store, "a").await;
     assert!(granted(&store, claim("b")).await > higher);
@@ -177,7 +177,7 @@ async fn a_waiter_counts_as_gone_after_its_time() {
     ask(&store, waiting("dead")).await;
     for _ in 0..13 {
         advance(5 * SECOND).await;
-        assert_eq!(renew(&store, lease("a", holder)).await, Renewal::Extended);
+        assert_eq!(renew(&store, lease("a", holder)).await, Renewal::Renewed);
     }
     ask(&store, waiting("c")).await;
     release(&store, "a").await;
@@ -208,7 +208,7 @@ async fn a_waiter_that_withdraws_does_not_take_the_turn_of_one_just_woken() {
     release(&store, "c").await;
     assert_eq!(woken(&mut b), ["b"]);
     assert!(woken(&mut d).is_empty());
-    assert!(matches!(ask(&store, Claim { in_turn: true, ..waiting("d") }).await, Attempt::Busy { .. }));
+    assert!(matches!(ask(&store, Claim { no_overtaking: true, ..waiting("d") }).await, Attempt::Busy { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,9 +217,9 @@ async fn in_turn_a_free_lock_is_left_to_who_came_first_while_that_one_lives() {
     granted(&store, claim("a")).await;
     ask(&store, waiting("b")).await;
     release(&store, "a").await;
-    let polite = Claim { in_turn: true, ..waiting("c") };
+    let polite = Claim { no_overtaking: true, ..waiting("c") };
     assert_eq!(ask(&store, polite.clone()).await, Attempt::Busy { retry_after: Some(60 * SECOND) });
-    granted(&store, Claim { in_turn: true, ..waiting("b") }).await;
+    granted(&store, Claim { no_overtaking: true, ..waiting("b") }).await;
     release(&store, "b").await;
     granted(&store, polite.clone()).await;
     release(&store, "c").await;

@@ -27,7 +27,7 @@ fn claim(id: &str, weight: u32, capacity: u32) -> Claim {
         capacity,
         expiry: EXPIRY,
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 
@@ -143,7 +143,7 @@ async fn a_pushed_grant_says_how_long_after_the_last_attempt_it_was_made() {
     let (id, grant) = pushed(&mut stream).remove(0);
     assert_eq!((id.as_str(), grant.after, grant.window), ("b", 3 * SECOND, GRANT_WINDOW));
     assert!(grant.token > first);
-    assert_eq!(renew(&store, &waiting("b", 1, 1), grant.token).await, Renewal::Extended);
+    assert_eq!(renew(&store, &waiting("b", 1, 1), grant.token).await, Renewal::Renewed);
     advance(5 * SECOND).await;
     assert_eq!(granted(&store, waiting("b", 1, 1)).await, grant.token);
 }

@@ -18,7 +18,7 @@ fn claim(kind: Kind, name: &str) -> Claim {
         capacity: 1,
         expiry: Duration::from_secs(10),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 

@@ -173,7 +173,7 @@ async fn a_withdrawal_that_comes_late_does_not_hit_the_next_attempt_of_the_same_
     let Ok(Attempt::Granted { token }) = second else { panic!("{second:?}") };
     rest(2 * SECOND).await;
     assert_eq!(fleet.votes("a").await, 2);
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     release(&quorum, "a").await.unwrap();
     assert_eq!(fleet.votes("a").await, 0);
 }
@@ -262,7 +262,7 @@ async fn what_is_not_sound_over_a_quorum_is_refused_with_the_reason_and_alone() 
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     let permit = Claim { resource: Resource::new(Kind::Semaphore, "s").unwrap(), capacity: 2, ..claim("p") };
-    let turn = Claim { resource: Resource::new(Kind::Turn, "t").unwrap(), ..claim("t") };
+    let turn = Claim { resource: Resource::new(Kind::FairQueue, "t").unwrap(), ..claim("t") };
     let answers = quorum.try_acquire(&[permit, claim("a"), turn]).await.unwrap();
     let kinds: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(|e| e.kind())).collect();
     assert_eq!(kinds, [Some(ErrorKind::Unsupported), None, Some(ErrorKind::Unsupported)]);

@@ -65,7 +65,7 @@ async fn the_doctor_names_the_nodes_and_the_dangers() {
     assert!(text.contains("a quorum of 4"), "{text}");
     assert!(text.contains("forget"), "{text}");
     assert!(warnings.iter().all(|f| f.advice.is_some()));
-    assert!(findings.iter().any(|f| f.level == Level::Good && f.what.contains("node 1 (memory)")));
+    assert!(findings.iter().any(|f| f.level == Level::Ok && f.what.contains("node 1 (memory)")));
     let two = Fleet::new(2);
     assert!(two.quorum().doctor().await.unwrap()[0].what.contains("cannot do without"));
     two.down(&[0, 1]);

@@ -19,7 +19,7 @@ async fn a_withdrawal_that_arrives_after_another_was_confirmed_does_not_hit_the_
     let token = granted(&quorum, "a").await;
     assert_eq!(fleet.votes("a").await, 3);
     rest(8 * SECOND).await;
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     assert_eq!(fleet.votes("a").await, 3, "the first one has arrived");
 }
 
@@ -34,7 +34,7 @@ async fn a_release_that_arrives_after_another_was_confirmed_does_not_hit_the_nex
     assert_eq!(fleet.votes("a").await, 0, "the second release was confirmed");
     let token = granted(&quorum, "a").await;
     rest(5 * SECOND).await;
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(8 * SECOND).await;
     assert_eq!(fleet.votes("a").await, 3, "the first one has arrived");
 }
@@ -62,7 +62,7 @@ async fn a_node_that_is_being_repaired_is_not_asked_again_by_every_renewal() {
     fleet.forget(2);
     fleet.faults[2].always(Verb::Acquire, Fault::none().delay_before(SECOND));
     for _ in 0..9 {
-        assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+        assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
         rest(100 * MS).await;
     }
     assert_eq!(fleet.votes("a").await, 2);
@@ -71,7 +71,7 @@ async fn a_node_that_is_being_repaired_is_not_asked_again_by_every_renewal() {
     assert_eq!(fleet.nodes[2].stats().acquire.requests, 1, "one repair for nine renewals");
     // When it is over, the next one that is needed is made.
     fleet.forget(2);
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(5 * SECOND).await;
     assert_eq!(fleet.votes("a").await, 3);
 }
@@ -91,7 +91,7 @@ async fn a_lease_that_was_released_during_its_renewal_is_not_repaired() {
     });
     rest(10 * MS).await;
     release(&quorum, "a").await.unwrap();
-    assert_eq!(renewing.await.unwrap().unwrap(), Renewal::Extended, "as it was when it was sent");
+    assert_eq!(renewing.await.unwrap().unwrap(), Renewal::Renewed, "as it was when it was sent");
     rest(SECOND).await;
     assert_eq!(fleet.nodes[2].stats().acquire.requests, 0);
 }

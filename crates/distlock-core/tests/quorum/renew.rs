@@ -25,7 +25,7 @@ async fn nodes_that_fail_are_an_error_to_retry_and_not_a_loss() {
     let quorum = fleet.quorum();
     let token = granted(&quorum, "a").await;
     fleet.down(&[0]);
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     fleet.faults[1].always(Verb::Renew, Fault::hang_before());
     let start = Instant::now();
     let error = renew(&quorum, "a", token).await.unwrap_err();
@@ -33,7 +33,7 @@ async fn nodes_that_fail_are_an_error_to_retry_and_not_a_loss() {
     assert!(error.to_string().contains("node 1") && error.can_retry(), "{error}");
     assert_eq!(fleet.votes("a").await, 3, "a failed renewal gives nothing back");
     fleet.up(&[0, 1]);
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
 }
 
 #[tokio::test(start_paused = true)]
@@ -68,7 +68,7 @@ async fn a_held_lock_survives_the_restart_of_every_node_one_after_the_other() {
     for node in [0, 1, 2, 3, 4, 0] {
         fleet.forget(node);
         busy(&quorum, "b").await;
-        assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+        assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
         rest(SECOND).await;
         assert_eq!(fleet.votes("a").await, 5);
     }
@@ -85,7 +85,7 @@ async fn without_repair_the_same_restarts_wear_the_lock_down() {
     let token = granted(&quorum, "a").await;
     for node in [0, 1] {
         fleet.forget(node);
-        assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+        assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     }
     fleet.forget(2);
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::NotYours);
@@ -99,7 +99,7 @@ async fn a_repair_that_comes_after_the_release_is_taken_back() {
         let token = granted(&quorum, "a").await;
         fleet.forget(0);
         fleet.faults[0].next(Verb::Acquire, 1, pause);
-        assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+        assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
         rest(100 * MS).await;
         release(&quorum, "a").await.unwrap();
         rest(2 * SECOND).await;
@@ -113,13 +113,13 @@ async fn a_repair_takes_nothing_from_a_rival() {
     let quorum = fleet.quorum();
     granted(&fleet.nodes[0], "rival").await;
     let token = granted(&quorum, "a").await;
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(SECOND).await;
     assert_eq!((fleet.votes("a").await, fleet.votes("rival").await), (2, 1));
     rest(EXPIRY - SECOND - MS).await;
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(SECOND).await;
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(MS).await;
     assert_eq!(fleet.votes("a").await, 3, "once the rival's vote is gone, the node is won over");
 }
@@ -195,7 +195,7 @@ async fn a_batch_is_decided_item_by_item() {
         claims.iter().map(|claim| distlock_core::store::Lease::of(claim, FencingToken::new(1))).collect();
     fleet.forget(2);
     let renewed = quorum.renew(&leases).await.unwrap();
-    assert!(renewed.iter().enumerate().all(|(n, r)| matches!(r, Ok(Renewal::Extended)) == (n != 7)));
+    assert!(renewed.iter().enumerate().all(|(n, r)| matches!(r, Ok(Renewal::Renewed)) == (n != 7)));
     let stats = fleet.nodes[0].stats();
     assert_eq!((stats.acquire.requests, stats.renew.requests, stats.release.requests), (2, 1, 0));
 }

@@ -40,7 +40,7 @@ async fn a_node_that_is_late_and_needed_extends_releases_and_learns_the_token() 
         let token = granted(&quorum, id).await;
         assert_eq!(start.elapsed(), by, "the token");
         fleet.faults[1].next(Verb::Renew, 1, late(by));
-        assert_eq!(renew(&quorum, id, token).await.unwrap(), Renewal::Extended);
+        assert_eq!(renew(&quorum, id, token).await.unwrap(), Renewal::Renewed);
         assert_eq!(start.elapsed(), 2 * by, "the renewal");
         fleet.faults[1].next(Verb::Release, 1, late(by));
         assert!(matches!(release(&quorum, id).await.unwrap(), Released::Done { .. }));
@@ -59,7 +59,7 @@ async fn a_renewal_that_a_late_node_decides_is_waited_for_also_if_a_majority_ans
     fleet.forget(1);
     fleet.faults[4].next(Verb::Renew, 1, late(200 * MS));
     // Two have it, two forgot it.
-    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Extended);
+    assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     fleet.forget(2);
     fleet.faults[3].next(Verb::Renew, 1, late(200 * MS));
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::NotYours);

@@ -99,7 +99,7 @@ pub fn claim(id: &str) -> Claim {
         capacity: 1,
         expiry: EXPIRY,
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 

@@ -67,7 +67,7 @@ impl Naive {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Attempt> {
-        let asked = Claim { in_turn: false, waiting: None, ..claim.clone() };
+        let asked = Claim { no_overtaking: false, waiting: None, ..claim.clone() };
         let calls = self.nodes.iter().map(|node| async {
             let call = node.try_acquire(std::slice::from_ref(&asked));
             tokio::time::timeout(TIMEOUT, call).await.ok()?.ok()?.pop()?.ok()
@@ -94,7 +94,7 @@ impl Naive {
                 Flaw::NoWriteBack | Flaw::FirstToken => self.nodes.len(),
                 _ => {
                     let calls = tokens.iter().map(|(node, own)| async {
-                        *own == largest || self.renew_on(*node, &lease).await == Some(Renewal::Extended)
+                        *own == largest || self.renew_on(*node, &lease).await == Some(Renewal::Renewed)
                     });
                     join_all(calls).await.into_iter().filter(|knows| *knows).count()
                 }
@@ -126,7 +126,7 @@ impl Naive {
     async fn extend(&self, lease: &Lease) -> Result<Renewal> {
         let calls = (0..self.nodes.len()).map(|node| self.renew_on(node, lease));
         let answers = join_all(calls).await;
-        let extended = answers.iter().flatten().filter(|answer| **answer == Renewal::Extended).count();
+        let extended = answers.iter().flatten().filter(|answer| **answer == Renewal::Renewed).count();
         let refused = answers.iter().flatten().count() - extended;
         let needed = match self.flaw {
             Flaw::MajorityOfAnswers => answers.iter().flatten().count() / 2 + 1,
@@ -136,7 +136,7 @@ impl Naive {
             _ => self.majority(),
         };
         if extended >= needed {
-            return Ok(Renewal::Extended);
+            return Ok(Renewal::Renewed);
         }
         if refused > self.nodes.len() - needed.min(self.nodes.len()) {
             return Ok(Renewal::NotYours);

@@ -119,7 +119,7 @@ impl Client {
             capacity: if self.plan.kind == Kind::Mutex { 1 } else { WRITER_WEIGHT },
             expiry: self.plan.expiry(),
             waiting: self.rng.bool().then(|| Waiting { inbox, ttl: self.plan.expiry(), attempt: 1 }),
-            in_turn: false,
+            no_overtaking: false,
         }
     }
 
@@ -162,11 +162,11 @@ impl Client {
             let sent = Instant::now();
             match store.renew(std::slice::from_ref(&lease)).await.and_then(|mut answers| answers.remove(0)) {
                 // Too late is too late.
-                Ok(Renewal::Extended) if Instant::now() < until => {
+                Ok(Renewal::Renewed) if Instant::now() < until => {
                     until = self.plan.believed(sent);
                     self.world.extended(self.number, &lease.lock_id, sent, until);
                 }
-                Ok(Renewal::Extended) => break,
+                Ok(Renewal::Renewed) => break,
                 Ok(Renewal::NotYours) => {
                     self.world.log(format!("client {} lost it", self.number));
                     break;

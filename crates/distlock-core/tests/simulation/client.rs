@@ -57,7 +57,7 @@ impl Want {
     fn resources(&self) -> Vec<Resource> {
         let mut all = Vec::new();
         if self.fair {
-            all.push(Resource::new(Kind::Turn, self.name.as_str()).unwrap());
+            all.push(Resource::new(Kind::FairQueue, self.name.as_str()).unwrap());
         }
         all.push(Resource::new(self.kind, self.name.as_str()).unwrap());
         all

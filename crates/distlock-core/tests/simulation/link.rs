@@ -218,7 +218,7 @@ impl Store for Link {
         let mut capabilities = Capabilities::all();
         capabilities.push = plan.push;
         capabilities.max_batch = plan.max_batch;
-        capabilities.max_under_way = plan.max_in_flight;
+        capabilities.max_in_flight = plan.max_in_flight;
         capabilities
     }
 

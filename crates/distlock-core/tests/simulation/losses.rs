@@ -48,7 +48,7 @@ impl Simulation {
         let mine = |resource: &Resource| resource.name() == name;
         world.check().excuse(mine, |_| false);
         for server in &world.servers {
-            for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
+            for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
                 let resource = Resource::new(kind, name.as_str()).unwrap();
                 let store: Arc<dyn LeaseStore> = server.store();
                 let Some(Ok(broken)) = Store::break_lock(&*store, &resource).now_or_never() else { continue };

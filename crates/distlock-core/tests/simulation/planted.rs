@@ -195,7 +195,7 @@ impl Planted {
         }
         let answer = self.inner.renew(&[asked]).await?.remove(0)?;
         Ok(match (self.defect, answer) {
-            (Defect::RenewalUnchecked, Renewal::NotYours) => Renewal::Extended,
+            (Defect::RenewalUnchecked, Renewal::NotYours) => Renewal::Renewed,
             (Defect::RenewalTakes, Renewal::NotYours) => {
                 let claim = Claim {
                     resource: lease.resource.clone(),
@@ -204,17 +204,17 @@ impl Planted {
                     capacity: lease.capacity,
                     expiry: lease.expiry,
                     waiting: None,
-                    in_turn: false,
+                    no_overtaking: false,
                 };
                 match self.inner.try_acquire(&[claim]).await?.remove(0)? {
-                    Attempt::Granted { .. } => Renewal::Extended,
+                    Attempt::Granted { .. } => Renewal::Renewed,
                     Attempt::Busy { .. } => Renewal::NotYours,
                 }
             }
-            (Defect::ExpiryMovesBack, Renewal::Extended) => {
+            (Defect::ExpiryMovesBack, Renewal::Renewed) => {
                 let end = Moment::from_nanos(self.sent.load(SeqCst)).after(lease.expiry);
                 self.state.lock().unwrap().ends.insert(lease.lock_id.clone(), (end, lease.clone()));
-                Renewal::Extended
+                Renewal::Renewed
             }
             (_, answer) => answer,
         })

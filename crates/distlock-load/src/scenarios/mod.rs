@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use distlock_core::Result;
-use distlock_core::store::RawDriver;
+use distlock_core::store::Baseline;
 
 use crate::bench::Ground;
 use crate::load::{Step, Tasks};
 
 /// The driver's bare round trips on a name of its own, and a rest after them that is not measured.
 pub(crate) struct RawCycle {
-    raw: Arc<dyn RawDriver>,
+    raw: Arc<dyn Baseline>,
     name: String,
     rest: Duration,
 }

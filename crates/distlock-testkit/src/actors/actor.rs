@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use super::child;
 use super::order::{Answer, Contest, Letter, Order, Role};
 use super::thread::ActorThread;
-use crate::history::{Event, Outcome, Recorder, Want, What, now};
+use crate::history::{Event, LockSpec, Outcome, Recorder, What, now};
 
 /// The answers that are awaited. `None` once the actor is gone.
 #[derive(Debug)]
@@ -113,16 +113,16 @@ impl Actor {
     ///
     /// # Panics
     /// The future panics if the lock is refused.
-    pub fn take(&self, slot: u32, want: &Want) -> impl Future<Output = u64> + Send + 'static {
-        self.token(Order::Take { slot, want: want.clone(), within: None, watch: false })
+    pub fn take(&self, slot: u32, spec: &LockSpec) -> impl Future<Output = u64> + Send + 'static {
+        self.token(Order::Take { slot, spec: spec.clone(), within: None, watch: false })
     }
 
     /// Takes a lock and lets a thread of the actor's write down whether it is still held, again and again.
     ///
     /// # Panics
     /// The future panics if the lock is refused.
-    pub fn take_watched(&self, slot: u32, want: &Want) -> impl Future<Output = u64> + Send + 'static {
-        self.token(Order::Take { slot, want: want.clone(), within: None, watch: true })
+    pub fn take_watched(&self, slot: u32, spec: &LockSpec) -> impl Future<Output = u64> + Send + 'static {
+        self.token(Order::Take { slot, spec: spec.clone(), within: None, watch: true })
     }
 
     fn token(&self, order: Order) -> impl Future<Output = u64> + Send + 'static {

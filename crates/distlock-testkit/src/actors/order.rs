@@ -6,7 +6,7 @@ use std::time::Duration;
 use distlock_core::Options;
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Outcome, Want};
+use crate::history::{LockSpec, Outcome};
 
 /// What an actor knows from the beginning.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -95,7 +95,7 @@ pub enum Order {
         /// The number.
         slot: u32,
         /// The lock.
-        want: Want,
+        spec: LockSpec,
         /// A time limit.
         within: Option<Duration>,
         /// Whether a thread of its own keeps looking whether it is held, and writes it down.
@@ -128,7 +128,7 @@ pub enum Order {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Contest {
     /// What to take, in turn.
-    pub wants: Vec<Want>,
+    pub specs: Vec<LockSpec>,
     /// How many times.
     pub rounds: u32,
     /// How long each is held.
@@ -140,9 +140,9 @@ pub struct Contest {
 impl Contest {
     /// So many rounds over these, each held for a millisecond, with hardly a pause.
     #[must_use]
-    pub fn over(wants: impl Into<Vec<Want>>, rounds: u32) -> Self {
+    pub fn over(specs: impl Into<Vec<LockSpec>>, rounds: u32) -> Self {
         Contest {
-            wants: wants.into(),
+            specs: specs.into(),
             rounds,
             hold: Duration::from_millis(1),
             rest: Duration::from_micros(200),

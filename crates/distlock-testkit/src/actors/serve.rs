@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::order::{Answer, Contest, Letter, Order, Role};
-use crate::history::{Outcome, Recorder, Taken, Want};
+use crate::history::{LockSpec, Outcome, RecordedGuard, Recorder};
 
 /// How often a watched guard is looked at.
 const LOOK: Duration = Duration::from_millis(2);
@@ -51,7 +51,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-type Slot = Mutex<Option<Taken>>;
+type Slot = Mutex<Option<RecordedGuard>>;
 
 struct Player {
     role: Role,
@@ -125,7 +125,7 @@ impl Player {
         lock(&self.slots).get(&slot).cloned().unwrap_or_else(|| panic!("nothing was taken as {slot}"))
     }
 
-    fn with<T>(&self, slot: u32, ask: impl FnOnce(&Taken) -> T) -> T {
+    fn with<T>(&self, slot: u32, ask: impl FnOnce(&RecordedGuard) -> T) -> T {
         let slot = self.slot(slot);
         let taken = lock(&slot);
         ask(taken.as_ref().expect("it was given back"))
@@ -137,7 +137,7 @@ impl Player {
                 self.locks().await;
                 Answer::Done
             }
-            Order::Take { slot, want, within, watch } => self.take(slot, &want, within, watch).await,
+            Order::Take { slot, spec, within, watch } => self.take(slot, &spec, within, watch).await,
             Order::TimeLeft { slot } => Answer::TimeLeft(self.with(slot, |taken| taken.time_left())),
             Order::GiveBack { slot } => {
                 let taken = lock(&self.slot(slot)).take().expect("it was given back");
@@ -155,11 +155,11 @@ impl Player {
         }
     }
 
-    async fn take(&self, slot: u32, want: &Want, within: Option<Duration>, watch: bool) -> Answer {
+    async fn take(&self, slot: u32, spec: &LockSpec, within: Option<Duration>, watch: bool) -> Answer {
         let locks = self.locks().await;
         let taken = match within {
-            Some(limit) => self.recorder.take_within(locks, want, limit).await,
-            None => self.recorder.take(locks, want).await,
+            Some(limit) => self.recorder.take_within(locks, spec, limit).await,
+            None => self.recorder.take(locks, spec).await,
         };
         let taken = match taken {
             Ok(taken) => taken,
@@ -178,8 +178,8 @@ impl Player {
 
     async fn contend(&self, contest: &Contest) -> Result<(), distlock_core::Error> {
         let locks = self.locks().await;
-        for want in contest.wants.iter().cycle().take(contest.rounds as usize) {
-            let taken = self.recorder.take(locks, want).await?;
+        for spec in contest.specs.iter().cycle().take(contest.rounds as usize) {
+            let taken = self.recorder.take(locks, spec).await?;
             taken.look();
             tokio::time::sleep(contest.hold).await;
             taken.look();
@@ -199,7 +199,7 @@ fn look_on(watched: &Weak<Slot>, freezer: &Freezer) {
     loop {
         freezer.pass();
         let Some(slot) = watched.upgrade() else { return };
-        let held = lock(&slot).as_ref().is_some_and(Taken::look);
+        let held = lock(&slot).as_ref().is_some_and(RecordedGuard::look);
         drop(slot);
         if !held {
             return;

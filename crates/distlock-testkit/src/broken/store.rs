@@ -145,11 +145,11 @@ impl BrokenStore {
         }
         let renewed = self.inner.renew(one).await?.pop().expect("one answer for one lease")?;
         match (self.defect, renewed) {
-            (Some(Defect::ExtendFrees), Renewal::Extended) => {
+            (Some(Defect::ExtendFrees), Renewal::Renewed) => {
                 self.inner.release(one).await?;
-                Ok(Renewal::Extended)
+                Ok(Renewal::Renewed)
             }
-            (Some(Defect::ExtendsWhatIsNotOurs), Renewal::NotYours) => Ok(Renewal::Extended),
+            (Some(Defect::ExtendsWhatIsNotOurs), Renewal::NotYours) => Ok(Renewal::Renewed),
             (Some(Defect::ExtendTakesAgain), Renewal::NotYours) => {
                 let again = Claim {
                     resource: kept.resource.clone(),
@@ -158,12 +158,12 @@ impl BrokenStore {
                     capacity: kept.capacity,
                     expiry: kept.expiry,
                     waiting: None,
-                    in_turn: false,
+                    no_overtaking: false,
                 };
                 let taken =
                     self.inner.try_acquire(&[again]).await?.pop().expect("one answer for one claim")?;
                 Ok(match taken {
-                    Attempt::Granted { .. } => Renewal::Extended,
+                    Attempt::Granted { .. } => Renewal::Renewed,
                     Attempt::Busy { .. } => Renewal::NotYours,
                 })
             }

@@ -38,16 +38,16 @@
 
 pub mod cases;
 mod fixture;
+mod harness;
+mod loss_cause;
 mod polls;
 mod run;
-mod stage;
 mod stalls;
-mod ways;
 
 pub use fixture::{Fixture, Others, Pace};
+pub use harness::Harness;
 pub use polls::{Polled, poll_times};
 pub use run::{Case, actor, run, run_on};
-pub use stage::Stage;
 
 /// Tests a store: one test for each case. See [`conformance`](mod@crate::conformance).
 #[macro_export]

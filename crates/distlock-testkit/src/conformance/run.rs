@@ -1,4 +1,4 @@
-//! Running a case: a runtime, a store and a stage of its own, a time limit, and the check of the history at the end.
+//! Running a case: a runtime, a store and a harness of its own, a time limit, and the check of the history at the end.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use super::fixture::{Fixture, Pace};
-use super::stage::Stage;
+use super::harness::Harness;
 use crate::actors;
 
 /// No case takes this long unless something hangs.
@@ -20,7 +20,7 @@ pub struct Case<F> {
     /// `group::case`, the name of its test.
     pub name: &'static str,
     /// What it does.
-    pub play: fn(Stage<F>) -> Playing,
+    pub play: fn(Harness<F>) -> Playing,
 }
 
 impl<F> std::fmt::Debug for Case<F> {
@@ -36,7 +36,7 @@ impl<F> std::fmt::Debug for Case<F> {
 pub fn run<F, C, P>(entry: &'static str, case: C)
 where
     F: Fixture,
-    C: FnOnce(Stage<F>) -> P,
+    C: FnOnce(Harness<F>) -> P,
     P: Future<Output = ()>,
 {
     run_on(entry, F::open(), None, case);
@@ -49,7 +49,7 @@ where
 pub fn run_on<F, C, P>(entry: &'static str, fixture: impl Future<Output = F>, pace: Option<Pace>, case: C)
 where
     F: Fixture,
-    C: FnOnce(Stage<F>) -> P,
+    C: FnOnce(Harness<F>) -> P,
     P: Future<Output = ()>,
 {
     // The harness knows its tests without the name of the crate in front.
@@ -63,11 +63,11 @@ where
         runtime.block_on(async {
             let fixture = fixture.await;
             let pace = pace.unwrap_or_else(|| fixture.pace());
-            let stage = Stage::new(fixture, entry, pace);
-            if tokio::time::timeout(LIMIT, case(stage.clone())).await.is_err() {
+            let harness = Harness::new(fixture, entry, pace);
+            if tokio::time::timeout(LIMIT, case(harness.clone())).await.is_err() {
                 panic!("the case did not end within {LIMIT:?}");
             }
-            stage.finish();
+            harness.finish();
         });
     }));
     // Whatever a case left behind, a store that hangs included, must not keep the other tests waiting.

@@ -8,12 +8,12 @@ use distlock_core::Locks;
 use tokio::task::JoinSet;
 
 use super::fixture::Fixture;
-use super::stage::Stage;
+use super::harness::Harness;
 
 /// How often a disturbed play is begun anew.
 const TRIES: u32 = 5;
 
-/// Measures how long a moment takes at the worst: a short sleep of ours, and a lock that nobody else wants. A server
+/// Measures how long a moment takes at the worst: a short sleep of ours, and a lock that nobody else specs. A server
 /// may get no time on a machine that has enough for us.
 struct Stalls {
     longest: Arc<AtomicU64>,
@@ -62,11 +62,11 @@ async fn note(longest: Arc<AtomicU64>, moment: impl AsyncFn()) {
 /// # Panics
 /// With the failure; or if it is never quiet enough.
 pub(super) async fn undisturbed<F: Fixture>(
-    stage: &Stage<F>,
+    harness: &Harness<F>,
     longest: Duration,
     play: impl AsyncFn(u32) -> Result<(), String>,
 ) {
-    let watched = stage.locks().await;
+    let watched = harness.locks().await;
     for attempt in 1..=TRIES {
         let stalls = Stalls::watch(&watched);
         let Err(problem) = play(attempt).await else { return };

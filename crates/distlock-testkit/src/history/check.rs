@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::event::Event;
+use super::operation::{Fate, Operation, Operations, tell};
 use super::record::Recorder;
-use super::story::{Fate, Stories, Story, tell};
 use super::tokens;
 
 /// What every run must keep.
@@ -112,8 +112,8 @@ impl History {
     #[must_use]
     pub fn grants(&self) -> BTreeMap<String, usize> {
         let mut grants = BTreeMap::new();
-        for story in tell(&self.events).stories.iter().filter(|story| story.grant.is_some()) {
-            *grants.entry(story.asked.actor.clone()).or_default() += 1;
+        for operation in tell(&self.events).operations.iter().filter(|operation| operation.grant.is_some()) {
+            *grants.entry(operation.asked.actor.clone()).or_default() += 1;
         }
         grants
     }
@@ -121,7 +121,7 @@ impl History {
     /// Everything that breaks a rule.
     #[must_use]
     pub fn check(&self) -> Vec<Violation> {
-        let Stories { stories, fates, strays } = tell(&self.events);
+        let Operations { operations, fates, strays } = tell(&self.events);
         let mut findings =
             Findings { origin: self.events.first().map_or(0, |event| event.at), list: Vec::new() };
         if !strays.is_empty() {
@@ -131,25 +131,25 @@ impl History {
                 strays,
             );
         }
-        let mut by_resource: BTreeMap<&str, Vec<&Story<'_>>> = BTreeMap::new();
-        for story in &stories {
-            by_resource.entry(story.resource).or_default().push(story);
+        let mut by_resource: BTreeMap<&str, Vec<&Operation<'_>>> = BTreeMap::new();
+        for operation in &operations {
+            by_resource.entry(operation.resource).or_default().push(operation);
         }
-        for (resource, stories) in &by_resource {
-            capacity(resource, stories, &mut findings);
-            tokens::check(resource, stories, self.sharers_may_share_a_token, &mut findings);
-            losses(resource, stories, &fates, self.told_within, &mut findings);
+        for (resource, operations) in &by_resource {
+            capacity(resource, operations, &mut findings);
+            tokens::check(resource, operations, self.sharers_may_share_a_token, &mut findings);
+            losses(resource, operations, &fates, self.told_within, &mut findings);
         }
-        lock_ids(&stories, &mut findings);
-        for story in &stories {
-            if let Some(revived) = story.grant.as_ref().and_then(|grant| grant.revived) {
-                let text = format!("{} is held after it was lost or given back", story.resource);
-                findings.add(Rule::Revived, text, [story.asked, revived]);
+        lock_ids(&operations, &mut findings);
+        for operation in &operations {
+            if let Some(revived) = operation.grant.as_ref().and_then(|grant| grant.revived) {
+                let text = format!("{} is held after it was lost or given back", operation.resource);
+                findings.add(Rule::Revived, text, [operation.asked, revived]);
             }
-            let killed = fates.get(story.asked.actor.as_str()).is_some_and(|fate| fate.killed.is_some());
-            if story.grant.is_none() && !story.ended_otherwise && !killed {
-                let text = format!("a request for {} was never answered", story.resource);
-                findings.add(Rule::NotAnswered, text, [story.asked]);
+            let killed = fates.get(operation.asked.actor.as_str()).is_some_and(|fate| fate.killed.is_some());
+            if operation.grant.is_none() && !operation.ended_otherwise && !killed {
+                let text = format!("a request for {} was never answered", operation.resource);
+                findings.add(Rule::NotAnswered, text, [operation.asked]);
             }
         }
         findings.list
@@ -193,58 +193,61 @@ impl Findings {
 }
 
 /// Goes through the moments at which somebody begins to hold, and adds up who holds then.
-fn capacity(resource: &str, stories: &[&Story<'_>], findings: &mut Findings) {
-    let mut holds: Vec<_> = stories
+fn capacity(resource: &str, operations: &[&Operation<'_>], findings: &mut Findings) {
+    let mut holds: Vec<_> = operations
         .iter()
-        .filter_map(|story| story.grant.as_ref().and_then(|grant| grant.held).map(|held| (*story, held)))
+        .filter_map(|operation| {
+            operation.grant.as_ref().and_then(|grant| grant.held).map(|held| (*operation, held))
+        })
         .collect();
     holds.sort_by_key(|(_, (first, _))| first.at);
-    let mut together: Vec<&(&Story<'_>, (&Event, &Event))> = Vec::new();
+    let mut together: Vec<&(&Operation<'_>, (&Event, &Event))> = Vec::new();
     for hold in &holds {
-        let (story, (begins, _)) = hold;
+        let (operation, (begins, _)) = hold;
         together.retain(|(_, (_, last))| last.at >= begins.at);
         together.push(hold);
-        let weight: u64 = together.iter().map(|(story, _)| u64::from(story.weight)).sum();
-        let capacity = together.iter().map(|(story, _)| story.capacity).min().unwrap_or(story.capacity);
+        let weight: u64 = together.iter().map(|(operation, _)| u64::from(operation.weight)).sum();
+        let capacity =
+            together.iter().map(|(operation, _)| operation.capacity).min().unwrap_or(operation.capacity);
         if weight > u64::from(capacity) {
             let text = format!("{} hold {weight} of {capacity} of {resource} together", together.len());
-            let lines = together.iter().flat_map(|(story, (first, last))| [story.asked, first, last]);
+            let lines = together.iter().flat_map(|(operation, (first, last))| [operation.asked, first, last]);
             findings.add(Rule::HeldBeyondCapacity, text, lines);
         }
     }
 }
 
 /// A lock id on two requests, whatever they were for: also one that is granted again after its release.
-fn lock_ids(stories: &[Story<'_>], findings: &mut Findings) {
-    let mut seen: HashMap<&str, &Story<'_>> = HashMap::new();
-    for story in stories {
-        let Some(grant) = &story.grant else { continue };
-        let Some(earlier) = seen.insert(grant.lock_id, story) else { continue };
+fn lock_ids(operations: &[Operation<'_>], findings: &mut Findings) {
+    let mut seen: HashMap<&str, &Operation<'_>> = HashMap::new();
+    for operation in operations {
+        let Some(grant) = &operation.grant else { continue };
+        let Some(earlier) = seen.insert(grant.lock_id, operation) else { continue };
         let text = format!("the lock id {} was granted twice", grant.lock_id);
         let first = earlier.grant.as_ref();
         let lines = first.into_iter().flat_map(|first| [Some(first.told), first.giving_back]).flatten();
-        findings.add(Rule::LockIdTwice, text, lines.chain([story.asked, grant.told]));
+        findings.add(Rule::LockIdTwice, text, lines.chain([operation.asked, grant.told]));
     }
 }
 
 /// Whoever neither gave back nor died must have been told by the time somebody else got what excludes it.
 fn losses(
     resource: &str,
-    stories: &[&Story<'_>],
+    operations: &[&Operation<'_>],
     fates: &HashMap<&str, Fate>,
     told_within: Duration,
     findings: &mut Findings,
 ) {
     let leeway = u64::try_from(told_within.as_nanos()).unwrap_or(u64::MAX);
-    for story in stories {
-        let Some(grant) = &story.grant else { continue };
-        let next = stories
+    for operation in operations {
+        let Some(grant) = &operation.grant else { continue };
+        let next = operations
             .iter()
             .filter_map(|next| next.grant.as_ref().map(|grant| (*next, grant)))
-            .filter(|(next, later)| later.told.at > grant.told.at && story.excludes(next))
+            .filter(|(next, later)| later.told.at > grant.told.at && operation.excludes(next))
             .min_by_key(|(_, later)| later.told.at);
         let Some((_, next)) = next else { continue };
-        let fate = fates.get(story.asked.actor.as_str());
+        let fate = fates.get(operation.asked.actor.as_str());
         let silenced =
             fate.and_then(|fate| fate.killed).is_some_and(|at| at <= next.told.at.saturating_add(leeway));
         let ended = [grant.lost, grant.giving_back].into_iter().flatten().map(|event| event.at).min();

@@ -34,14 +34,14 @@
 
 mod check;
 mod event;
+mod lock_spec;
+mod operation;
 mod record;
-mod story;
-mod taken;
+mod recorded_guard;
 mod tokens;
-mod want;
 
 pub use check::{History, Rule, Violation};
 pub use event::{Event, Outcome, What, now};
+pub use lock_spec::LockSpec;
 pub use record::{Asked, Recorder};
-pub use taken::Taken;
-pub use want::Want;
+pub use recorded_guard::RecordedGuard;

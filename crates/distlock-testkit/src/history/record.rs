@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use distlock_core::{Error, Guard, Locks, ReleaseError};
 
 use super::event::{Event, Outcome, What, now};
-use super::taken::Taken;
-use super::want::Want;
+use super::lock_spec::LockSpec;
+use super::recorded_guard::RecordedGuard;
 
 /// How the logs of a folder end.
 const EXTENSION: &str = "jsonl";
@@ -60,9 +60,9 @@ impl Recorder {
 
     /// Writes down that something is asked for. To be called before the store can hear of it.
     #[must_use]
-    pub fn asked(self: &Arc<Self>, want: &Want) -> Asked {
+    pub fn asked(self: &Arc<Self>, spec: &LockSpec) -> Asked {
         let ask = self.next.fetch_add(1, Ordering::Relaxed);
-        let (resource, weight, capacity) = (want.resource(), want.weight(), want.capacity());
+        let (resource, weight, capacity) = (spec.resource(), spec.weight(), spec.capacity());
         self.note(now(), ask, What::Asked { resource, weight, capacity });
         Asked { recorder: Arc::clone(self), ask, answered: false }
     }
@@ -74,9 +74,9 @@ impl Recorder {
     ///
     /// # Cancel safety
     /// As safe as the acquisition; the log then says that it was given up.
-    pub async fn take(self: &Arc<Self>, locks: &Locks, want: &Want) -> Result<Taken, Error> {
-        let asked = self.asked(want);
-        asked.answered(want.acquire(locks).await)
+    pub async fn take(self: &Arc<Self>, locks: &Locks, spec: &LockSpec) -> Result<RecordedGuard, Error> {
+        let asked = self.asked(spec);
+        asked.answered(spec.acquire(locks).await)
     }
 
     /// The same with a time limit.
@@ -86,20 +86,24 @@ impl Recorder {
     pub async fn take_within(
         self: &Arc<Self>,
         locks: &Locks,
-        want: &Want,
+        spec: &LockSpec,
         limit: std::time::Duration,
-    ) -> Result<Taken, Error> {
-        let asked = self.asked(want);
-        asked.answered(want.acquire(locks).timeout(limit).await)
+    ) -> Result<RecordedGuard, Error> {
+        let asked = self.asked(spec);
+        asked.answered(spec.acquire(locks).timeout(limit).await)
     }
 
     /// One attempt; `None` if it is busy.
     ///
     /// # Errors
     /// Those of the attempt.
-    pub async fn try_take(self: &Arc<Self>, locks: &Locks, want: &Want) -> Result<Option<Taken>, Error> {
-        let asked = self.asked(want);
-        match want.try_acquire(locks).await {
+    pub async fn try_take(
+        self: &Arc<Self>,
+        locks: &Locks,
+        spec: &LockSpec,
+    ) -> Result<Option<RecordedGuard>, Error> {
+        let asked = self.asked(spec);
+        match spec.try_acquire(locks).await {
             Ok(Some(guard)) => Ok(Some(asked.granted(guard))),
             Ok(None) => {
                 asked.refused("busy");
@@ -121,12 +125,12 @@ pub struct Asked {
 impl Asked {
     /// It was granted.
     #[must_use]
-    pub fn granted(mut self, guard: Guard) -> Taken {
+    pub fn granted(mut self, guard: Guard) -> RecordedGuard {
         self.answered = true;
         let (lock_id, token) = (guard.lock_id().to_string(), guard.token().get());
         let (at, held) = (now(), !guard.is_lost());
         self.recorder.note(at, self.ask, What::Granted { lock_id, token, held });
-        Taken::new(guard, Arc::clone(&self.recorder), self.ask)
+        RecordedGuard::new(guard, Arc::clone(&self.recorder), self.ask)
     }
 
     /// It was not.
@@ -139,7 +143,7 @@ impl Asked {
     ///
     /// # Errors
     /// The error that was the answer.
-    pub fn answered(self, answer: Result<Guard, Error>) -> Result<Taken, Error> {
+    pub fn answered(self, answer: Result<Guard, Error>) -> Result<RecordedGuard, Error> {
         match answer {
             Ok(guard) => Ok(self.granted(guard)),
             Err(error) => {

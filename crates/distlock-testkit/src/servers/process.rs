@@ -1,4 +1,4 @@
-//! One server process: started, ready, broken in every way a test wants, and gone at the end.
+//! One server process: started, ready, broken in every way a test specs, and gone at the end.
 
 use std::ffi::OsString;
 use std::fmt;

@@ -127,7 +127,7 @@ fn a_runtime_that_ends_keeps_no_lock_of_its_waiters() {
             until_waiting_async(&other, kind).await;
             release(&other, &held, &hold).await;
             let again = claim(kind, "x", WRITER_WEIGHT, WRITER_WEIGHT);
-            let hold = try_once(&other, &again).await.unwrap().expect("nobody else wants it");
+            let hold = try_once(&other, &again).await.unwrap().expect("nobody else specs it");
             release(&other, &again, &hold).await;
         });
     }

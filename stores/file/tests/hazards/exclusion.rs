@@ -44,7 +44,7 @@ fn no_two_of_eight_processes_hold_a_pool_of_one_at_once_and_its_tokens_rise_by_o
 async fn two_stores_in_one_process_do_not_share_a_lock() {
     let dir = tempfile::tempdir().unwrap();
     let (one, two) = (FileStore::open(dir.path()).unwrap(), FileStore::open(dir.path()).unwrap());
-    for kind in [Kind::Mutex, Kind::Semaphore, Kind::Turn] {
+    for kind in [Kind::Mutex, Kind::Semaphore, Kind::FairQueue] {
         let (a, b) = (claim(kind, "x", 1, 1), claim(kind, "x", 1, 1));
         let first = acquire(&one, &a).await;
         assert!(try_once(&two, &b).await.unwrap().is_none(), "{kind}");
@@ -60,7 +60,7 @@ async fn two_stores_in_one_process_do_not_share_a_lock() {
 async fn kinds_of_one_name_do_not_meet() {
     let dir = tempfile::tempdir().unwrap();
     let store = FileStore::open(dir.path()).unwrap();
-    for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
+    for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
         assert!(try_once(&store, &claim(kind, "x", 1, 1)).await.unwrap().is_some(), "{kind}");
     }
 }

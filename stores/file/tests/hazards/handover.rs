@@ -84,7 +84,7 @@ fn many_waiters_do_not_slow_the_hand_over_down() {
 fn without_inotify_a_waiter_is_served_all_the_same() {
     let limit = Duration::from_millis(200);
     check("hand-over of a mutex by polling", limit, || hand_overs(Kind::Mutex, Agent::start_polling, 0));
-    check("hand-over of a pool by polling", limit, || hand_overs(Kind::Turn, Agent::start_polling, 0));
+    check("hand-over of a pool by polling", limit, || hand_overs(Kind::FairQueue, Agent::start_polling, 0));
 }
 
 #[tokio::test]

@@ -51,7 +51,7 @@ async fn a_link_where_a_folder_should_be_is_not_followed() {
         (Kind::Mutex, &["mutex"][..]),
         (Kind::RwLock, &["rwlock", "rwlock/x", "rwlock/x/hold"]),
         (Kind::Semaphore, &["semaphore", "semaphore/x", "semaphore/x/hold", "semaphore/x/queue"]),
-        (Kind::Turn, &["turn", "turn/x"]),
+        (Kind::FairQueue, &["turn", "turn/x"]),
     ] {
         for link in links {
             let trap = Trap::new();
@@ -139,7 +139,7 @@ async fn the_benchmark_and_the_doctor_follow_no_link_either() {
     let precious = trap.elsewhere().join("bench%2f1.lock");
     fs::write(&precious, "precious").unwrap();
     let store = FileStore::open(trap.locks()).unwrap();
-    let driver = store.raw_driver().await.unwrap().unwrap();
+    let driver = store.baseline().await.unwrap().unwrap();
     driver.cycle("bench/1").await.unwrap();
     let _ = driver.clean_up("bench/").await;
     let found = store.doctor().await.unwrap();

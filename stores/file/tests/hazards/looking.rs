@@ -110,7 +110,7 @@ async fn the_doctor_finds_nothing_wrong_with_a_good_folder_and_leaves_no_trace()
     let dir = tempfile::tempdir().unwrap();
     let store = FileStore::open(dir.path().join("new")).unwrap();
     let findings = store.doctor().await.unwrap();
-    assert!(findings.iter().all(|finding| finding.level == Level::Good), "{findings:?}");
+    assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:?}");
     assert!(findings.len() >= 6, "{findings:?}");
     assert_eq!(tree(dir.path()), ["new"]);
 }

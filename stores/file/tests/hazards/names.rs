@@ -38,7 +38,7 @@ async fn strange_names_neither_leave_the_folder_nor_meet_and_are_shown_as_they_a
         "new",
     ];
     names.extend(long.iter().map(String::as_str));
-    for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn] {
+    for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
         let store = FileStore::open(&base).unwrap();
         let mut held = Vec::new();
         for name in &names {

@@ -82,7 +82,7 @@ async fn waiters_of_one_process_are_served_in_the_order_in_which_they_asked() {
 #[test]
 fn waiters_of_different_processes_are_served_in_the_order_in_which_they_came() {
     let dir = tempfile::tempdir().unwrap();
-    for kind in [Kind::Semaphore, Kind::Turn, Kind::RwLock] {
+    for kind in [Kind::Semaphore, Kind::FairQueue, Kind::RwLock] {
         let lock = spell(kind, "x", 1, 1);
         let mut agents: Vec<Agent> = (0..5).map(|_| Agent::start(dir.path())).collect();
         let (mut token, _) = agents[0].acquire(1, &lock);

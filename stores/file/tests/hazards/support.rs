@@ -20,7 +20,7 @@ pub(crate) fn claim(kind: Kind, name: &str, weight: u32, capacity: u32) -> Claim
         capacity,
         expiry: Duration::from_secs(30),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) async fn try_acquire(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Resu
 fn begins_in_line(core: &Core, claim: &Claim) -> bool {
     claim.waiting.is_some()
         && core.has_lines()
-        && (claim.in_turn
+        && (claim.no_overtaking
             || matches!(core.known.stand(&claim.lock_id), Some(Stand::Waiting | Stand::Holding))
             || core.known.is_contended(claim.resource.name()))
 }

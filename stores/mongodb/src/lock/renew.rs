@@ -41,7 +41,7 @@ async fn renew_one(core: &Arc<Core>, lease: &Lease) -> Result<Renewal> {
     if let Some(found) = &found {
         core.saw(found.now);
     }
-    Ok(if found.is_some() { Renewal::Extended } else { Renewal::NotYours })
+    Ok(if found.is_some() { Renewal::Renewed } else { Renewal::NotYours })
 }
 
 /// Lock ids are unique: a document with one of these names and one of these lock ids is one of these leases.
@@ -74,7 +74,7 @@ async fn renew_at_once(core: &Arc<Core>, leases: &[&Lease]) -> Result<Option<Opt
 async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
     let written = match renew_at_once(core, leases).await {
         Ok(Some(written)) => written,
-        Ok(None) => return leases.iter().map(|_| Ok(Renewal::Extended)).collect(),
+        Ok(None) => return leases.iter().map(|_| Ok(Renewal::Renewed)).collect(),
         Err(error) => return batch::all_failed(&error, leases.len()),
     };
     // Some are not ours any more. Which: the documents say.
@@ -97,7 +97,7 @@ async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>>
         .map(|(lease, _)| *lease)
         .collect();
     let mut again = match renew_at_once(core, &ours).await {
-        Ok(None) => ours.iter().map(|_| Ok(Renewal::Extended)).collect(),
+        Ok(None) => ours.iter().map(|_| Ok(Renewal::Renewed)).collect(),
         Ok(Some(_)) => join_all(ours.iter().map(|lease| renew_one(core, lease))).await,
         Err(error) => batch::all_failed(&error, ours.len()),
     }

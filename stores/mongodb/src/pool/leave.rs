@@ -60,7 +60,7 @@ async fn renew_one(core: &Arc<Core>, lease: &Lease) -> Result<Renewal> {
     if let Some(found) = &found {
         core.saw(found.now);
     }
-    Ok(if found.is_some() { Renewal::Extended } else { Renewal::NotYours })
+    Ok(if found.is_some() { Renewal::Renewed } else { Renewal::NotYours })
 }
 
 async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
@@ -68,7 +68,7 @@ async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>>
     match core.wire.steps(Place::Queues, &steps).await {
         Err(error) => batch::all_failed(&error, leases.len()),
         Ok(outcome) if usize::try_from(outcome.matched) == Ok(leases.len()) => {
-            leases.iter().map(|_| Ok(Renewal::Extended)).collect()
+            leases.iter().map(|_| Ok(Renewal::Renewed)).collect()
         }
         // Some are not ours any more, and those that are can be extended twice.
         Ok(_) => join_all(leases.iter().map(|lease| renew_one(core, lease))).await,

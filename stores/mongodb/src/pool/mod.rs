@@ -39,7 +39,7 @@ pub(crate) async fn break_lock(core: &Arc<Core>, resource: &Resource) -> Result<
     let found = match core.wire.step(Place::Queues, &step, Version::Before, Concern::Majority).await {
         // The turn goes with a mutex that was broken: without a right to it, a fair user behind the holder waits until
         // the holder finds out.
-        Err(error) if error.kind() == ErrorKind::Denied && resource.kind() == Kind::Turn => {
+        Err(error) if error.kind() == ErrorKind::Denied && resource.kind() == Kind::FairQueue => {
             let names = core.wire.names();
             tracing::warn!(
                 "the turn cannot be broken: no right to write {}.{}",

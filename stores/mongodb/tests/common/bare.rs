@@ -35,7 +35,7 @@ impl Bare {
             capacity: if kind == Kind::Mutex { 1 } else { 10 },
             expiry,
             waiting: None,
-            in_turn: false,
+            no_overtaking: false,
         }
     }
 

@@ -1,4 +1,4 @@
-//! A server that wants to know who asks, and users with few rights.
+//! A server that specs to know who asks, and users with few rights.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::OnceLock;

@@ -123,7 +123,7 @@ pub(super) async fn find(store: &Inner, query: &Query) -> Result<Vec<Record>> {
             }
         }
     }
-    for kind in [Kind::Semaphore, Kind::Turn].into_iter().filter(|kind| wanted(*kind)) {
+    for kind in [Kind::Semaphore, Kind::FairQueue].into_iter().filter(|kind| wanted(*kind)) {
         let home = store.home().await?;
         let key = match &query.name {
             Some(name) => Some(Key::of(&Resource::new(kind, name.as_str())?, home.seat.wire.server.utf8).key),
@@ -199,7 +199,7 @@ pub(super) async fn doctor(store: &Inner) -> Result<Vec<Finding>> {
     let names = [tables.named("_session"), tables.named("_session_pool")];
     let client = home.seat.wire.client();
     let mut found = crate::doctor::examine(client, &names).await?;
-    found.push(Finding::good("the connection leads to the server itself, so that sessions are ours"));
+    found.push(Finding::ok("the connection leads to the server itself, so that sessions are ours"));
     if !home.seat.ends_when_silent {
         found.push(Finding::warning(
             "this server does not end sessions of clients that fell silent: a machine that is cut off keeps its locks for \

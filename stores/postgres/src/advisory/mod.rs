@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Backend, Capabilities, Claim, Driver, Finding, Holder, Lease, Query, RawDriver, Record, SessionHold,
+    Backend, Baseline, Capabilities, Claim, Driver, Finding, Holder, Lease, Query, Record, SessionHold,
     SessionStore, Store,
 };
 use distlock_core::{CancellationToken, Kind, LockId, Locks, Resource, Result};
@@ -249,7 +249,7 @@ impl Store for AdvisoryLocks {
     /// are taken alone.
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
         match resource.kind() {
-            Kind::Semaphore | Kind::Turn => pool::break_lock(&self.0, resource).await,
+            Kind::Semaphore | Kind::FairQueue => pool::break_lock(&self.0, resource).await,
             _ => inspect::break_lock(&self.0, resource).await,
         }
     }
@@ -258,8 +258,8 @@ impl Store for AdvisoryLocks {
         inspect::doctor(&self.0).await
     }
 
-    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
-        crate::raw::open(&self.0.config, self.0.schema.tables(), Purpose::Advisory).await
+    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
+        crate::baseline::open(&self.0.config, self.0.schema.tables(), Purpose::Advisory).await
     }
 }
 
@@ -267,7 +267,7 @@ impl Store for AdvisoryLocks {
 impl SessionStore for AdvisoryLocks {
     async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
         match claim.resource.kind() {
-            Kind::Semaphore | Kind::Turn => pool::acquire(&self.0, claim, withdraw).await,
+            Kind::Semaphore | Kind::FairQueue => pool::acquire(&self.0, claim, withdraw).await,
             _ => native::acquire(&self.0, claim, withdraw).await,
         }
     }

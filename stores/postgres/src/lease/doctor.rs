@@ -19,9 +19,7 @@ pub(super) async fn examine(store: &Inner) -> Result<Vec<Finding>> {
     let mut found = crate::doctor::examine(wire.client(), &[tables.named(""), tables.named("_pool")]).await?;
     let echo = hears_itself(store).await?;
     found.push(match (wire.server.pooled, store.listens, echo) {
-        (false, true, true) => {
-            Finding::good("the connection leads to the server, and waiters are woken by it")
-        }
+        (false, true, true) => Finding::ok("the connection leads to the server, and waiters are woken by it"),
         (false, false, _) => {
             Finding::warning("waiters poll, because distlock.listen=off", "leave it out: LISTEN works here")
         }
@@ -29,7 +27,7 @@ pub(super) async fn examine(store: &Inner) -> Result<Vec<Finding>> {
             "LISTEN does not work here, so that waiters are woken late",
             "set distlock.listen=off behind a pooler in transaction mode, or connect to the server itself",
         ),
-        (true, true, true) => Finding::good("behind a pooler in session mode; waiters are woken"),
+        (true, true, true) => Finding::ok("behind a pooler in session mode; waiters are woken"),
         (true, false, true) => Finding::warning(
             "behind a pooler, so that waiters poll; but LISTEN works here",
             "set distlock.listen=on",

@@ -38,7 +38,7 @@ pub(super) async fn find(store: &Inner, query: &Query) -> Result<Vec<Record>> {
             found.extend(lock(&row)?);
         }
     }
-    for kind in [Kind::RwLock, Kind::Semaphore, Kind::Turn] {
+    for kind in [Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
         if wanted(kind) {
             for row in ask(store, &store.look.pools, query, kind).await? {
                 found.extend(pools::read(&row, false)?);

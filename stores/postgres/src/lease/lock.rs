@@ -148,7 +148,7 @@ async fn try_acquire(store: &Inner, claims: &[&Claim], patience: Patience) -> Ba
         waiting().map(|waiting| waiting.map(|waiting| micros(waiting.ttl))).collect();
     let attempts: Vec<Option<i64>> =
         waiting().map(|waiting| waiting.map(|waiting| counted(waiting.attempt))).collect();
-    let turns: Vec<bool> = claims.iter().map(|claim| claim.in_turn).collect();
+    let turns: Vec<bool> = claims.iter().map(|claim| claim.no_overtaking).collect();
     let whole: Vec<Option<&[u8]>> = keys.iter().map(|key| key.name.as_deref()).collect();
     let acquire = &store.lock.acquire;
     let rows = match claims.len() {
@@ -197,7 +197,7 @@ async fn renew(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Re
     let mut answers = vec![Renewal::NotYours; leases.len()];
     for row in &rows {
         if let Some(answer) = item(row, leases.len())?.and_then(|at| answers.get_mut(at)) {
-            *answer = Renewal::Extended;
+            *answer = Renewal::Renewed;
         }
     }
     Ok(answers.into_iter().map(Ok).collect())

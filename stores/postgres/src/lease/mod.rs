@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Attempt, Backend, Batch, Capabilities, Claim, Driver, Finding, Holder, Inbox, Lease, LeaseStore, Query,
-    RawDriver, Record, Released, Renewal, Store, WakeStream,
+    Attempt, Backend, Baseline, Batch, Capabilities, Claim, Driver, Finding, Holder, Inbox, Lease,
+    LeaseStore, Query, Record, Released, Renewal, Store, WakeStream,
 };
 use distlock_core::{Error, ErrorKind, Locks, RecordKind, Resource, Result};
 
@@ -160,9 +160,9 @@ impl Store for LeaseTable {
         doctor::examine(&self.0).await
     }
 
-    async fn raw_driver(&self) -> Result<Option<Box<dyn RawDriver>>> {
+    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
         let link = &self.0.link;
-        crate::raw::open(link.config(), link.schema().tables(), Purpose::Lease).await
+        crate::baseline::open(link.config(), link.schema().tables(), Purpose::Lease).await
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn claim(kind: Kind, name: &str, id: impl AsRef<str>) -> Claim {
         capacity: all,
         expiry: Duration::from_secs(60),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::store::RawDriver;
+use distlock::store::Baseline;
 use distlock::{Guard, Locks, Options};
 
 use crate::scenarios::Peer;
@@ -33,7 +33,7 @@ impl Peer for Ours {
 
 /// The bare round trips: taking does nothing, and giving back does both.
 pub struct Raw {
-    driver: Box<dyn RawDriver>,
+    driver: Box<dyn Baseline>,
     _locks: Locks,
 }
 
@@ -44,7 +44,7 @@ impl Peer for Raw {
 
     async fn connect(url: &str, _: Option<Duration>) -> Result<Self, String> {
         let locks = distlock::connect(url).await.map_err(|error| error.to_string())?;
-        let driver = locks.raw_driver().await.map_err(|error| error.to_string())?;
+        let driver = locks.baseline().await.map_err(|error| error.to_string())?;
         driver.map(|driver| Raw { driver, _locks: locks }).ok_or_else(|| "there is no raw driver".to_owned())
     }
 

@@ -148,7 +148,7 @@ async fn measure(
     Ok((outcomes, ended.and(cleaned)))
 }
 
-/// Resolves when somebody wants this to end.
+/// Resolves when somebody specs this to end.
 async fn interrupted() -> i32 {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate)) =

@@ -43,7 +43,7 @@ impl LockRecord {
             self.register(&claim.lock_id, claim.waiting.as_ref(), now);
             return Attempt::Busy { retry_after };
         }
-        if let Some(left) = self.ahead(&claim.lock_id, now).filter(|_| claim.in_turn) {
+        if let Some(left) = self.ahead(&claim.lock_id, now).filter(|_| claim.no_overtaking) {
             self.register(&claim.lock_id, claim.waiting.as_ref(), now);
             return Attempt::Busy { retry_after: Some(left) };
         }
@@ -71,7 +71,7 @@ impl LockRecord {
         held.token = held.token.max(lease.token);
         self.memory.raise(held.token);
         self.memory.touch(held.expires_at);
-        Renewal::Extended
+        Renewal::Renewed
     }
 
     pub(in crate::memory) fn release(

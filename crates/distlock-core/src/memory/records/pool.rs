@@ -86,7 +86,7 @@ impl PoolRecord {
                 held.token = held.token.max(lease.token);
                 self.memory.raise(held.token);
                 self.memory.touch(held.expires_at);
-                Renewal::Extended
+                Renewal::Renewed
             }
             None => Renewal::NotYours,
         };

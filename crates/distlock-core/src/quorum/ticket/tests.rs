@@ -25,7 +25,7 @@ fn claim(id: &str) -> Claim {
         capacity: 1,
         expiry: Duration::from_secs(10),
         waiting: None,
-        in_turn: false,
+        no_overtaking: false,
     }
 }
 
@@ -78,7 +78,7 @@ async fn a_lease_of_a_later_generation_is_found_until_it_is_released() {
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_secs(9)).await;
         let renewed = quorum.renew(std::slice::from_ref(&lease)).await.unwrap().remove(0).unwrap();
-        assert_eq!(renewed, crate::store::Renewal::Extended);
+        assert_eq!(renewed, crate::store::Renewal::Renewed);
     }
     quorum.release(&[lease]).await.unwrap();
     assert!(matches!(ask(&quorum, "b").await, Attempt::Granted { .. }));

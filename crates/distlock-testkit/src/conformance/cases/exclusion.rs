@@ -6,13 +6,13 @@ use std::time::Duration;
 use distlock_core::{BootClock, Clock, Locks, Moment};
 
 use crate::actors::Contest;
-use crate::conformance::{Fixture, Stage};
-use crate::history::{Recorder, Want};
+use crate::conformance::{Fixture, Harness};
+use crate::history::{LockSpec, Recorder};
 
 /// Lets processes contend; the history, checked at the end of the case, says whether they ever held together.
-async fn contend<F: Fixture>(stage: &Stage<F>, processes: u32, contest: impl Fn(u32) -> Contest) {
+async fn contend<F: Fixture>(harness: &Harness<F>, processes: u32, contest: impl Fn(u32) -> Contest) {
     let actors: Vec<_> =
-        (0..processes).map(|n| stage.actor(&format!("process-{n}"), stage.lasting())).collect();
+        (0..processes).map(|n| harness.actor(&format!("process-{n}"), harness.lasting())).collect();
     // All orders are out before the first answer is awaited: they connect and ask at the same time.
     let mut contests = Vec::new();
     for (n, actor) in (0..).zip(&actors) {
@@ -21,10 +21,10 @@ async fn contend<F: Fixture>(stage: &Stage<F>, processes: u32, contest: impl Fn(
     }
     let mut rounds = Vec::new();
     for (expected, contest) in contests {
-        stage.within("an end of the contest", contest).await;
+        harness.within("an end of the contest", contest).await;
         rounds.push(expected);
     }
-    let grants = stage.grants();
+    let grants = harness.grants();
     for (actor, expected) in actors.iter().zip(rounds) {
         assert_eq!(grants.get(actor.name()), Some(&expected), "grants of {}", actor.name());
     }
@@ -34,47 +34,47 @@ async fn contend<F: Fixture>(stage: &Stage<F>, processes: u32, contest: impl Fn(
 }
 
 /// Several processes take one mutex many times.
-pub async fn processes_never_hold_a_mutex_together<F: Fixture>(stage: Stage<F>) {
-    let pace = stage.pace();
-    contend(&stage, pace.processes, |_| Contest::over([Want::mutex("contended")], pace.rounds)).await;
+pub async fn processes_never_hold_a_mutex_together<F: Fixture>(harness: Harness<F>) {
+    let pace = harness.pace();
+    contend(&harness, pace.processes, |_| Contest::over([LockSpec::mutex("contended")], pace.rounds)).await;
 }
 
 /// Half of them ask fairly, half do not: a fair mutex and a plain one of the same name are the same lock.
-pub async fn fair_and_plain_users_of_a_mutex_never_hold_together<F: Fixture>(stage: Stage<F>) {
-    let pace = stage.pace();
-    let (fair, plain) = (Want::fair("contended"), Want::mutex("contended"));
-    if !stage.offers(&stage.locks().await, &fair).await {
+pub async fn fair_and_plain_users_of_a_mutex_never_hold_together<F: Fixture>(harness: Harness<F>) {
+    let pace = harness.pace();
+    let (fair, plain) = (LockSpec::fair("contended"), LockSpec::mutex("contended"));
+    if !harness.offers(&harness.locks().await, &fair).await {
         return;
     }
-    contend(&stage, pace.processes, |n| {
-        let want = if n % 2 == 0 { &fair } else { &plain };
-        Contest::over([want.clone()], pace.rounds / 2)
+    contend(&harness, pace.processes, |n| {
+        let spec = if n % 2 == 0 { &fair } else { &plain };
+        Contest::over([spec.clone()], pace.rounds / 2)
     })
     .await;
 }
 
 /// Readers of several processes among writers of several processes.
-pub async fn a_writer_never_holds_with_a_reader_or_another_writer<F: Fixture>(stage: Stage<F>) {
-    let pace = stage.pace();
-    let (read, write) = (Want::read("contended"), Want::write("contended"));
-    if !stage.offers(&stage.locks().await, &write).await {
+pub async fn a_writer_never_holds_with_a_reader_or_another_writer<F: Fixture>(harness: Harness<F>) {
+    let pace = harness.pace();
+    let (read, write) = (LockSpec::read("contended"), LockSpec::write("contended"));
+    if !harness.offers(&harness.locks().await, &write).await {
         return;
     }
-    contend(&stage, pace.processes, |_| {
+    contend(&harness, pace.processes, |_| {
         Contest::over([read.clone(), write.clone(), read.clone(), read.clone(), write.clone()], pace.rounds)
     })
     .await;
 }
 
 /// Requests of different weights from several processes.
-pub async fn permits_in_use_never_exceed_the_capacity<F: Fixture>(stage: Stage<F>) {
-    let pace = stage.pace();
-    let want = |wanted| Want::permits("contended", 3, wanted);
-    if !stage.offers(&stage.locks().await, &want(1)).await {
+pub async fn permits_in_use_never_exceed_the_capacity<F: Fixture>(harness: Harness<F>) {
+    let pace = harness.pace();
+    let spec = |wanted| LockSpec::permits("contended", 3, wanted);
+    if !harness.offers(&harness.locks().await, &spec(1)).await {
         return;
     }
-    contend(&stage, pace.processes, |_| {
-        Contest::over([want(1), want(2), want(1), want(3), want(1)], pace.rounds)
+    contend(&harness, pace.processes, |_| {
+        Contest::over([spec(1), spec(2), spec(1), spec(3), spec(1)], pace.rounds)
     })
     .await;
 }
@@ -82,18 +82,18 @@ pub async fn permits_in_use_never_exceed_the_capacity<F: Fixture>(stage: Stage<F
 /// Nobody prepares the store: ten processes connect and ask in the same moment, and what the store makes on first
 /// use (a table, an index, a folder) must not get in their way.
 pub async fn ten_processes_starting_at_once_on_an_empty_store_all_get_their_turn<F: Fixture>(
-    stage: Stage<F>,
+    harness: Harness<F>,
 ) {
-    contend(&stage, 10, |_| Contest {
+    contend(&harness, 10, |_| Contest {
         hold: Duration::from_millis(2),
-        ..Contest::over([Want::mutex("first"), Want::mutex("second")], 2)
+        ..Contest::over([LockSpec::mutex("first"), LockSpec::mutex("second")], 2)
     })
     .await;
 }
 
-async fn hold_again_and_again(recorder: &Arc<Recorder>, locks: &Locks, want: &Want, rounds: u32) {
+async fn hold_again_and_again(recorder: &Arc<Recorder>, locks: &Locks, spec: &LockSpec, rounds: u32) {
     for _ in 0..rounds {
-        let taken = recorder.take(locks, want).await.expect("a grant");
+        let taken = recorder.take(locks, spec).await.expect("a grant");
         taken.look();
         tokio::task::yield_now().await;
         taken.look();
@@ -102,40 +102,40 @@ async fn hold_again_and_again(recorder: &Arc<Recorder>, locks: &Locks, want: &Wa
 }
 
 /// The tasks of one engine, whose requests go out together in batches, for every way of being alone.
-pub async fn tasks_of_one_engine_never_hold_together<F: Fixture>(stage: Stage<F>) {
-    let locks = stage.locks().await;
-    let recorder = stage.recorder("tasks");
+pub async fn tasks_of_one_engine_never_hold_together<F: Fixture>(harness: Harness<F>) {
+    let locks = harness.locks().await;
+    let recorder = harness.recorder("tasks");
     let mut tasks = tokio::task::JoinSet::new();
-    for want in Want::every_exclusive(locks.capabilities(), "contended") {
+    for spec in LockSpec::every_exclusive(locks.capabilities(), "contended") {
         for _ in 0..6 {
-            let (recorder, locks, want) = (Arc::clone(&recorder), locks.clone(), want.clone());
-            tasks.spawn(async move { hold_again_and_again(&recorder, &locks, &want, 10).await });
+            let (recorder, locks, spec) = (Arc::clone(&recorder), locks.clone(), spec.clone());
+            tasks.spawn(async move { hold_again_and_again(&recorder, &locks, &spec, 10).await });
         }
     }
-    stage.within("an end of all tasks", tasks.join_all()).await;
+    harness.within("an end of all tasks", tasks.join_all()).await;
 }
 
 /// Two engines of one process are to each other what two processes are.
-pub async fn engines_of_one_process_exclude_each_other<F: Fixture>(stage: Stage<F>) {
-    let (one, other) = (stage.locks().await, stage.locks().await);
-    let recorder = stage.recorder("engines");
-    for want in Want::every_exclusive(one.capabilities(), "shared") {
-        let held = stage.take(&recorder, &one, &want).await;
-        assert!(recorder.try_take(&other, &want).await.unwrap().is_none(), "{want:?} was given out twice");
-        assert!(recorder.try_take(&one, &want).await.unwrap().is_none(), "{want:?} is re-entrant");
+pub async fn engines_of_one_process_exclude_each_other<F: Fixture>(harness: Harness<F>) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    let recorder = harness.recorder("engines");
+    for spec in LockSpec::every_exclusive(one.capabilities(), "shared") {
+        let held = harness.take(&recorder, &one, &spec).await;
+        assert!(recorder.try_take(&other, &spec).await.unwrap().is_none(), "{spec:?} was given out twice");
+        assert!(recorder.try_take(&one, &spec).await.unwrap().is_none(), "{spec:?} is re-entrant");
         held.release().await.unwrap();
-        let held = stage.take(&recorder, &other, &want).await;
-        assert!(recorder.try_take(&one, &want).await.unwrap().is_none(), "{want:?} was given out twice");
+        let held = harness.take(&recorder, &other, &spec).await;
+        assert!(recorder.try_take(&one, &spec).await.unwrap().is_none(), "{spec:?} was given out twice");
         held.release().await.unwrap();
     }
     let mut tasks = tokio::task::JoinSet::new();
     for locks in [one, other] {
         let recorder = Arc::clone(&recorder);
         tasks.spawn(async move {
-            hold_again_and_again(&recorder, &locks, &Want::mutex("shared"), 25).await;
+            hold_again_and_again(&recorder, &locks, &LockSpec::mutex("shared"), 25).await;
         });
     }
-    stage.within("an end of both", tasks.join_all()).await;
+    harness.within("an end of both", tasks.join_all()).await;
 }
 
 /// A clock that differs from everybody else's.
@@ -149,24 +149,24 @@ impl Clock for Ahead {
 }
 
 /// The store's clock decides, and clients measure durations only: by how much their clocks differ does not matter.
-pub async fn engines_whose_clocks_differ_exclude_each_other<F: Fixture>(stage: Stage<F>) {
-    if !stage.has_leases().await {
+pub async fn engines_whose_clocks_differ_exclude_each_other<F: Fixture>(harness: Harness<F>) {
+    if !harness.has_leases().await {
         println!("nothing expires here, whatever a clock says");
         return;
     }
-    let recorder = stage.recorder("both");
+    let recorder = harness.recorder("both");
     let mut engines = Vec::new();
     for hours in [0, 1, 1000] {
         let clock = Arc::new(Ahead(Duration::from_secs(hours * 3600)));
-        let builder = Locks::builder(stage.fixture().connect().await).clock(clock);
-        engines.push(builder.options(stage.expiring().options()).build().unwrap());
+        let builder = Locks::builder(harness.fixture().connect().await).clock(clock);
+        engines.push(builder.options(harness.expiring().options()).build().unwrap());
     }
-    for want in Want::every_exclusive(engines[0].capabilities(), "out of time") {
+    for spec in LockSpec::every_exclusive(engines[0].capabilities(), "out of time") {
         for holder in &engines {
-            let held = stage.take(&recorder, holder, &want).await;
+            let held = harness.take(&recorder, holder, &spec).await;
             for other in &engines {
-                let taken = recorder.try_take(other, &want).await.unwrap();
-                assert!(taken.is_none() || !held.look(), "{want:?} was given out twice");
+                let taken = recorder.try_take(other, &spec).await.unwrap();
+                assert!(taken.is_none() || !held.look(), "{spec:?} was given out twice");
             }
             drop(held);
         }

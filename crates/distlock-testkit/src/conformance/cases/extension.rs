@@ -5,33 +5,33 @@ use std::time::{Duration, Instant};
 
 use crate::actors::Terms;
 use crate::conformance::stalls::undisturbed;
-use crate::conformance::{Fixture, Stage};
-use crate::history::Want;
+use crate::conformance::{Fixture, Harness};
+use crate::history::LockSpec;
 
 /// A guard that lives is held, for several expiries, and nobody else gets in.
-pub async fn a_held_lock_outlives_many_expiries<F: Fixture>(stage: Stage<F>) {
-    let terms = Terms { cadence: Some(stage.pace().expiry / 8), ..stage.expiring() };
-    let (holder, other) = (stage.locks_on(terms).await, stage.locks().await);
-    let wants = Want::every_exclusive(holder.capabilities(), "kept");
-    undisturbed(&stage, stage.pace().expiry / 3, async |attempt| {
-        let recorder = stage.recorder(&format!("attempt-{attempt}"));
+pub async fn a_held_lock_outlives_many_expiries<F: Fixture>(harness: Harness<F>) {
+    let terms = Terms { cadence: Some(harness.pace().expiry / 8), ..harness.expiring() };
+    let (holder, other) = (harness.locks_on(terms).await, harness.locks().await);
+    let specs = LockSpec::every_exclusive(holder.capabilities(), "kept");
+    undisturbed(&harness, harness.pace().expiry / 3, async |attempt| {
+        let recorder = harness.recorder(&format!("attempt-{attempt}"));
         let mut held = Vec::new();
-        for want in &wants {
-            held.push((want, stage.take(&recorder, &holder, want).await));
+        for spec in &specs {
+            held.push((spec, harness.take(&recorder, &holder, spec).await));
         }
         let begun = Instant::now();
-        while begun.elapsed() < 3 * stage.pace().expiry {
-            for (want, taken) in &held {
-                let other = recorder.try_take(&other, want).await.unwrap();
+        while begun.elapsed() < 3 * harness.pace().expiry {
+            for (spec, taken) in &held {
+                let other = recorder.try_take(&other, spec).await.unwrap();
                 if !taken.look() {
-                    return Err(format!("{want:?} was lost while it was held: {:?}", taken.loss()));
+                    return Err(format!("{spec:?} was lost while it was held: {:?}", taken.loss()));
                 }
-                assert!(other.is_none(), "{want:?} was given to somebody else while it was held");
+                assert!(other.is_none(), "{spec:?} was given to somebody else while it was held");
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        for (want, taken) in held {
-            taken.release().await.map_err(|error| format!("{want:?}: {error}"))?;
+        for (spec, taken) in held {
+            taken.release().await.map_err(|error| format!("{spec:?}: {error}"))?;
         }
         Ok(())
     })
@@ -40,28 +40,28 @@ pub async fn a_held_lock_outlives_many_expiries<F: Fixture>(stage: Stage<F>) {
 
 /// A lease that is not extended ends at its expiry: not sooner, and for the store not later either. A session does
 /// not care.
-pub async fn a_lease_without_extension_lasts_its_whole_expiry<F: Fixture>(stage: Stage<F>) {
-    let capabilities = stage.locks().await.capabilities().clone();
-    stage.for_each(Want::every_exclusive(&capabilities, "plain lease"), last).await;
+pub async fn a_lease_without_extension_lasts_its_whole_expiry<F: Fixture>(harness: Harness<F>) {
+    let capabilities = harness.locks().await.capabilities().clone();
+    harness.for_each(LockSpec::every_exclusive(&capabilities, "plain lease"), last).await;
 }
 
-async fn last<F: Fixture>(stage: Stage<F>, want: Want) {
-    let terms = Terms { auto_extend: false, ..stage.expiring() };
-    let expiry = stage.pace().expiry;
-    let (holder, other) = (stage.locks_on(terms).await, stage.locks().await);
-    let recorder = stage.recorder("both");
+async fn last<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
+    let terms = Terms { auto_extend: false, ..harness.expiring() };
+    let expiry = harness.pace().expiry;
+    let (holder, other) = (harness.locks_on(terms).await, harness.locks().await);
+    let recorder = harness.recorder("both");
     let asked = Instant::now();
-    let held = stage.take(&recorder, &holder, &want).await;
-    if !stage.has_leases().await {
+    let held = harness.take(&recorder, &holder, &spec).await;
+    if !harness.has_leases().await {
         tokio::time::sleep(2 * expiry).await;
         assert!(held.look(), "a session's hold ended at an expiry that it does not have");
         return held.release().await.unwrap();
     }
     assert!(held.time_left().is_some_and(|left| left <= expiry));
     let next = tokio::spawn({
-        let (stage, recorder) = (stage.clone(), Arc::clone(&recorder));
-        let want = want.clone();
-        async move { stage.take(&recorder, &other, &want).await }
+        let (harness, recorder) = (harness.clone(), Arc::clone(&recorder));
+        let spec = spec.clone();
+        async move { harness.take(&recorder, &other, &spec).await }
     });
     // Looks until the end: with the history this shows that nobody was let in before.
     while held.look() {
@@ -70,29 +70,29 @@ async fn last<F: Fixture>(stage: Stage<F>, want: Want) {
     let lasted = asked.elapsed();
     // One per cent for clocks of different speed and a few milliseconds are the holder's margin.
     let least = expiry - expiry / 50 - Duration::from_millis(5);
-    assert!(lasted >= least, "a lease of {expiry:?} on {want:?} was over after {lasted:?}");
-    let next = stage.within(format!("the end of a lease on {want:?}"), next).await.unwrap();
+    assert!(lasted >= least, "a lease of {expiry:?} on {spec:?} was over after {lasted:?}");
+    let next = harness.within(format!("the end of a lease on {spec:?}"), next).await.unwrap();
     assert!(asked.elapsed() >= least);
     next.release().await.unwrap();
 }
 
 /// A lock that is to be kept at least so long is, although it is released or dropped at once.
-pub async fn hold_at_least_keeps_a_lock_that_is_given_back_early<F: Fixture>(stage: Stage<F>) {
-    let capabilities = stage.locks().await.capabilities().clone();
-    stage.for_each(Want::every_exclusive(&capabilities, "kept a while"), keep_a_while).await;
+pub async fn hold_at_least_keeps_a_lock_that_is_given_back_early<F: Fixture>(harness: Harness<F>) {
+    let capabilities = harness.locks().await.capabilities().clone();
+    harness.for_each(LockSpec::every_exclusive(&capabilities, "kept a while"), keep_a_while).await;
 }
 
-async fn keep_a_while<F: Fixture>(stage: Stage<F>, want: Want) {
+async fn keep_a_while<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
     let least = Duration::from_millis(400);
-    let terms = Terms { hold_at_least: least, ..stage.lasting() };
-    let (holder, other) = (stage.locks_on(terms).await, stage.locks().await);
-    let recorder = stage.recorder("next");
+    let terms = Terms { hold_at_least: least, ..harness.lasting() };
+    let (holder, other) = (harness.locks_on(terms).await, harness.locks().await);
+    let recorder = harness.recorder("next");
     for released in [true, false] {
         let asked = Instant::now();
-        let guard = want.acquire(&holder).timeout(stage.pace().patience).await.expect("a grant");
+        let guard = spec.acquire(&holder).timeout(harness.pace().patience).await.expect("a grant");
         let release = released.then(|| tokio::spawn(guard.release()));
-        let next = stage.take(&recorder, &other, &want).await;
-        assert!(asked.elapsed() >= least, "{want:?} was free after {:?}", asked.elapsed());
+        let next = harness.take(&recorder, &other, &spec).await;
+        assert!(asked.elapsed() >= least, "{spec:?} was free after {:?}", asked.elapsed());
         if let Some(release) = release {
             release.await.unwrap().expect("a clean release");
         }

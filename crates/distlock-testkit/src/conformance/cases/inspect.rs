@@ -2,52 +2,52 @@
 
 use distlock_core::store::Query;
 
-use crate::conformance::{Fixture, Stage};
-use crate::history::Want;
+use crate::conformance::{Fixture, Harness};
+use crate::history::LockSpec;
 
 /// Who holds, with which token and weight, until when, and of which capacity; and that it is gone once it is given
 /// back.
-pub async fn inspect_shows_who_holds_what<F: Fixture>(stage: Stage<F>) {
-    let (holder, operator) = (stage.locks().await, stage.locks().await);
-    let recorder = stage.recorder("holder");
-    let mut wants = Want::every_exclusive(holder.capabilities(), "shown");
-    wants.extend([Want::read("shown to readers"), Want::permits("shown in part", 5, 2)]);
-    wants.retain(|want| want.is_offered(holder.capabilities()));
-    for want in wants {
-        assert!(stage.record(&operator, &want).await.is_none(), "{want:?} is shown before it is held");
-        let held = stage.take(&recorder, &holder, &want).await;
-        let record = stage.record(&operator, &want).await.expect("what is held is shown");
-        assert_eq!(record.kind, want.kind());
-        assert_eq!(record.capacity, want.capacity());
+pub async fn inspect_shows_who_holds_what<F: Fixture>(harness: Harness<F>) {
+    let (holder, operator) = (harness.locks().await, harness.locks().await);
+    let recorder = harness.recorder("holder");
+    let mut specs = LockSpec::every_exclusive(holder.capabilities(), "shown");
+    specs.extend([LockSpec::read("shown to readers"), LockSpec::permits("shown in part", 5, 2)]);
+    specs.retain(|spec| spec.is_offered(holder.capabilities()));
+    for spec in specs {
+        assert!(harness.record(&operator, &spec).await.is_none(), "{spec:?} is shown before it is held");
+        let held = harness.take(&recorder, &holder, &spec).await;
+        let record = harness.record(&operator, &spec).await.expect("what is held is shown");
+        assert_eq!(record.kind, spec.kind());
+        assert_eq!(record.capacity, spec.capacity());
         assert!(record.waiters.is_empty(), "{record:?}");
         let [shown] = &record.holders[..] else { panic!("one holder, and {record:?} is shown") };
         assert_eq!(shown.lock_id, *held.lock_id());
         assert_eq!(shown.lock_id.label(), held.lock_id().label());
         assert!(shown.lock_id.label().starts_with("engine-"), "the label does not say who: {shown:?}");
-        assert_eq!(shown.weight, want.weight());
+        assert_eq!(shown.weight, spec.weight());
         if let Some(token) = shown.token {
-            assert_eq!(token, held.token(), "{want:?}");
+            assert_eq!(token, held.token(), "{spec:?}");
         }
         if let Some(left) = shown.expires_in {
-            assert!(left <= stage.lasting().expiry, "{left:?} are left of {want:?}");
+            assert!(left <= harness.lasting().expiry, "{left:?} are left of {spec:?}");
         }
         held.release().await.unwrap();
-        assert!(stage.record(&operator, &want).await.is_none(), "{want:?} is shown after its release");
+        assert!(harness.record(&operator, &spec).await.is_none(), "{spec:?} is shown after its release");
     }
 }
 
 /// Who waits, where the store knows; elsewhere it shows nobody rather than a guess.
-pub async fn inspect_shows_who_waits<F: Fixture>(stage: Stage<F>) {
-    let (holder, waiter) = (stage.locks().await, stage.locks().await);
-    let recorder = stage.recorder("holder");
-    for want in Want::every_exclusive(holder.capabilities(), "waited for") {
-        let held = stage.take(&recorder, &holder, &want).await;
+pub async fn inspect_shows_who_waits<F: Fixture>(harness: Harness<F>) {
+    let (holder, waiter) = (harness.locks().await, harness.locks().await);
+    let recorder = harness.recorder("holder");
+    for spec in LockSpec::every_exclusive(holder.capabilities(), "waited for") {
+        let held = harness.take(&recorder, &holder, &spec).await;
         let waiting = tokio::spawn({
-            let (locks, want, patience) = (waiter.clone(), want.clone(), stage.pace().patience);
-            async move { want.acquire(&locks).timeout(patience).await }
+            let (locks, spec, patience) = (waiter.clone(), spec.clone(), harness.pace().patience);
+            async move { spec.acquire(&locks).timeout(patience).await }
         });
-        stage.until_waiting(&holder, &want, 1).await;
-        let record = stage.record(&holder, &want).await.expect("what is held is shown");
+        harness.until_waiting(&holder, &spec, 1).await;
+        let record = harness.record(&holder, &spec).await.expect("what is held is shown");
         assert_eq!(record.holders.len(), 1, "{record:?}");
         if holder.capabilities().shows_waiters {
             let [shown] = &record.waiters[..] else { panic!("one waiter, and {record:?} is shown") };
@@ -55,24 +55,24 @@ pub async fn inspect_shows_who_waits<F: Fixture>(stage: Stage<F>) {
             assert_ne!(shown.lock_id.label(), held.lock_id().label());
             assert_eq!(
                 shown.weight,
-                if want.kind() == distlock_core::Kind::Mutex { 1 } else { want.weight() }
+                if spec.kind() == distlock_core::Kind::Mutex { 1 } else { spec.weight() }
             );
         }
         held.release().await.unwrap();
         let guard = waiting.await.unwrap().expect("a turn");
-        let record = stage.record(&holder, &want).await.expect("what is held is shown");
+        let record = harness.record(&holder, &spec).await.expect("what is held is shown");
         assert_eq!(record.holders[0].lock_id, *guard.lock_id());
         assert!(record.waiters.is_empty(), "a waiter that was served is still shown: {record:?}");
     }
 }
 
 /// A query gives what it asks for and nothing else.
-pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(stage: Stage<F>) {
-    let locks = stage.locks().await;
-    let recorder = stage.recorder("holder");
+pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(harness: Harness<F>) {
+    let locks = harness.locks().await;
+    let recorder = harness.recorder("holder");
     let mut held = Vec::new();
     for name in ["app/a", "app/b", "app%", "apple", "other"] {
-        held.push(stage.take(&recorder, &locks, &Want::mutex(name)).await);
+        held.push(harness.take(&recorder, &locks, &LockSpec::mutex(name)).await);
     }
     let names = |records: Vec<distlock_core::store::Record>| -> Vec<String> {
         records.into_iter().filter_map(|record| record.name).collect()
@@ -93,8 +93,8 @@ pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(stage: Stage<F>) 
 }
 
 /// `doctor` reaches the store and says something.
-pub async fn doctor_finds_a_store_that_works<F: Fixture>(stage: Stage<F>) {
-    let locks = stage.locks().await;
+pub async fn doctor_finds_a_store_that_works<F: Fixture>(harness: Harness<F>) {
+    let locks = harness.locks().await;
     let findings = locks.doctor().await.expect("doctor");
     assert!(!findings.is_empty(), "doctor has nothing to say");
     assert!(!locks.store().is_empty());

@@ -1,4 +1,4 @@
-//! The cases, by what they are about. Each is a plain function of a [`Stage`](super::Stage) that panics if the store
+//! The cases, by what they are about. Each is a plain function of a [`Harness`](super::Harness) that panics if the store
 //! breaks the contract.
 
 pub mod acquire_all;
@@ -154,7 +154,7 @@ macro_rules! __conformance_list {
     ($fixture:ty; $($group:ident { $($case:ident)* })*) => {
         vec![$($($crate::conformance::Case {
             name: concat!(stringify!($group), "::", stringify!($case)),
-            play: |stage| Box::pin($crate::conformance::cases::$group::$case::<$fixture>(stage)),
+            play: |harness| Box::pin($crate::conformance::cases::$group::$case::<$fixture>(harness)),
         },)*)*]
     };
 }

@@ -2,14 +2,14 @@
 
 use distlock_core::{ErrorKind, Locks, MAX_NAME_BYTES};
 
-use crate::conformance::{Fixture, Stage};
-use crate::history::Want;
+use crate::conformance::{Fixture, Harness};
+use crate::history::LockSpec;
 
 /// One lock of each kind that the store has, under this name.
-fn each_kind(locks: &Locks, name: &str) -> Vec<Want> {
-    let mut wants = Want::every_exclusive(locks.capabilities(), name);
-    wants.retain(|want| !matches!(want, Want::FairMutex(_)));
-    wants
+fn each_kind(locks: &Locks, name: &str) -> Vec<LockSpec> {
+    let mut specs = LockSpec::every_exclusive(locks.capabilities(), name);
+    specs.retain(|spec| !matches!(spec, LockSpec::FairMutex(_)));
+    specs
 }
 
 /// Names that a careless store folds together: by case, by accents, by trailing blanks, by what it thinks is a path, a
@@ -65,39 +65,39 @@ fn lookalikes() -> Vec<String> {
 }
 
 /// All of them are held at once, by one engine, and each is held for another.
-pub async fn names_that_look_alike_are_different_locks<F: Fixture>(stage: Stage<F>) {
-    let (one, other) = (stage.locks().await, stage.locks().await);
-    let recorder = stage.recorder("both");
+pub async fn names_that_look_alike_are_different_locks<F: Fixture>(harness: Harness<F>) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    let recorder = harness.recorder("both");
     let mut held = Vec::new();
     for name in lookalikes() {
-        let want = Want::mutex(name);
-        let taken = recorder.try_take(&one, &want).await.unwrap();
-        held.push((taken.unwrap_or_else(|| panic!("{want:?} is taken for another name")), want));
+        let spec = LockSpec::mutex(name);
+        let taken = recorder.try_take(&one, &spec).await.unwrap();
+        held.push((taken.unwrap_or_else(|| panic!("{spec:?} is taken for another name")), spec));
     }
-    for (_, want) in &held {
-        assert!(want.try_acquire(&other).await.unwrap().is_none(), "{want:?} is not held for others");
+    for (_, spec) in &held {
+        assert!(spec.try_acquire(&other).await.unwrap().is_none(), "{spec:?} is not held for others");
     }
     for (taken, _) in held {
         taken.release().await.unwrap();
     }
     // The kinds that share a record have its own ways to fold names: the worst of them once more.
-    for make in [Want::write as fn(String) -> Want, |name| Want::permits(name, 1, 1)] {
-        if !stage.offers(&one, &make("any".into())).await {
+    for make in [LockSpec::write as fn(String) -> LockSpec, |name| LockSpec::permits(name, 1, 1)] {
+        if !harness.offers(&one, &make("any".into())).await {
             continue;
         }
         let mut held = Vec::new();
         for name in ["orders", "ORDERS", "orders ", "orders\0", "ordérs", "orde\u{301}rs"] {
-            let want = make(name.into());
-            let taken = recorder.try_take(&one, &want).await.unwrap();
-            held.push(taken.unwrap_or_else(|| panic!("{want:?} is taken for another name")));
+            let spec = make(name.into());
+            let taken = recorder.try_take(&one, &spec).await.unwrap();
+            held.push(taken.unwrap_or_else(|| panic!("{spec:?} is taken for another name")));
         }
     }
 }
 
 /// Names that a careless store takes for something else: a path, SQL, Lua, a glob, a format, a header, an end of input.
-pub async fn any_name_works_and_comes_back_as_it_was<F: Fixture>(stage: Stage<F>) {
-    let (one, other) = (stage.locks().await, stage.locks().await);
-    let recorder = stage.recorder("both");
+pub async fn any_name_works_and_comes_back_as_it_was<F: Fixture>(harness: Harness<F>) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    let recorder = harness.recorder("both");
     let names: Vec<String> = [
         " ",
         ".",
@@ -143,15 +143,15 @@ pub async fn any_name_works_and_comes_back_as_it_was<F: Fixture>(stage: Stage<F>
     .chain(["x".repeat(MAX_NAME_BYTES), "é".repeat(MAX_NAME_BYTES / 2), "\0".repeat(MAX_NAME_BYTES)])
     .collect();
     for name in &names {
-        for want in each_kind(&one, name) {
-            let held = stage.take(&recorder, &one, &want).await;
+        for spec in each_kind(&one, name) {
+            let held = harness.take(&recorder, &one, &spec).await;
             assert_eq!(held.resource().name(), name);
-            assert!(want.try_acquire(&other).await.unwrap().is_none(), "{want:?} is not held for others");
-            let record = stage.record(&other, &want).await;
-            let record = record.unwrap_or_else(|| panic!("{want:?} is not shown"));
+            assert!(spec.try_acquire(&other).await.unwrap().is_none(), "{spec:?} is not held for others");
+            let record = harness.record(&other, &spec).await;
+            let record = record.unwrap_or_else(|| panic!("{spec:?} is not shown"));
             match (&record.name, &record.key) {
                 (Some(shown), _) => assert_eq!(shown, name),
-                (None, key) => assert!(key.is_some(), "{want:?} is shown without name or key"),
+                (None, key) => assert!(key.is_some(), "{spec:?} is shown without name or key"),
             }
             held.release().await.unwrap();
         }
@@ -159,15 +159,15 @@ pub async fn any_name_works_and_comes_back_as_it_was<F: Fixture>(stage: Stage<F>
 }
 
 /// What no store could keep is refused before anything is sent, whichever way one asks.
-pub async fn empty_and_overlong_names_are_refused<F: Fixture>(stage: Stage<F>) {
-    let locks = stage.locks().await;
+pub async fn empty_and_overlong_names_are_refused<F: Fixture>(harness: Harness<F>) {
+    let locks = harness.locks().await;
     for name in [String::new(), "x".repeat(MAX_NAME_BYTES + 1), "é".repeat(MAX_NAME_BYTES / 2 + 1)] {
-        for want in each_kind(&locks, &name) {
+        for spec in each_kind(&locks, &name) {
             let refused = [
-                want.acquire(&locks).await.err(),
-                want.try_acquire(&locks).await.err(),
-                locks.acquire_all([want.request()]).await.err(),
-                locks.break_lock(want.kind(), want.name()).await.err(),
+                spec.acquire(&locks).await.err(),
+                spec.try_acquire(&locks).await.err(),
+                locks.acquire_all([spec.request()]).await.err(),
+                locks.break_lock(spec.kind(), spec.name()).await.err(),
             ];
             for error in refused {
                 let error = error.unwrap_or_else(|| panic!("a name of {} bytes was accepted", name.len()));
@@ -178,18 +178,18 @@ pub async fn empty_and_overlong_names_are_refused<F: Fixture>(stage: Stage<F>) {
 }
 
 /// A mutex, a reader-writer lock and a semaphore of one name have nothing to do with each other.
-pub async fn kinds_of_the_same_name_do_not_meet<F: Fixture>(stage: Stage<F>) {
-    let (one, other) = (stage.locks().await, stage.locks().await);
-    let recorder = stage.recorder("both");
-    let wants = each_kind(&one, "one name");
+pub async fn kinds_of_the_same_name_do_not_meet<F: Fixture>(harness: Harness<F>) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    let recorder = harness.recorder("both");
+    let specs = each_kind(&one, "one name");
     let mut held = Vec::new();
-    for want in &wants {
-        let taken = recorder.try_take(&one, want).await.unwrap();
-        held.push(taken.unwrap_or_else(|| panic!("{want:?} met another kind of its name")));
+    for spec in &specs {
+        let taken = recorder.try_take(&one, spec).await.unwrap();
+        held.push(taken.unwrap_or_else(|| panic!("{spec:?} met another kind of its name")));
     }
-    for (want, taken) in wants.iter().zip(held) {
+    for (spec, taken) in specs.iter().zip(held) {
         taken.release().await.unwrap();
-        let again = recorder.try_take(&other, want).await.unwrap();
-        again.unwrap_or_else(|| panic!("{want:?} met another kind of its name")).release().await.unwrap();
+        let again = recorder.try_take(&other, spec).await.unwrap();
+        again.unwrap_or_else(|| panic!("{spec:?} met another kind of its name")).release().await.unwrap();
     }
 }

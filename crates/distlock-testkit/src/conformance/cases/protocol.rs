@@ -10,7 +10,7 @@ use distlock_core::{
     CancellationToken, ErrorKind, FencingToken, Kind, LockId, LockIds, Resource, WRITER_WEIGHT,
 };
 
-use crate::conformance::{Fixture, Stage};
+use crate::conformance::{Fixture, Harness};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -34,7 +34,7 @@ impl Claims {
             capacity,
             expiry: LONG,
             waiting: None,
-            in_turn: false,
+            no_overtaking: false,
         }
     }
 }
@@ -72,8 +72,8 @@ async fn release(store: &dyn LeaseStore, lease: &Lease) -> Released {
 }
 
 /// The two connections of a lease store; `None`, said aloud, for a session store.
-async fn leases<F: Fixture>(stage: &Stage<F>) -> Option<(Arc<dyn LeaseStore>, Arc<dyn LeaseStore>)> {
-    match (stage.fixture().connect().await, stage.fixture().connect().await) {
+async fn leases<F: Fixture>(harness: &Harness<F>) -> Option<(Arc<dyn LeaseStore>, Arc<dyn LeaseStore>)> {
+    match (harness.fixture().connect().await, harness.fixture().connect().await) {
         (Backend::Lease(one), Backend::Lease(other)) => Some((one, other)),
         _ => {
             println!("this store has sessions, not leases: there is no such step");
@@ -82,15 +82,17 @@ async fn leases<F: Fixture>(stage: &Stage<F>) -> Option<(Arc<dyn LeaseStore>, Ar
     }
 }
 
-async fn sessions<F: Fixture>(stage: &Stage<F>) -> Option<(Arc<dyn SessionStore>, Arc<dyn SessionStore>)> {
-    match (stage.fixture().connect().await, stage.fixture().connect().await) {
+async fn sessions<F: Fixture>(
+    harness: &Harness<F>,
+) -> Option<(Arc<dyn SessionStore>, Arc<dyn SessionStore>)> {
+    match (harness.fixture().connect().await, harness.fixture().connect().await) {
         (Backend::Session(one), Backend::Session(other)) => Some((one, other)),
         _ => None,
     }
 }
 
 fn kinds(store: &dyn LeaseStore) -> Vec<Kind> {
-    [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::Turn]
+    [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue]
         .into_iter()
         .filter(|kind| store.capabilities().has(*kind))
         .collect()
@@ -98,8 +100,8 @@ fn kinds(store: &dyn LeaseStore) -> Vec<Kind> {
 
 /// A claim whose answer was lost is asked again under its lock id: it is recognised, keeps its token and starts its
 /// expiry anew. Nobody else gets it meanwhile.
-pub async fn a_claim_that_is_asked_again_is_recognised<F: Fixture>(stage: Stage<F>) {
-    let Some((one, other)) = leases(&stage).await else { return };
+pub async fn a_claim_that_is_asked_again_is_recognised<F: Fixture>(harness: Harness<F>) {
+    let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
         let claim = claims.claim(kind, "asked again");
@@ -108,7 +110,7 @@ pub async fn a_claim_that_is_asked_again_is_recognised<F: Fixture>(stage: Stage<
         let again = granted(&*other, &claim).await;
         assert!(again >= first, "the token of one grant went from {first} to {again}");
         assert!(is_busy(&*other, &claims.claim(kind, "asked again")).await, "{kind}: two holders");
-        assert_eq!(renew(&*one, &lease_of(&claim, again)).await, Renewal::Extended);
+        assert_eq!(renew(&*one, &lease_of(&claim, again)).await, Renewal::Renewed);
         assert!(matches!(release(&*one, &lease_of(&claim, again)).await, Released::Done { .. }));
         let next = claims.claim(kind, "asked again");
         assert!(granted(&*other, &next).await > again);
@@ -117,15 +119,15 @@ pub async fn a_claim_that_is_asked_again_is_recognised<F: Fixture>(stage: Stage<
 }
 
 /// A renewal extends what is ours and never takes a lock: not a free one, not one that expired, not somebody else's.
-pub async fn a_renewal_never_takes_a_lock<F: Fixture>(stage: Stage<F>) {
-    let Some((one, other)) = leases(&stage).await else { return };
+pub async fn a_renewal_never_takes_a_lock<F: Fixture>(harness: Harness<F>) {
+    let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
         let never = claims.claim(kind, "renewed");
         assert_eq!(renew(&*one, &lease_of(&never, 1)).await, Renewal::NotYours);
-        let claim = Claim { expiry: stage.pace().expiry / 4, ..claims.claim(kind, "renewed") };
+        let claim = Claim { expiry: harness.pace().expiry / 4, ..claims.claim(kind, "renewed") };
         let token = granted(&*one, &claim).await;
-        stage.within("an expiry", until_nothing_is_left(&*other, kind, "renewed")).await;
+        harness.within("an expiry", until_nothing_is_left(&*other, kind, "renewed")).await;
         let late = renew(&*one, &lease_of(&claim, token)).await;
         assert_eq!(late, Renewal::NotYours, "a renewal that came too late took the {kind} again");
         let next = claims.claim(kind, "renewed");
@@ -136,14 +138,14 @@ pub async fn a_renewal_never_takes_a_lock<F: Fixture>(stage: Stage<F>) {
 }
 
 /// A renewal carries a token, and the store keeps the higher one: a quorum writes its token back like this.
-pub async fn a_renewal_raises_the_token<F: Fixture>(stage: Stage<F>) {
-    let Some((one, other)) = leases(&stage).await else { return };
+pub async fn a_renewal_raises_the_token<F: Fixture>(harness: Harness<F>) {
+    let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
         let claim = claims.claim(kind, "raised");
         let token = granted(&*one, &claim).await + 1_000_000;
-        assert_eq!(renew(&*one, &lease_of(&claim, token)).await, Renewal::Extended);
-        assert_eq!(renew(&*one, &lease_of(&claim, 1)).await, Renewal::Extended);
+        assert_eq!(renew(&*one, &lease_of(&claim, token)).await, Renewal::Renewed);
+        assert_eq!(renew(&*one, &lease_of(&claim, 1)).await, Renewal::Renewed);
         release(&*one, &lease_of(&claim, token)).await;
         let next = claims.claim(kind, "raised");
         let later = granted(&*other, &next).await;
@@ -153,10 +155,10 @@ pub async fn a_renewal_raises_the_token<F: Fixture>(stage: Stage<F>) {
 }
 
 /// Whoever gives back what it does not have changes nothing, on either sort of store.
-pub async fn giving_back_what_is_not_ours_changes_nothing<F: Fixture>(stage: Stage<F>) {
+pub async fn giving_back_what_is_not_ours_changes_nothing<F: Fixture>(harness: Harness<F>) {
     let claims = Claims::new();
     let stranger = |claim: &Claim| Claim { lock_id: LockId::from_stored("stranger#0"), ..claim.clone() };
-    if let Some((one, other)) = sessions(&stage).await {
+    if let Some((one, other)) = sessions(&harness).await {
         let claim = claims.claim(Kind::Mutex, "not theirs");
         let never = CancellationToken::new();
         let hold = one.acquire(&claim, &never).await.unwrap().expect("a grant");
@@ -170,14 +172,14 @@ pub async fn giving_back_what_is_not_ours_changes_nothing<F: Fixture>(stage: Sta
         assert!(hold.session.ended().is_none());
         return one.release(&lease_of(&claim, hold.token.get())).await.unwrap();
     }
-    let Some((one, other)) = leases(&stage).await else { return };
+    let Some((one, other)) = leases(&harness).await else { return };
     for kind in kinds(&*one) {
         let claim = claims.claim(kind, "not theirs");
         let token = granted(&*one, &claim).await;
         let stranger = lease_of(&stranger(&claim), token);
         assert_eq!(release(&*other, &stranger).await, Released::NotYours);
         assert_eq!(renew(&*other, &stranger).await, Renewal::NotYours);
-        assert_eq!(renew(&*one, &lease_of(&claim, token)).await, Renewal::Extended, "{kind}");
+        assert_eq!(renew(&*one, &lease_of(&claim, token)).await, Renewal::Renewed, "{kind}");
         assert!(is_busy(&*other, &claims.claim(kind, "not theirs")).await);
         assert!(matches!(release(&*one, &lease_of(&claim, token)).await, Released::Done { .. }));
         assert_eq!(release(&*one, &lease_of(&claim, token)).await, Released::NotYours, "released twice");
@@ -185,16 +187,16 @@ pub async fn giving_back_what_is_not_ours_changes_nothing<F: Fixture>(stage: Sta
 }
 
 /// One attempt and no trace of it: whoever does not wait is not waiting.
-pub async fn one_attempt_leaves_no_trace<F: Fixture>(stage: Stage<F>) {
+pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
     let claims = Claims::new();
-    if let Some((one, other)) = sessions(&stage).await {
+    if let Some((one, other)) = sessions(&harness).await {
         let once = CancellationToken::new();
         once.cancel();
         let claim = claims.claim(Kind::Mutex, "tried");
         let hold = one.acquire(&claim, &once).await.unwrap().expect("it is free: one attempt is enough");
         let begun = Instant::now();
         assert!(other.acquire(&claims.claim(Kind::Mutex, "tried"), &once).await.unwrap().is_none());
-        assert!(begun.elapsed() < stage.pace().patience / 4, "one attempt took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < harness.pace().patience / 4, "one attempt took {:?}", begun.elapsed());
         // A wait that is withdrawn ends soon, with nothing.
         let withdraw = CancellationToken::new();
         let waiting = tokio::spawn({
@@ -202,16 +204,16 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(stage: Stage<F>) {
                 (Arc::clone(&other), claims.claim(Kind::Mutex, "tried"), withdraw.clone());
             async move { other.acquire(&claim, &withdraw).await }
         });
-        tokio::time::sleep(stage.pace().settling).await;
+        tokio::time::sleep(harness.pace().settling).await;
         assert!(!waiting.is_finished());
         withdraw.cancel();
-        assert!(stage.within("an end of the wait", waiting).await.unwrap().unwrap().is_none());
+        assert!(harness.within("an end of the wait", waiting).await.unwrap().unwrap().is_none());
         one.release(&lease_of(&claim, hold.token.get())).await.unwrap();
         let next = claims.claim(Kind::Mutex, "tried");
         let hold = other.acquire(&next, &once).await.unwrap().expect("nobody holds it");
         return other.release(&lease_of(&next, hold.token.get())).await.unwrap();
     }
-    let Some((one, other)) = leases(&stage).await else { return };
+    let Some((one, other)) = leases(&harness).await else { return };
     for kind in kinds(&*one) {
         let claim = claims.claim(kind, "tried");
         granted(&*one, &claim).await;
@@ -229,8 +231,8 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(stage: Stage<F>) {
 }
 
 /// A waiter that withdraws is gone: it is released under its lock id like a holder.
-pub async fn a_withdrawn_claim_is_gone<F: Fixture>(stage: Stage<F>) {
-    let Some((one, other)) = leases(&stage).await else { return };
+pub async fn a_withdrawn_claim_is_gone<F: Fixture>(harness: Harness<F>) {
+    let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
         let holder = claims.claim(kind, "withdrawn");
@@ -242,7 +244,7 @@ pub async fn a_withdrawn_claim_is_gone<F: Fixture>(stage: Stage<F>) {
         assert!(matches!(release(&*one, &lease_of(&holder, 0)).await, Released::Done { .. }));
         // A store of many nodes may answer before the last of them knows.
         let gone = until_nothing_is_left(&*other, kind, "withdrawn");
-        stage.within(format!("an end of a {kind}'s waiter that withdrew"), gone).await;
+        harness.within(format!("an end of a {kind}'s waiter that withdrew"), gone).await;
     }
 }
 
@@ -259,8 +261,8 @@ async fn until_nothing_is_left(store: &dyn LeaseStore, kind: Kind, name: &str) {
 }
 
 /// A batch is many single steps: as many answers as items, in their order, and one bad claim fails alone.
-pub async fn a_batch_is_many_single_steps<F: Fixture>(stage: Stage<F>) {
-    let Some((one, other)) = leases(&stage).await else { return };
+pub async fn a_batch_is_many_single_steps<F: Fixture>(harness: Harness<F>) {
+    let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
         let taken = claims.claim(kind, "taken before");
@@ -287,7 +289,7 @@ pub async fn a_batch_is_many_single_steps<F: Fixture>(stage: Stage<F>) {
             }
         }
         let renewals = one.renew(&leases).await.unwrap();
-        assert!(renewals.iter().all(|renewal| matches!(renewal, Ok(Renewal::Extended))), "{renewals:?}");
+        assert!(renewals.iter().all(|renewal| matches!(renewal, Ok(Renewal::Renewed))), "{renewals:?}");
         leases.push(lease_of(&claims.claim(kind, "never held"), 1));
         let released = one.release(&leases).await.unwrap();
         let (last, all) = released.split_last().unwrap();
@@ -300,8 +302,8 @@ pub async fn a_batch_is_many_single_steps<F: Fixture>(stage: Stage<F>) {
 }
 
 /// Two claims for one resource in one batch: one of them gets it.
-pub async fn a_batch_that_names_a_resource_twice_grants_it_once<F: Fixture>(stage: Stage<F>) {
-    let Some((one, _)) = leases(&stage).await else { return };
+pub async fn a_batch_that_names_a_resource_twice_grants_it_once<F: Fixture>(harness: Harness<F>) {
+    let Some((one, _)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
         if one.capabilities().max_batch < 3 {
@@ -320,10 +322,10 @@ pub async fn a_batch_that_names_a_resource_twice_grants_it_once<F: Fixture>(stag
 }
 
 /// What keeps us out says for how long: a waiter that is told nothing else comes back at that moment.
-pub async fn a_busy_lock_says_when_to_ask_again<F: Fixture>(stage: Stage<F>) {
-    let Some((one, other)) = leases(&stage).await else { return };
+pub async fn a_busy_lock_says_when_to_ask_again<F: Fixture>(harness: Harness<F>) {
+    let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
-    let expiry = stage.pace().expiry;
+    let expiry = harness.pace().expiry;
     for kind in kinds(&*one) {
         let claim = Claim { expiry, ..claims.claim(kind, "told when") };
         granted(&*one, &claim).await;

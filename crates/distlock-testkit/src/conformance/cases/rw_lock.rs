@@ -3,27 +3,27 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::conformance::{Fixture, Stage};
-use crate::history::Want;
+use crate::conformance::{Fixture, Harness};
+use crate::history::LockSpec;
 
 /// Many readers of several engines hold at once.
-pub async fn many_readers_hold_at_once<F: Fixture>(stage: Stage<F>) {
-    let engines = [stage.locks().await, stage.locks().await, stage.locks().await];
-    let (read, write) = (Want::read("catalogue"), Want::write("catalogue"));
-    if !stage.offers(&engines[0], &read).await {
+pub async fn many_readers_hold_at_once<F: Fixture>(harness: Harness<F>) {
+    let engines = [harness.locks().await, harness.locks().await, harness.locks().await];
+    let (read, write) = (LockSpec::read("catalogue"), LockSpec::write("catalogue"));
+    if !harness.offers(&engines[0], &read).await {
         return;
     }
-    let recorder = stage.recorder("all");
+    let recorder = harness.recorder("all");
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..30 {
-        let (stage, recorder, locks, read) =
-            (stage.clone(), Arc::clone(&recorder), engines[n % 3].clone(), read.clone());
-        tasks.spawn(async move { stage.take(&recorder, &locks, &read).await });
+        let (harness, recorder, locks, read) =
+            (harness.clone(), Arc::clone(&recorder), engines[n % 3].clone(), read.clone());
+        tasks.spawn(async move { harness.take(&recorder, &locks, &read).await });
     }
     let readers = tasks.join_all().await;
     assert!(readers.iter().all(|taken| taken.look()));
     assert!(recorder.try_take(&engines[0], &write).await.unwrap().is_none());
-    let record = stage.record(&engines[1], &read).await.expect("readers");
+    let record = harness.record(&engines[1], &read).await.expect("readers");
     assert_eq!(record.holders.len(), 30, "{record:?}");
     for reader in readers {
         reader.release().await.unwrap();
@@ -39,21 +39,21 @@ pub async fn many_readers_hold_at_once<F: Fixture>(stage: Stage<F>) {
 }
 
 /// A reader keeps writers out, a writer keeps everybody out, on the same engine and on another.
-pub async fn a_writer_is_alone<F: Fixture>(stage: Stage<F>) {
-    let engines = [stage.locks().await, stage.locks().await];
-    let (read, write) = (Want::read("catalogue"), Want::write("catalogue"));
-    if !stage.offers(&engines[0], &read).await {
+pub async fn a_writer_is_alone<F: Fixture>(harness: Harness<F>) {
+    let engines = [harness.locks().await, harness.locks().await];
+    let (read, write) = (LockSpec::read("catalogue"), LockSpec::write("catalogue"));
+    if !harness.offers(&engines[0], &read).await {
         return;
     }
-    let recorder = stage.recorder("all");
-    let reader = stage.take(&recorder, &engines[0], &read).await;
+    let recorder = harness.recorder("all");
+    let reader = harness.take(&recorder, &engines[0], &read).await;
     for locks in &engines {
         assert!(recorder.try_take(locks, &write).await.unwrap().is_none(), "a writer beside a reader");
         let another = recorder.try_take(locks, &read).await.unwrap().expect("readers share");
         another.release().await.unwrap();
     }
     reader.release().await.unwrap();
-    let writer = stage.take(&recorder, &engines[0], &write).await;
+    let writer = harness.take(&recorder, &engines[0], &write).await;
     for locks in &engines {
         assert!(recorder.try_take(locks, &write).await.unwrap().is_none(), "two writers");
         assert!(recorder.try_take(locks, &read).await.unwrap().is_none(), "a reader beside a writer");
@@ -64,16 +64,16 @@ pub async fn a_writer_is_alone<F: Fixture>(stage: Stage<F>) {
 
 /// Readers come without end, so that never a moment is without one. A writer that waits gets in all the same, where
 /// the store promises it; elsewhere it does when the stream ends.
-pub async fn a_writer_gets_in_among_a_stream_of_readers<F: Fixture>(stage: Stage<F>) {
-    let engines = [stage.locks().await, stage.locks().await];
-    let (read, write) = (Want::read("stream"), Want::write("stream"));
-    if !stage.offers(&engines[0], &read).await {
+pub async fn a_writer_gets_in_among_a_stream_of_readers<F: Fixture>(harness: Harness<F>) {
+    let engines = [harness.locks().await, harness.locks().await];
+    let (read, write) = (LockSpec::read("stream"), LockSpec::write("stream"));
+    if !harness.offers(&engines[0], &read).await {
         return;
     }
     let promised = engines[0].capabilities().writer_not_starved;
     let ends = Arc::new(AtomicBool::new(false));
     let mut readers = tokio::task::JoinSet::new();
-    let recorder = stage.recorder("readers");
+    let recorder = harness.recorder("readers");
     for n in 0..4_u64 {
         let (recorder, locks, read) = (Arc::clone(&recorder), engines[0].clone(), read.clone());
         let ends = Arc::clone(&ends);
@@ -87,41 +87,41 @@ pub async fn a_writer_gets_in_among_a_stream_of_readers<F: Fixture>(stage: Stage
             }
         });
     }
-    let writer = stage.recorder("writer");
+    let writer = harness.recorder("writer");
     if !promised {
-        tokio::time::sleep(stage.pace().settling).await;
+        tokio::time::sleep(harness.pace().settling).await;
         ends.store(true, Ordering::SeqCst);
     }
     for _ in 0..3 {
-        let taken = stage.take(&writer, &engines[1], &write).await;
+        let taken = harness.take(&writer, &engines[1], &write).await;
         taken.look();
         taken.release().await.unwrap();
     }
     ends.store(true, Ordering::SeqCst);
-    stage.within("an end of the readers", readers.join_all()).await;
+    harness.within("an end of the readers", readers.join_all()).await;
 }
 
 /// Where a waiting writer keeps later readers out, it is the store that says so: a reader that asks once gets nothing.
-pub async fn a_waiting_writer_keeps_later_readers_out<F: Fixture>(stage: Stage<F>) {
-    let engines = [stage.locks().await, stage.locks().await];
-    let (read, write) = (Want::read("queued"), Want::write("queued"));
-    if !stage.offers(&engines[0], &read).await {
+pub async fn a_waiting_writer_keeps_later_readers_out<F: Fixture>(harness: Harness<F>) {
+    let engines = [harness.locks().await, harness.locks().await];
+    let (read, write) = (LockSpec::read("queued"), LockSpec::write("queued"));
+    if !harness.offers(&engines[0], &read).await {
         return;
     }
-    let recorder = stage.recorder("readers");
-    let reader = stage.take(&recorder, &engines[0], &read).await;
+    let recorder = harness.recorder("readers");
+    let reader = harness.take(&recorder, &engines[0], &read).await;
     let writer = tokio::spawn({
-        let (stage, locks) = (stage.clone(), engines[1].clone());
-        let recorder = stage.recorder("writer");
-        async move { stage.take(&recorder, &locks, &write).await.release().await.unwrap() }
+        let (harness, locks) = (harness.clone(), engines[1].clone());
+        let recorder = harness.recorder("writer");
+        async move { harness.take(&recorder, &locks, &write).await.release().await.unwrap() }
     });
-    stage.until_waiting(&engines[0], &read, 1).await;
+    harness.until_waiting(&engines[0], &read, 1).await;
     let late = recorder.try_take(&engines[0], &read).await.unwrap();
     if engines[0].capabilities().writer_not_starved {
         assert!(late.is_none(), "a reader passed the writer that waits");
     }
     drop(late);
     reader.release().await.unwrap();
-    stage.within("the writer's turn", writer).await.unwrap();
-    stage.take(&recorder, &engines[0], &read).await.release().await.unwrap();
+    harness.within("the writer's turn", writer).await.unwrap();
+    harness.take(&recorder, &engines[0], &read).await.release().await.unwrap();
 }

@@ -2,9 +2,9 @@
 
 use distlock_core::ReleaseError;
 
-use crate::conformance::ways::Way;
-use crate::conformance::{Fixture, Stage};
-use crate::history::{Taken, Want};
+use crate::conformance::loss_cause::LossCause;
+use crate::conformance::{Fixture, Harness};
+use crate::history::{LockSpec, RecordedGuard};
 
 /// Whose lock the successor's is.
 #[derive(Clone, Copy, Debug)]
@@ -14,64 +14,64 @@ enum Heir {
 }
 
 /// Loses a lock, gives it to a successor, lets the stale guard do something, and looks whether that did any harm.
-async fn outlive<F, P>(stage: &Stage<F>, heir: Heir, act: fn(Taken) -> P)
+async fn outlive<F, P>(harness: &Harness<F>, heir: Heir, act: fn(RecordedGuard) -> P)
 where
     F: Fixture,
     P: Future<Output = ()> + Send + 'static,
 {
-    let capabilities = stage.locks().await.capabilities().clone();
-    for way in Way::all(stage).await {
+    let capabilities = harness.locks().await.capabilities().clone();
+    for way in LossCause::all(harness).await {
         let name = format!("handed over, {way:?}");
-        let play = move |stage: Stage<F>, want: Want| async move {
-            let (first, other) = (stage.locks_on(way.terms(&stage)).await, stage.locks().await);
-            let recorder = stage.recorder("takers");
-            let stale = stage.take(&recorder, &first, &want).await;
-            way.lose(&stage, &other, &want, &stale).await;
+        let play = move |harness: Harness<F>, spec: LockSpec| async move {
+            let (first, other) = (harness.locks_on(way.terms(&harness)).await, harness.locks().await);
+            let recorder = harness.recorder("takers");
+            let stale = harness.take(&recorder, &first, &spec).await;
+            way.lose(&harness, &other, &spec, &stale).await;
             let successors = match heir {
-                Heir::SameEngine => first.with_options(stage.lasting().options()),
-                Heir::OtherEngine => stage.locks().await,
+                Heir::SameEngine => first.with_options(harness.lasting().options()),
+                Heir::OtherEngine => harness.locks().await,
             };
-            let successor = stage.take(&recorder, &successors, &want).await;
+            let successor = harness.take(&recorder, &successors, &spec).await;
             act(stale).await;
             if matches!(heir, Heir::OtherEngine) {
                 // Drained: what was left to the background has happened when we look.
                 first.shutdown().await.unwrap();
             }
             // Asked of the record first: a fair lock that was taken away is still refused to others, by its turn.
-            let record = stage.record(&other, &want).await;
+            let record = harness.record(&other, &spec).await;
             let holder = record.as_ref().and_then(|record| record.holders.first());
             assert!(
                 holder.is_some_and(|holder| holder.lock_id == *successor.lock_id()),
-                "a stale guard took {want:?} from its next holder: {record:?}"
+                "a stale guard took {spec:?} from its next holder: {record:?}"
             );
-            let taken = recorder.try_take(&other, &want).await.unwrap();
-            assert!(taken.is_none(), "{want:?} was given out beside its holder");
+            let taken = recorder.try_take(&other, &spec).await.unwrap();
+            assert!(taken.is_none(), "{spec:?} was given out beside its holder");
             assert!(successor.look());
             successor.release().await.unwrap();
         };
-        stage.for_each(Want::every_exclusive(&capabilities, &name), play).await;
+        harness.for_each(LockSpec::every_exclusive(&capabilities, &name), play).await;
     }
 }
 
-async fn release(stale: Taken) {
+async fn release(stale: RecordedGuard) {
     assert!(matches!(stale.release().await, Err(ReleaseError::Lost { .. })));
 }
 
-async fn let_go(stale: Taken) {
+async fn let_go(stale: RecordedGuard) {
     drop(stale);
 }
 
 /// Releasing what is lost says so and does nothing else.
-pub async fn releasing_a_lost_guard_says_so_and_leaves_its_successor_alone<F: Fixture>(stage: Stage<F>) {
-    outlive(&stage, Heir::OtherEngine, release).await;
+pub async fn releasing_a_lost_guard_says_so_and_leaves_its_successor_alone<F: Fixture>(harness: Harness<F>) {
+    outlive(&harness, Heir::OtherEngine, release).await;
 }
 
 /// Its background release must not hit the successor either.
-pub async fn dropping_a_lost_guard_leaves_its_successor_alone<F: Fixture>(stage: Stage<F>) {
-    outlive(&stage, Heir::OtherEngine, let_go).await;
+pub async fn dropping_a_lost_guard_leaves_its_successor_alone<F: Fixture>(harness: Harness<F>) {
+    outlive(&harness, Heir::OtherEngine, let_go).await;
 }
 
 /// A successor of the same engine: it has another lock id, or it would be freed here.
-pub async fn a_successor_of_the_same_engine_is_left_alone_too<F: Fixture>(stage: Stage<F>) {
-    outlive(&stage, Heir::SameEngine, release).await;
+pub async fn a_successor_of_the_same_engine_is_left_alone_too<F: Fixture>(harness: Harness<F>) {
+    outlive(&harness, Heir::SameEngine, release).await;
 }

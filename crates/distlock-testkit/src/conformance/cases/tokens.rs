@@ -3,13 +3,13 @@
 use distlock_core::Locks;
 
 use crate::actors::Terms;
-use crate::conformance::{Fixture, Stage};
-use crate::history::{Recorder, Want};
+use crate::conformance::{Fixture, Harness};
+use crate::history::{LockSpec, Recorder};
 use std::sync::Arc;
 
 struct Rising {
     recorder: Arc<Recorder>,
-    want: Want,
+    spec: LockSpec,
     last: u64,
 }
 
@@ -17,97 +17,97 @@ impl Rising {
     /// Takes the lock on an engine and compares its token with the last one.
     async fn take<F: Fixture>(
         &mut self,
-        stage: &Stage<F>,
+        harness: &Harness<F>,
         locks: &Locks,
         after: &str,
-    ) -> crate::history::Taken {
-        let taken = stage.take(&self.recorder, locks, &self.want).await;
+    ) -> crate::history::RecordedGuard {
+        let taken = harness.take(&self.recorder, locks, &self.spec).await;
         self.check(taken.token().get(), after);
         taken
     }
 
     fn check(&mut self, token: u64, after: &str) {
         let last = std::mem::replace(&mut self.last, token);
-        assert!(token > last, "after {after} the token of {:?} is {token}, and it was {last}", self.want);
+        assert!(token > last, "after {after} the token of {:?} is {token}, and it was {last}", self.spec);
     }
 }
 
 /// A release, a drop, an expiry, a crash, a forced release, the end of an engine: one after the other on one name,
 /// for every way of being alone with it.
-pub async fn tokens_rise_whatever_ends_a_hold<F: Fixture>(stage: Stage<F>) {
-    let locks = stage.locks().await;
-    let wants = Want::every_exclusive(locks.capabilities(), "counted");
-    stage
-        .for_each(wants, |stage, want| async move {
-            let recorder = stage.recorder("taker");
-            end_in_every_way(&stage, Rising { recorder, want, last: 0 }).await;
+pub async fn tokens_rise_whatever_ends_a_hold<F: Fixture>(harness: Harness<F>) {
+    let locks = harness.locks().await;
+    let specs = LockSpec::every_exclusive(locks.capabilities(), "counted");
+    harness
+        .for_each(specs, |harness, spec| async move {
+            let recorder = harness.recorder("taker");
+            end_in_every_way(&harness, Rising { recorder, spec, last: 0 }).await;
         })
         .await;
 }
 
-async fn end_in_every_way<F: Fixture>(stage: &Stage<F>, mut rising: Rising) {
-    let (one, other) = (stage.locks().await, stage.locks().await);
-    rising.take(stage, &one, "nothing").await.release().await.unwrap();
-    drop(rising.take(stage, &other, "a release").await);
-    rising.take(stage, &one, "a drop").await.release().await.unwrap();
+async fn end_in_every_way<F: Fixture>(harness: &Harness<F>, mut rising: Rising) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    rising.take(harness, &one, "nothing").await.release().await.unwrap();
+    drop(rising.take(harness, &other, "a release").await);
+    rising.take(harness, &one, "a drop").await.release().await.unwrap();
 
-    let unextended = stage.locks_on(Terms { auto_extend: false, ..stage.expiring() }).await;
-    let expires = rising.take(stage, &unextended, "a release").await;
-    if stage.has_leases().await {
-        stage.within("the end of a lease", expires.wait_for_loss()).await;
+    let unextended = harness.locks_on(Terms { auto_extend: false, ..harness.expiring() }).await;
+    let expires = rising.take(harness, &unextended, "a release").await;
+    if harness.has_leases().await {
+        harness.within("the end of a lease", expires.wait_for_loss()).await;
     }
     drop(expires);
-    rising.take(stage, &other, "an expiry").await.release().await.unwrap();
+    rising.take(harness, &other, "an expiry").await.release().await.unwrap();
 
-    let actor = stage.actor("victim", stage.expiring());
-    let token = stage.within("a grant", actor.take(1, &rising.want)).await;
+    let actor = harness.actor("victim", harness.expiring());
+    let token = harness.within("a grant", actor.take(1, &rising.spec)).await;
     rising.check(token, "a release");
     actor.kill().await;
-    rising.take(stage, &one, "a crash").await.release().await.unwrap();
+    rising.take(harness, &one, "a crash").await.release().await.unwrap();
 
     if one.capabilities().forced_release {
-        let broken = rising.take(stage, &one, "a release").await;
-        stage.break_lock(&other, &rising.want).await;
-        let next = rising.take(stage, &other, "a forced release").await;
+        let broken = rising.take(harness, &one, "a release").await;
+        harness.break_lock(&other, &rising.spec).await;
+        let next = rising.take(harness, &other, "a forced release").await;
         drop(broken);
         next.release().await.unwrap();
     }
-    let left = rising.take(stage, &other, "a release").await;
+    let left = rising.take(harness, &other, "a release").await;
     other.shutdown().await.unwrap();
     drop(left);
-    drop(rising.take(stage, &one, "the end of an engine").await);
+    drop(rising.take(harness, &one, "the end of an engine").await);
     one.shutdown().await.unwrap();
-    let anew = stage.locks().await;
-    rising.take(stage, &anew, "the end of all engines").await.release().await.unwrap();
+    let anew = harness.locks().await;
+    rising.take(harness, &anew, "the end of all engines").await.release().await.unwrap();
 }
 
 /// Those who hold together have tokens of their own, in the order of their grants.
-pub async fn tokens_of_those_who_share_rise_too<F: Fixture>(stage: Stage<F>) {
-    let (one, other) = (stage.locks().await, stage.locks().await);
-    let recorder = stage.recorder("sharers");
-    for want in [Want::read("shared"), Want::permits("shared", 50, 2)] {
-        if !stage.offers(&one, &want).await {
+pub async fn tokens_of_those_who_share_rise_too<F: Fixture>(harness: Harness<F>) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    let recorder = harness.recorder("sharers");
+    for spec in [LockSpec::read("shared"), LockSpec::permits("shared", 50, 2)] {
+        if !harness.offers(&one, &spec).await {
             continue;
         }
         let mut held = Vec::new();
         for locks in [&one, &other].into_iter().cycle().take(20) {
-            held.push(stage.take(&recorder, locks, &want).await);
+            held.push(harness.take(&recorder, locks, &spec).await);
         }
         let tokens: Vec<u64> = held.iter().map(|taken| taken.token().get()).collect();
-        assert!(tokens.is_sorted_by(|a, b| a < b), "tokens of {want:?}: {tokens:?}");
+        assert!(tokens.is_sorted_by(|a, b| a < b), "tokens of {spec:?}: {tokens:?}");
         held.remove(7).release().await.unwrap();
-        let again = stage.take(&recorder, &one, &want).await;
+        let again = harness.take(&recorder, &one, &spec).await;
         assert!(again.token().get() > tokens[19], "a freed permit came back with an old token");
     }
 }
 
 /// Many short holds by many engines: more than one a millisecond on a fast store, where the clock alone would repeat
 /// itself.
-pub async fn tokens_rise_from_engine_to_engine<F: Fixture>(stage: Stage<F>) {
-    let recorder = stage.recorder("engines");
-    let engines = [stage.locks().await, stage.locks().await, stage.locks().await];
-    let mut rising = Rising { recorder, want: Want::mutex("quick"), last: 0 };
+pub async fn tokens_rise_from_engine_to_engine<F: Fixture>(harness: Harness<F>) {
+    let recorder = harness.recorder("engines");
+    let engines = [harness.locks().await, harness.locks().await, harness.locks().await];
+    let mut rising = Rising { recorder, spec: LockSpec::mutex("quick"), last: 0 };
     for locks in engines.iter().cycle().take(60) {
-        rising.take(&stage, locks, "a release").await.release().await.unwrap();
+        rising.take(&harness, locks, "a release").await.release().await.unwrap();
     }
 }

@@ -67,7 +67,7 @@ impl Connection {
             match kind {
                 b'D' => rows.push(data_row(&body).ok_or(io::ErrorKind::InvalidData)?),
                 b'E' => error = Some(error_text(&body)),
-                b'R' if body != [0; 4] => return Err(io::Error::other("the server wants a password")),
+                b'R' if body != [0; 4] => return Err(io::Error::other("the server specs a password")),
                 b'Z' => return error.map_or(Ok(rows), |said| Err(io::Error::other(said))),
                 _ => {}
             }

@@ -34,7 +34,7 @@ impl RedisServer {
         Self::configure().start()
     }
 
-    /// Starts `count` servers that know nothing of each other, as Redlock wants them.
+    /// Starts `count` servers that know nothing of each other, as Redlock specs them.
     #[must_use]
     pub fn start_many(count: usize) -> Vec<Self> {
         let servers: Vec<Self> = (0..count).map(|_| Self::configure().spawn()).collect();

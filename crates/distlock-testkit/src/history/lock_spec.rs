@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// One lock of any kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Want {
+pub enum LockSpec {
     /// A mutex.
     Mutex(String),
     /// A fair mutex.
@@ -29,49 +29,49 @@ pub enum Want {
     },
 }
 
-impl Want {
+impl LockSpec {
     /// A mutex.
     pub fn mutex(name: impl Into<String>) -> Self {
-        Want::Mutex(name.into())
+        LockSpec::Mutex(name.into())
     }
 
     /// A fair mutex.
     pub fn fair(name: impl Into<String>) -> Self {
-        Want::FairMutex(name.into())
+        LockSpec::FairMutex(name.into())
     }
 
     /// A reader-writer lock, to read.
     pub fn read(name: impl Into<String>) -> Self {
-        Want::Read(name.into())
+        LockSpec::Read(name.into())
     }
 
     /// A reader-writer lock, to write.
     pub fn write(name: impl Into<String>) -> Self {
-        Want::Write(name.into())
+        LockSpec::Write(name.into())
     }
 
     /// `wanted` of `permits` permits.
     pub fn permits(name: impl Into<String>, permits: u32, wanted: u32) -> Self {
-        Want::Permits { name: name.into(), permits, wanted }
+        LockSpec::Permits { name: name.into(), permits, wanted }
     }
 
     /// Every way of being alone that a store of these capabilities has. All have this name but the fair mutex, which
     /// would otherwise be the same lock as the plain one.
     #[must_use]
-    pub fn every_exclusive(capabilities: &Capabilities, name: &str) -> Vec<Want> {
-        let fair = Want::fair(format!("{name}, fairly"));
-        let all = [Want::mutex(name), fair, Want::write(name), Want::permits(name, 1, 1)];
-        all.into_iter().filter(|want| want.is_offered(capabilities)).collect()
+    pub fn every_exclusive(capabilities: &Capabilities, name: &str) -> Vec<LockSpec> {
+        let fair = LockSpec::fair(format!("{name}, fairly"));
+        let all = [LockSpec::mutex(name), fair, LockSpec::write(name), LockSpec::permits(name, 1, 1)];
+        all.into_iter().filter(|spec| spec.is_offered(capabilities)).collect()
     }
 
     /// Whether a store of these capabilities has it.
     #[must_use]
     pub fn is_offered(&self, capabilities: &Capabilities) -> bool {
         match self {
-            Want::Mutex(_) => true,
-            Want::FairMutex(_) => capabilities.fairness != Fairness::None,
-            Want::Read(_) | Want::Write(_) => capabilities.rw_lock,
-            Want::Permits { .. } => capabilities.semaphore,
+            LockSpec::Mutex(_) => true,
+            LockSpec::FairMutex(_) => capabilities.fairness != Fairness::None,
+            LockSpec::Read(_) | LockSpec::Write(_) => capabilities.rw_lock,
+            LockSpec::Permits { .. } => capabilities.semaphore,
         }
     }
 
@@ -79,9 +79,9 @@ impl Want {
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
-            Want::Mutex(_) | Want::FairMutex(_) => Kind::Mutex,
-            Want::Read(_) | Want::Write(_) => Kind::RwLock,
-            Want::Permits { .. } => Kind::Semaphore,
+            LockSpec::Mutex(_) | LockSpec::FairMutex(_) => Kind::Mutex,
+            LockSpec::Read(_) | LockSpec::Write(_) => Kind::RwLock,
+            LockSpec::Permits { .. } => Kind::Semaphore,
         }
     }
 
@@ -89,8 +89,11 @@ impl Want {
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
-            Want::Mutex(name) | Want::FairMutex(name) | Want::Read(name) | Want::Write(name) => name,
-            Want::Permits { name, .. } => name,
+            LockSpec::Mutex(name)
+            | LockSpec::FairMutex(name)
+            | LockSpec::Read(name)
+            | LockSpec::Write(name) => name,
+            LockSpec::Permits { name, .. } => name,
         }
     }
 
@@ -98,9 +101,9 @@ impl Want {
     #[must_use]
     pub fn weight(&self) -> u32 {
         match self {
-            Want::Mutex(_) | Want::FairMutex(_) | Want::Read(_) => 1,
-            Want::Write(_) => WRITER_WEIGHT,
-            Want::Permits { wanted, .. } => *wanted,
+            LockSpec::Mutex(_) | LockSpec::FairMutex(_) | LockSpec::Read(_) => 1,
+            LockSpec::Write(_) => WRITER_WEIGHT,
+            LockSpec::Permits { wanted, .. } => *wanted,
         }
     }
 
@@ -108,9 +111,9 @@ impl Want {
     #[must_use]
     pub fn capacity(&self) -> u32 {
         match self {
-            Want::Mutex(_) | Want::FairMutex(_) => 1,
-            Want::Read(_) | Want::Write(_) => WRITER_WEIGHT,
-            Want::Permits { permits, .. } => *permits,
+            LockSpec::Mutex(_) | LockSpec::FairMutex(_) => 1,
+            LockSpec::Read(_) | LockSpec::Write(_) => WRITER_WEIGHT,
+            LockSpec::Permits { permits, .. } => *permits,
         }
     }
 
@@ -123,11 +126,11 @@ impl Want {
     /// Asks for it, waiting.
     pub fn acquire(&self, locks: &Locks) -> Acquire {
         match self {
-            Want::Mutex(name) => locks.mutex(name.as_str()).acquire(),
-            Want::FairMutex(name) => locks.mutex(name.as_str()).fair().acquire(),
-            Want::Read(name) => locks.rw_lock(name.as_str()).read(),
-            Want::Write(name) => locks.rw_lock(name.as_str()).write(),
-            Want::Permits { name, permits, wanted } => {
+            LockSpec::Mutex(name) => locks.mutex(name.as_str()).acquire(),
+            LockSpec::FairMutex(name) => locks.mutex(name.as_str()).fair().acquire(),
+            LockSpec::Read(name) => locks.rw_lock(name.as_str()).read(),
+            LockSpec::Write(name) => locks.rw_lock(name.as_str()).write(),
+            LockSpec::Permits { name, permits, wanted } => {
                 locks.semaphore(name.as_str(), *permits).acquire_many(*wanted)
             }
         }
@@ -136,11 +139,11 @@ impl Want {
     /// Asks for it once.
     pub fn try_acquire(&self, locks: &Locks) -> TryAcquire {
         match self {
-            Want::Mutex(name) => locks.mutex(name.as_str()).try_acquire(),
-            Want::FairMutex(name) => locks.mutex(name.as_str()).fair().try_acquire(),
-            Want::Read(name) => locks.rw_lock(name.as_str()).try_read(),
-            Want::Write(name) => locks.rw_lock(name.as_str()).try_write(),
-            Want::Permits { name, permits, wanted } => {
+            LockSpec::Mutex(name) => locks.mutex(name.as_str()).try_acquire(),
+            LockSpec::FairMutex(name) => locks.mutex(name.as_str()).fair().try_acquire(),
+            LockSpec::Read(name) => locks.rw_lock(name.as_str()).try_read(),
+            LockSpec::Write(name) => locks.rw_lock(name.as_str()).try_write(),
+            LockSpec::Permits { name, permits, wanted } => {
                 locks.semaphore(name.as_str(), *permits).try_acquire_many(*wanted)
             }
         }
@@ -151,11 +154,11 @@ impl Want {
     pub fn request(&self) -> Request {
         let name: Arc<str> = self.name().into();
         match self {
-            Want::Mutex(_) => Request::mutex(name),
-            Want::FairMutex(_) => Request::fair_mutex(name),
-            Want::Read(_) => Request::read(name),
-            Want::Write(_) => Request::write(name),
-            Want::Permits { permits, wanted, .. } => Request::permits(name, *permits, *wanted),
+            LockSpec::Mutex(_) => Request::mutex(name),
+            LockSpec::FairMutex(_) => Request::fair_mutex(name),
+            LockSpec::Read(_) => Request::read(name),
+            LockSpec::Write(_) => Request::write(name),
+            LockSpec::Permits { permits, wanted, .. } => Request::permits(name, *permits, *wanted),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::event::{Event, What};
 
 /// What became of one request.
 #[derive(Debug)]
-pub(super) struct Story<'h> {
+pub(super) struct Operation<'h> {
     pub(super) resource: &'h str,
     pub(super) weight: u32,
     pub(super) capacity: u32,
@@ -38,7 +38,7 @@ pub(super) struct Fate {
     pub(super) pauses: Vec<(u64, Option<u64>)>,
 }
 
-impl<'h> Story<'h> {
+impl<'h> Operation<'h> {
     /// What an operator broke counts as held until then only. A request that was under way may have been granted
     /// before or after: nothing is known about it.
     fn cut_at(&mut self, broken: &'h Event) {
@@ -54,7 +54,7 @@ impl<'h> Story<'h> {
     }
 
     /// Whether the two can never be held together.
-    pub(super) fn excludes(&self, other: &Story<'_>) -> bool {
+    pub(super) fn excludes(&self, other: &Operation<'_>) -> bool {
         let both = u64::from(self.weight) + u64::from(other.weight);
         both > u64::from(self.capacity.min(other.capacity))
     }
@@ -66,15 +66,15 @@ impl Grant<'_> {
     }
 }
 
-pub(super) struct Stories<'h> {
-    pub(super) stories: Vec<Story<'h>>,
+pub(super) struct Operations<'h> {
+    pub(super) operations: Vec<Operation<'h>>,
     pub(super) fates: HashMap<&'h str, Fate>,
     /// Lines that belong to no request that was written down.
     pub(super) strays: Vec<&'h Event>,
 }
 
-/// Puts the stories together. The events must be in the order of their time.
-pub(super) fn tell(events: &[Event]) -> Stories<'_> {
+/// Puts the operations together. The events must be in the order of their time.
+pub(super) fn tell(events: &[Event]) -> Operations<'_> {
     let mut lines: BTreeMap<(&str, u64), Vec<&Event>> = BTreeMap::new();
     let mut fates: HashMap<&str, Fate> = HashMap::new();
     let mut breaks: Vec<(&str, &Event)> = Vec::new();
@@ -97,32 +97,38 @@ pub(super) fn tell(events: &[Event]) -> Stories<'_> {
             lines.entry((&event.actor, event.ask)).or_default().push(event);
         }
     }
-    let mut stories = Vec::new();
+    let mut operations = Vec::new();
     let mut strays = Vec::new();
     for lines in lines.into_values() {
-        match story(&lines) {
-            Some(mut story) => {
-                let resource = story.resource;
+        match operation(&lines) {
+            Some(mut operation) => {
+                let resource = operation.resource;
                 for (_, broken) in breaks.iter().filter(|(broken, _)| *broken == resource) {
-                    story.cut_at(broken);
+                    operation.cut_at(broken);
                 }
-                stories.push(story);
+                operations.push(operation);
             }
             None => strays.extend(lines),
         }
     }
-    Stories { stories, fates, strays }
+    Operations { operations, fates, strays }
 }
 
-fn story<'h>(lines: &[&'h Event]) -> Option<Story<'h>> {
+fn operation<'h>(lines: &[&'h Event]) -> Option<Operation<'h>> {
     let (asked, rest) = lines.split_first()?;
     let What::Asked { resource, weight, capacity } = &asked.what else { return None };
-    let mut story =
-        Story { resource, weight: *weight, capacity: *capacity, asked, grant: None, ended_otherwise: false };
+    let mut operation = Operation {
+        resource,
+        weight: *weight,
+        capacity: *capacity,
+        asked,
+        grant: None,
+        ended_otherwise: false,
+    };
     for event in rest {
-        match (&event.what, &mut story.grant) {
+        match (&event.what, &mut operation.grant) {
             (What::Granted { lock_id, token, held }, None) => {
-                story.grant = Some(Grant {
+                operation.grant = Some(Grant {
                     told: event,
                     lock_id,
                     token: *token,
@@ -143,11 +149,11 @@ fn story<'h>(lines: &[&'h Event]) -> Option<Story<'h>> {
                 grant.lost.get_or_insert(event);
             }
             (What::GivenBack { .. }, Some(_)) => {}
-            (What::Refused { .. } | What::Cancelled, None) => story.ended_otherwise = true,
+            (What::Refused { .. } | What::Cancelled, None) => operation.ended_otherwise = true,
             _ => return None,
         }
     }
-    Some(story)
+    Some(operation)
 }
 
 fn witness<'h>(grant: &mut Grant<'h>, event: &'h Event) {

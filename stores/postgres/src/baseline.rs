@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use distlock_core::store::RawDriver;
+use distlock_core::store::Baseline;
 use distlock_core::{Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 use tokio_postgres::types::Type;
@@ -39,7 +39,7 @@ struct Connection {
     give: Statement,
 }
 
-pub(crate) struct Raw {
+pub(crate) struct BaselineDriver {
     idle: Mutex<Vec<Arc<Connection>>>,
     free: Semaphore,
     watch: Client,
@@ -54,7 +54,7 @@ pub(crate) async fn open(
     config: &PostgresConfig,
     tables: &Tables,
     purpose: Purpose,
-) -> Result<Option<Box<dyn RawDriver>>> {
+) -> Result<Option<Box<dyn Baseline>>> {
     let watch = connect(config).await?;
     let bench = tables.named(&format!("_bench_{:08x}", fastrand::u32(..)));
     let (take, give, ours) = match purpose {
@@ -83,7 +83,13 @@ pub(crate) async fn open(
         idle.push(Arc::new(Connection { client, take, give }));
     }
     let bench = (purpose == Purpose::Lease).then_some(bench);
-    Ok(Some(Box::new(Raw { idle: Mutex::new(idle), free: Semaphore::new(CONNECTIONS), watch, bench, ours })))
+    Ok(Some(Box::new(BaselineDriver {
+        idle: Mutex::new(idle),
+        free: Semaphore::new(CONNECTIONS),
+        watch,
+        bench,
+        ours,
+    })))
 }
 
 async fn connect(config: &PostgresConfig) -> Result<Client> {
@@ -94,14 +100,14 @@ async fn connect(config: &PostgresConfig) -> Result<Client> {
     Ok(client)
 }
 
-impl Raw {
+impl BaselineDriver {
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Connection>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[async_trait]
-impl RawDriver for Raw {
+impl Baseline for BaselineDriver {
     async fn cycle(&self, name: &str) -> Result<()> {
         let closed = |_| Error::new(ErrorKind::Internal, "the pool of the bare round trips is closed");
         let _one = self.free.acquire().await.map_err(closed)?;

@@ -6,7 +6,7 @@ use crate::error::Result;
 
 /// The driver alone, beside our locks in the same run. It promises nothing but the round trips.
 #[async_trait]
-pub trait RawDriver: Send + Sync {
+pub trait Baseline: Send + Sync {
     /// The two bare round trips of an acquire and a release of this name, as somebody without this library would
     /// write them: for Redis `SET NX PX` and a compare-and-delete script. May be called by many tasks at once.
     ///

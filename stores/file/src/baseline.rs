@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use distlock_core::store::RawDriver;
+use distlock_core::store::Baseline;
 use distlock_core::{Kind, Result};
 
 use crate::failure::failure;
@@ -14,20 +14,20 @@ use crate::layout::split;
 use crate::names;
 use crate::shared::{Shared, blocking};
 
-pub(crate) struct Raw {
+pub(crate) struct BaselineDriver {
     shared: Arc<Shared>,
     folder: PathBuf,
     /// Opened once: what a name in it leads to depends on no link.
     opened: Arc<OnceLock<Folder>>,
 }
 
-pub(crate) fn open(shared: &Arc<Shared>) -> Box<dyn RawDriver> {
+pub(crate) fn open(shared: &Arc<Shared>) -> Box<dyn Baseline> {
     let folder = shared.layout.base().join(format!("bench-{:08x}", fastrand::u32(..)));
-    Box::new(Raw { shared: Arc::clone(shared), folder, opened: Arc::default() })
+    Box::new(BaselineDriver { shared: Arc::clone(shared), folder, opened: Arc::default() })
 }
 
 #[async_trait]
-impl RawDriver for Raw {
+impl Baseline for BaselineDriver {
     async fn cycle(&self, name: &str) -> Result<()> {
         let path = self.folder.join(names::file_name(name));
         let (shared, opened) = (Arc::clone(&self.shared), Arc::clone(&self.opened));

@@ -11,16 +11,16 @@ use super::record::{Recorder, outcome_of};
 
 /// A guard beside the log that tells of it. Dropping it drops the guard, and the log says so.
 #[derive(Debug)]
-pub struct Taken {
+pub struct RecordedGuard {
     guard: Option<Guard>,
     recorder: Arc<Recorder>,
     ask: u64,
     told: AtomicBool,
 }
 
-impl Taken {
+impl RecordedGuard {
     pub(super) fn new(guard: Guard, recorder: Arc<Recorder>, ask: u64) -> Self {
-        Taken { guard: Some(guard), recorder, ask, told: AtomicBool::new(false) }
+        RecordedGuard { guard: Some(guard), recorder, ask, told: AtomicBool::new(false) }
     }
 
     /// Asks the guard whether it is held and writes the answer down.
@@ -83,7 +83,7 @@ impl Taken {
     }
 }
 
-impl Deref for Taken {
+impl Deref for RecordedGuard {
     type Target = Guard;
 
     fn deref(&self) -> &Guard {
@@ -91,7 +91,7 @@ impl Deref for Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for RecordedGuard {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
             self.giving_back(&guard);

@@ -13,13 +13,13 @@ use tempfile::TempDir;
 
 use super::fixture::{Fixture, Others, Pace};
 use crate::actors::{Actor, Role, Terms};
-use crate::history::{Event, History, Recorder, Want, What, now};
+use crate::history::{Event, History, LockSpec, Recorder, What, now};
 
 /// An expiry that no case outlives: what ends before it did not end by it.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A case's stage. Clones are the same stage.
-pub struct Stage<F>(Arc<Inner<F>>);
+/// A case's harness. Clones are the same harness.
+pub struct Harness<F>(Arc<Inner<F>>);
 
 struct Inner<F> {
     fixture: F,
@@ -31,23 +31,23 @@ struct Inner<F> {
     recorders: AtomicU64,
 }
 
-impl<F> Clone for Stage<F> {
+impl<F> Clone for Harness<F> {
     fn clone(&self) -> Self {
-        Stage(Arc::clone(&self.0))
+        Harness(Arc::clone(&self.0))
     }
 }
 
-impl<F> Debug for Stage<F> {
+impl<F> Debug for Harness<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stage").field("logs", &self.0.logs.path()).finish_non_exhaustive()
+        f.debug_struct("Harness").field("logs", &self.0.logs.path()).finish_non_exhaustive()
     }
 }
 
-impl<F: Fixture> Stage<F> {
+impl<F: Fixture> Harness<F> {
     pub(super) fn new(fixture: F, entry: &'static str, pace: Pace) -> Self {
         let logs = tempfile::tempdir().expect("a folder for the logs");
         let director = Recorder::create(logs.path(), "director");
-        Stage(Arc::new(Inner {
+        Harness(Arc::new(Inner {
             fixture,
             pace,
             entry,
@@ -88,7 +88,7 @@ impl<F: Fixture> Stage<F> {
         Terms { cadence: Some(Duration::from_millis(50)), ..Terms::expiring(Duration::from_secs(10)) }
     }
 
-    /// An engine of its own, on [lasting](Stage::lasting) terms.
+    /// An engine of its own, on [lasting](Harness::lasting) terms.
     pub async fn locks(&self) -> Locks {
         self.locks_on(self.lasting()).await
     }
@@ -133,10 +133,10 @@ impl<F: Fixture> Stage<F> {
                 Actor::in_process(self.0.entry, &role, &self.0.director)
             }
             Others::Threads { .. } => {
-                let stage = self.clone();
+                let harness = self.clone();
                 let connect = move || {
-                    let stage = stage.clone();
-                    let connecting = async move { stage.0.fixture.connect().await };
+                    let harness = harness.clone();
+                    let connecting = async move { harness.0.fixture.connect().await };
                     Box::pin(connecting) as std::pin::Pin<Box<dyn Future<Output = Backend> + Send>>
                 };
                 Actor::in_thread(role, connect, &self.0.director)
@@ -148,58 +148,63 @@ impl<F: Fixture> Stage<F> {
     ///
     /// # Panics
     /// If it is not.
-    pub async fn take(&self, recorder: &Arc<Recorder>, locks: &Locks, want: &Want) -> crate::history::Taken {
-        let taken = recorder.take_within(locks, want, self.pace().patience).await;
-        taken.unwrap_or_else(|error| panic!("{want:?} should have been granted: {error}"))
+    pub async fn take(
+        &self,
+        recorder: &Arc<Recorder>,
+        locks: &Locks,
+        spec: &LockSpec,
+    ) -> crate::history::RecordedGuard {
+        let taken = recorder.take_within(locks, spec, self.pace().patience).await;
+        taken.unwrap_or_else(|error| panic!("{spec:?} should have been granted: {error}"))
     }
 
     /// Forced release, written down: from here on the old holders may not know yet.
     ///
     /// # Panics
     /// If it fails.
-    pub async fn break_lock(&self, locks: &Locks, want: &Want) -> Vec<Holder> {
-        let what = What::Broken { resource: want.resource() };
+    pub async fn break_lock(&self, locks: &Locks, spec: &LockSpec) -> Vec<Holder> {
+        let what = What::Broken { resource: spec.resource() };
         self.0.director.write(&Event { at: now(), actor: "director".into(), ask: 0, what });
-        let broken = locks.break_lock(want.kind(), want.name()).await;
-        broken.unwrap_or_else(|error| panic!("{want:?} should have been broken: {error}"))
+        let broken = locks.break_lock(spec.kind(), spec.name()).await;
+        broken.unwrap_or_else(|error| panic!("{spec:?} should have been broken: {error}"))
     }
 
     /// What the store shows of a resource; `None` if nobody holds it or waits for it.
     ///
     /// # Panics
     /// If the store cannot be asked, or shows it twice.
-    pub async fn record(&self, locks: &Locks, want: &Want) -> Option<Record> {
-        let query = Query { kind: Some(want.kind()), ..Query::named(want.name()) };
+    pub async fn record(&self, locks: &Locks, spec: &LockSpec) -> Option<Record> {
+        let query = Query { kind: Some(spec.kind()), ..Query::named(spec.name()) };
         let mut found = locks.inspect(&query).await.expect("inspect");
-        assert!(found.len() <= 1, "{want:?} is shown more than once: {found:?}");
+        assert!(found.len() <= 1, "{spec:?} is shown more than once: {found:?}");
         found.pop()
     }
 
     /// Waits until at least so many wait for a resource, where the store can tell; elsewhere for as long as that
     /// takes on such a store.
-    pub async fn until_waiting(&self, locks: &Locks, want: &Want, waiters: usize) {
+    pub async fn until_waiting(&self, locks: &Locks, spec: &LockSpec, waiters: usize) {
         if !locks.capabilities().shows_waiters {
             return tokio::time::sleep(self.pace().settling).await;
         }
-        let patience = self.patience(format!("{waiters} waiting for {want:?}"));
-        while self.record(locks, want).await.is_none_or(|record| record.waiters.len() < waiters) {
+        let patience = self.patience(format!("{waiters} waiting for {spec:?}"));
+        while self.record(locks, spec).await.is_none_or(|record| record.waiters.len() < waiters) {
             patience.pause().await;
         }
     }
 
     /// Waits until the store shows nothing of a resource.
-    pub async fn until_nothing_is_left(&self, locks: &Locks, want: &Want) {
-        let mut patience = self.patience(format!("nothing left of {want:?}"));
-        while let Some(record) = self.record(locks, want).await {
+    pub async fn until_nothing_is_left(&self, locks: &Locks, spec: &LockSpec) {
+        let mut patience = self.patience(format!("nothing left of {spec:?}"));
+        while let Some(record) = self.record(locks, spec).await {
             patience.seen(&record);
             patience.pause().await;
         }
     }
 
     /// Waits until nobody waits for a resource.
-    pub async fn until_nobody_waits(&self, locks: &Locks, want: &Want) {
-        let mut patience = self.patience(format!("nobody waiting for {want:?}"));
-        while let Some(record) = self.record(locks, want).await.filter(|record| !record.waiters.is_empty()) {
+    pub async fn until_nobody_waits(&self, locks: &Locks, spec: &LockSpec) {
+        let mut patience = self.patience(format!("nobody waiting for {spec:?}"));
+        while let Some(record) = self.record(locks, spec).await.filter(|record| !record.waiters.is_empty()) {
             patience.seen(&record);
             patience.pause().await;
         }
@@ -213,13 +218,13 @@ impl<F: Fixture> Stage<F> {
     ///
     /// # Panics
     /// If one of them does.
-    pub async fn for_each<P>(&self, wants: Vec<Want>, play: impl Fn(Stage<F>, Want) -> P)
+    pub async fn for_each<P>(&self, specs: Vec<LockSpec>, play: impl Fn(Harness<F>, LockSpec) -> P)
     where
         P: Future<Output = ()> + Send + 'static,
     {
         let mut playing = tokio::task::JoinSet::new();
-        for want in wants {
-            playing.spawn(play(self.clone(), want));
+        for spec in specs {
+            playing.spawn(play(self.clone(), spec));
         }
         playing.join_all().await;
     }
@@ -245,21 +250,21 @@ impl<F: Fixture> Stage<F> {
     ///
     /// # Panics
     /// If it is missing and asking for it is anything but `Unsupported`.
-    pub async fn offers(&self, locks: &Locks, want: &Want) -> bool {
-        if want.is_offered(locks.capabilities()) {
+    pub async fn offers(&self, locks: &Locks, spec: &LockSpec) -> bool {
+        if spec.is_offered(locks.capabilities()) {
             return true;
         }
         let answers = [
-            want.acquire(locks).await.err(),
-            want.try_acquire(locks).await.err(),
-            locks.acquire_all([want.request()]).await.err(),
+            spec.acquire(locks).await.err(),
+            spec.try_acquire(locks).await.err(),
+            locks.acquire_all([spec.request()]).await.err(),
         ];
         for answer in answers {
-            let error = answer.unwrap_or_else(|| panic!("{want:?} is not offered, and was not refused"));
+            let error = answer.unwrap_or_else(|| panic!("{spec:?} is not offered, and was not refused"));
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert_eq!(error.store(), Some(locks.store()), "the error does not name the store: {error}");
         }
-        println!("{want:?} is not supported here, and is refused as such");
+        println!("{spec:?} is not supported here, and is refused as such");
         false
     }
 

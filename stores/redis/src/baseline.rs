@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use distlock_core::Result;
-use distlock_core::store::{RawDriver, Store};
+use distlock_core::store::{Baseline, Store};
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
 
@@ -21,7 +21,7 @@ const COMPARE_AND_DELETE: &str =
 const REQUESTS: [&str; 8] =
     ["evalsha", "eval", "subscribe", "unsubscribe", "wait", "ping", "hello", "asking"];
 
-pub(crate) struct Raw {
+pub(crate) struct BaselineDriver {
     config: RedisConfig,
     connection: MultiplexedConnection,
     compare_and_delete: Script,
@@ -30,16 +30,21 @@ pub(crate) struct Raw {
 }
 
 /// `None` on a Cluster, where one connection is not enough.
-pub(crate) async fn open(store: &RedisStore) -> Result<Option<Box<dyn RawDriver>>> {
+pub(crate) async fn open(store: &RedisStore) -> Result<Option<Box<dyn Baseline>>> {
     let config = store.0.config.clone();
     let Fleet::One(link) = Fleet::new(&config)? else { return Ok(None) };
     let live = link.live().await.map_err(|error| error.doing("connect").on(store.describe()))?;
     let connection = live.connection();
-    Ok(Some(Box::new(Raw { config, connection, compare_and_delete: Script::new(COMPARE_AND_DELETE), live })))
+    Ok(Some(Box::new(BaselineDriver {
+        config,
+        connection,
+        compare_and_delete: Script::new(COMPARE_AND_DELETE),
+        live,
+    })))
 }
 
 #[async_trait]
-impl RawDriver for Raw {
+impl Baseline for BaselineDriver {
     async fn cycle(&self, name: &str) -> Result<()> {
         let mut connection = self.connection.clone();
         let key = format!("{}{name}", self.config.keys.prefix());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::Result;
-use distlock_core::store::RawDriver;
+use distlock_core::store::Baseline;
 use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 use mongodb::options::WriteConcern;
@@ -21,16 +21,16 @@ const EXPIRY_MS: i64 = 30_000;
 const REQUESTS: [&str; 8] =
     ["findAndModify", "update", "delete", "insert", "find", "aggregate", "getMore", "killCursors"];
 
-pub(crate) struct Raw {
+pub(crate) struct BaselineDriver {
     core: Arc<Core>,
     collection: Collection<Document>,
 }
 
 /// The bare round trips have a collection of their own, dropped at the end.
-pub(crate) fn open(core: &Arc<Core>) -> Box<dyn RawDriver> {
+pub(crate) fn open(core: &Arc<Core>) -> Box<dyn Baseline> {
     let name = format!("{}.bench_{:08x}", core.wire.collection(Place::Locks), fastrand::u32(..));
     let collection = core.wire.database().collection(&name);
-    Box::new(Raw { core: Arc::clone(core), collection })
+    Box::new(BaselineDriver { core: Arc::clone(core), collection })
 }
 
 fn majority() -> WriteConcern {
@@ -40,7 +40,7 @@ fn majority() -> WriteConcern {
 }
 
 #[async_trait]
-impl RawDriver for Raw {
+impl Baseline for BaselineDriver {
     async fn cycle(&self, name: &str) -> Result<()> {
         let id = format!("{:016x}", fastrand::u64(..));
         let free = doc! { "_id": name, "expiresAt": { "$lte": mongodb::bson::DateTime::now() } };
