@@ -39,7 +39,7 @@ impl ResourceState {
     }
 }
 
-/// The resources that match a query, sorted by name. Unreadable ones are left out, with a warning in the log.
+/// The resources that match a query. Unreadable ones are left out, with a warning in the log.
 ///
 /// # Errors
 /// If nothing can be read at all, or the query names a resource that cannot be read: it must not look free.
@@ -67,7 +67,6 @@ pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<ResourceState>>
     for error in unreadable {
         tracing::warn!("unreadable, left out of the list: {error}");
     }
-    found.sort_by(|a, b| (&a.name, a.kind).cmp(&(&b.name, b.kind)));
     Ok(found)
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use distlock_core::store::support::inspect::select;
 use distlock_core::store::{
     Baseline, Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold,
     SessionStore, Store,
@@ -131,7 +132,7 @@ impl Store for FileStore {
 
     async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
         let found = self.find(query).await.map_err(|error| error.doing("inspect").on(self.describe()))?;
-        Ok(found.iter().map(ResourceState::record).collect())
+        Ok(select(found.iter().map(ResourceState::record).collect(), query))
     }
 
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {

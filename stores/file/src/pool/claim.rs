@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::store::support::errors::capacity_mismatch;
 use distlock_core::store::{Claim, Session};
-use distlock_core::{Error, ErrorKind, FencingToken, Result};
+use distlock_core::{FencingToken, Result};
 
 use super::folders::{PoolFolders, PoolLock, SlotFolder};
 use super::slot::{Slot, SlotName};
@@ -152,12 +153,7 @@ impl PoolClaim {
             folder.slots()?.into_iter().partition(|slot| slot.capacity == self.claim.capacity);
         for slot in others {
             if is_alive(folder, &slot, DeadSlots::Remove)? {
-                let what = format!(
-                    "it is in use with a capacity of {}, and {} was asked for",
-                    slot.capacity, self.claim.capacity
-                );
-                return Err(Error::new(ErrorKind::Mismatch, what)
-                    .advise("use one capacity everywhere, or wait until it has no holders and no waiters"));
+                return Err(capacity_mismatch(&self.claim.resource, slot.capacity, self.claim.capacity));
             }
         }
         Ok(same)
