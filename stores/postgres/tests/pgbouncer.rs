@@ -62,7 +62,7 @@ cases! {
     tokens::tokens_increase_across_engines
     waiting::a_release_wakes_the_waiter
     waiting::a_time_limit_ends_the_wait_in_time
-    extension::a_held_lock_outlives_many_expiries
+    renewal::a_held_lock_outlives_many_expiries
     protocol::a_batch_is_answered_item_by_item
     cancellation::an_acquire_dropped_at_any_await_leaves_nothing_held
 }
