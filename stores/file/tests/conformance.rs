@@ -15,7 +15,7 @@ impl Fixture for Folder {
     }
 
     async fn connect(&self) -> Backend {
-        Folder::join(self.0.path().to_str().unwrap().to_owned()).await
+        Folder::connect_to(self.0.path().to_str().unwrap().to_owned()).await
     }
 
     fn actor_mode(&self) -> ActorMode {
