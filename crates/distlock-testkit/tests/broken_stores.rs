@@ -151,7 +151,7 @@ defects! {
     ];
     waiters_that_stay_when_they_withdraw: WithdrawnWaitersStay, [
         ("protocol::a_withdrawn_claim_leaves_no_waiter", "waiter that withdrew"),
-        ("cancellation::a_wait_dropped_at_any_await_leaves_no_waiter", "nobody waiting"),
+        ("cancellation::a_wait_dropped_at_any_await_leaves_no_waiter", "no waiter for"),
     ];
     a_capacity_that_is_guessed: CapacityOfWhoeverAsks, [
         ("semaphore::another_capacity_is_a_mismatch", ""),
