@@ -1,4 +1,4 @@
-//! The command line as a whole. What each command takes stands in the command's own file.
+//! The command line. The options of a command are in the file of the command.
 
 use clap::{Parser, Subcommand};
 
@@ -12,8 +12,8 @@ Examples:
   distlock ls
 
 The store is a URL: file:///dir, redis://host, postgres://host/db, mongodb://host/db and so
-on. A URL with a password is better kept in DISTLOCK_STORE than on the command line, which
-other users of the machine can see.";
+on. Put a URL with a password into DISTLOCK_STORE: other users of the machine can see the
+command line.";
 
 /// Locks that hold across processes and machines.
 #[derive(Parser, Debug)]
@@ -28,28 +28,28 @@ pub(crate) struct Cli {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Run a command while a lock is held
+    /// Run a command under a lock
     #[command(after_help = run::EXAMPLES)]
     Run(run::RunArgs),
-    /// List what is held now
+    /// List the locks that are held
     #[command(after_help = ls::EXAMPLES)]
     Ls(ls::LsArgs),
-    /// Show who holds a lock and who waits for it
+    /// Show the holders and the waiters of a lock
     #[command(after_help = show::EXAMPLES)]
     Show(show::ShowArgs),
-    /// Take a lock from whoever holds it
+    /// Force the release of a lock
     #[command(after_help = break_lock::EXAMPLES)]
     Break(break_lock::BreakArgs),
-    /// Examine the store: what is dangerous there, and how to mend it
+    /// Check the store for dangerous settings, and say how to fix them
     #[command(after_help = doctor::EXAMPLES)]
     Doctor(doctor::DoctorArgs),
-    /// Put load on the store, beside its raw driver
+    /// Measure the store under load, beside its bare driver (the baseline)
     #[command(after_help = bench::EXAMPLES)]
     Bench(bench::BenchArgs),
-    /// Print the tables or indexes that the store needs
+    /// Print the tables and indexes that the store needs
     #[command(after_help = schema::EXAMPLES)]
     Schema(schema::SchemaArgs),
-    /// Print a script that lets a shell complete this command
+    /// Print the completion script for a shell
     #[command(after_help = completions::EXAMPLES)]
     Completions(completions::CompletionsArgs),
 }

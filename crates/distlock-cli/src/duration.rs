@@ -1,10 +1,10 @@
-//! Durations as people write them: `500ms`, `10s`, `2m`, `1h`, `1m30s`, `0.5s`.
+//! Durations on the command line: `500ms`, `10s`, `2m`, `1h`, `1m30s`, `0.5s`.
 
 use std::time::Duration;
 
 const UNITS: [(&str, f64); 4] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0)];
 
-/// Reads a duration. Every number needs its unit: `10` alone would mean seconds to some and milliseconds to others.
+/// Parses a duration. Every number needs a unit: `10` could mean seconds or milliseconds.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let mut rest = text.trim();
     if rest.is_empty() {
@@ -28,21 +28,20 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         seconds += number * factor;
         rest = after;
     }
-    // Whole microseconds: 0.1 + 0.2 must not show as 0.30000000000000004.
-    Duration::try_from_secs_f64((seconds * 1e6).round() / 1e6)
-        .map_err(|_| "it is longer than anything can wait".to_owned())
+    // Rounded to microseconds: 0.1 + 0.2 must not become 0.30000000000000004.
+    Duration::try_from_secs_f64((seconds * 1e6).round() / 1e6).map_err(|_| "it is too long".to_owned())
 }
 
-/// Shows a duration for people, short and no more exact than of use: `420ms`, `3.2s`, `4m10s`, `2h05m`, `3d04h`.
+/// A short form for people: `420ms`, `3.2s`, `4m 10s`, `2h 05m`, `3d 04h`.
 pub(crate) fn show(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0 => format!("{}ms", duration.as_millis()),
         1..=9 => format!("{}.{}s", seconds, duration.subsec_millis() / 100),
         10..=59 => format!("{seconds}s"),
-        60..=3599 => format!("{}m{:02}s", seconds / 60, seconds % 60),
-        3600..=86_399 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{}d{:02}h", seconds / 86_400, seconds / 3600 % 24),
+        60..=3599 => format!("{}m {:02}s", seconds / 60, seconds % 60),
+        3600..=86_399 => format!("{}h {:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d {:02}h", seconds / 86_400, seconds / 3600 % 24),
     }
 }
 
@@ -51,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_write_is_understood() {
+    fn common_spellings_are_parsed() {
         for (text, millis) in [
             ("500ms", 500),
             ("10s", 10_000),
@@ -68,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_or_absurd_is_refused() {
+    fn ambiguous_and_absurd_durations_are_refused() {
         for bad in
             ["", "10", "s", "-1s", "1.2.3s", "10 s", "10x", "1e9h", "99999999999999999999h", "ms10", "NaNs"]
         {
@@ -83,9 +82,9 @@ mod tests {
             (7, "7ms"),
             (3_250, "3.2s"),
             (59_999, "59s"),
-            (250_000, "4m10s"),
-            (7_500_000, "2h05m"),
-            (273_600_000, "3d04h"),
+            (250_000, "4m 10s"),
+            (7_500_000, "2h 05m"),
+            (273_600_000, "3d 04h"),
         ] {
             assert_eq!(show(Duration::from_millis(millis)), text);
         }

@@ -1,21 +1,21 @@
-//! The exit codes that scripts depend on, and what leads to each.
+//! The exit codes of the command, and the errors that lead to them.
 
 use distlock::{Error, ErrorKind};
 
-/// Wrong usage: a bad option, name or URL, or something that the store cannot do at all.
+/// Wrong usage: a bad option, name or URL, or a request that the store does not support.
 pub(crate) const USAGE: u8 = 64;
-/// The store cannot be reached, or refused us.
+/// The store is unavailable, or denied access.
 pub(crate) const UNAVAILABLE: u8 = 69;
-/// The lock was not to be had: busy, or the time limit passed.
+/// The lock was not acquired: busy, or timed out.
 pub(crate) const BUSY: u8 = 75;
 /// The lock was lost while the command ran.
 pub(crate) const LOST: u8 = 76;
-/// The command was found, and cannot be executed.
+/// The command exists and cannot be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
-/// There is no such command.
+/// The command was not found.
 pub(crate) const NOT_FOUND: u8 = 127;
 
-/// Why a command ends without success: what to say, if anything, and the exit code.
+/// Why `distlock` fails: the exit code, and a message unless it was written already.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) code: u8,
@@ -32,12 +32,12 @@ impl Failure {
         Failure::new(USAGE, message)
     }
 
-    /// Everything was said already.
+    /// The message was written already.
     pub(crate) fn silent(code: u8) -> Self {
         Failure { code, message: None }
     }
 
-    /// An end that a signal to `distlock` itself brought about.
+    /// A signal ended `distlock`.
     pub(crate) fn signal(number: i32) -> Self {
         Failure::silent(of_signal(number))
     }
@@ -49,7 +49,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The exit code for a failure of the library. Kinds that are added later count as a store that failed.
+/// The exit code for an error of the library. Kinds that are added later count as a failed store.
 pub(crate) fn of_kind(kind: ErrorKind) -> u8 {
     match kind {
         ErrorKind::InvalidInput | ErrorKind::Unsupported | ErrorKind::Mismatch => USAGE,
@@ -59,7 +59,7 @@ pub(crate) fn of_kind(kind: ErrorKind) -> u8 {
     }
 }
 
-/// What shells show for a process that a signal ended.
+/// The exit code for a process that a signal ended, as shells count.
 pub(crate) fn of_signal(number: i32) -> u8 {
     u8::try_from(128_i32.saturating_add(number)).unwrap_or(u8::MAX)
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contention_an_outage_and_wrong_usage_have_codes_of_their_own() {
+    fn contention_an_outage_and_wrong_usage_have_different_codes() {
         assert_eq!(of_kind(ErrorKind::Timeout), 75);
         assert_eq!(of_kind(ErrorKind::Lost), 76);
         for kind in [ErrorKind::Unavailable, ErrorKind::Denied, ErrorKind::Exhausted, ErrorKind::Corrupt] {

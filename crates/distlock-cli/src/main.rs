@@ -1,4 +1,4 @@
-//! The `distlock` command: runs a program while a lock is held, and shows what is held.
+//! The `distlock` command: runs a program under a lock, and shows which locks are held.
 
 #[cfg(not(unix))]
 compile_error!("the distlock command needs a Unix system: process groups, signals and file locks");
@@ -8,20 +8,19 @@ mod commands;
 mod deadlines;
 mod duration;
 mod exit;
-mod family;
-mod notes;
-mod orders;
+mod holders;
+mod listing;
 mod output;
+mod process_tree;
 mod redact;
 mod signals;
-mod startup;
+mod stderr;
 mod store;
-mod supervise;
+mod supervisor;
 mod table;
 #[cfg(feature = "test-store")]
 mod test_store;
 mod usage;
-mod view;
 mod warnings;
 mod watchdog;
 
@@ -33,20 +32,20 @@ use crate::cli::{Cli, Command};
 use crate::exit::Failure;
 
 fn main() -> ExitCode {
-    // The helpers that `run` and `bench` start are this same program. They are no commands: no help, no completion.
+    // `run` and `bench` start this program again for internal parts. They are not commands: they have no help.
     let mut args = std::env::args_os().skip(1);
     match args.next().as_deref().and_then(|word| word.to_str()) {
-        Some(watchdog::WORD) => return watchdog::main(),
-        Some(watchdog::LAUNCH_WORD) => return watchdog::launch(args),
+        Some(watchdog::WATCHDOG_ARGUMENT) => return watchdog::main(),
+        Some(watchdog::LAUNCHER_ARGUMENT) => return watchdog::launch(args),
         Some(distlock_load::WORD) => return commands::bench::worker(),
         _ => {}
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return usage::explain(&error),
+        Err(error) => return usage::report(&error),
     };
     let store = &cli.store;
-    let done = match &cli.command {
+    let result = match &cli.command {
         Command::Run(args) => commands::run::execute(store, args),
         Command::Ls(args) => commands::ls::execute(store, args).map(|()| 0),
         Command::Show(args) => commands::show::execute(store, args).map(|()| 0),
@@ -56,11 +55,11 @@ fn main() -> ExitCode {
         Command::Schema(args) => commands::schema::execute(store, args).map(|()| 0),
         Command::Completions(args) => commands::completions::execute(args).map(|()| 0),
     };
-    match done {
+    match result {
         Ok(code) => ExitCode::from(code),
         Err(Failure { code, message }) => {
             if let Some(message) = message {
-                notes::say(&message);
+                stderr::print(&message);
             }
             ExitCode::from(code)
         }

@@ -1,16 +1,16 @@
-//! Secrets in what is echoed back: a URL that was written in the wrong place must not end up in a log.
+//! Removes secrets from messages that repeat the command line: a URL in the wrong place must not end up in a log.
 
-/// The text without the URLs in it. `args` are the words of the command line: the parser of options quotes them whole,
-/// and a password that was not escaped may have spaces and quotes in it.
+/// The text without its URLs. `args` is the command line: the parser quotes its arguments in full, and a password that was
+/// not escaped may contain spaces and quotes.
 pub(crate) fn urls(text: &str, args: &[String]) -> String {
     let values = args.iter().filter_map(|arg| arg.split_once('=')).map(|(_, value)| value);
     let mut written: Vec<&str> = args.iter().map(String::as_str).chain(values).collect();
     written.retain(|word| may_be_url(word));
-    // An option that takes a list quotes one value of it.
+    // An option that takes a list quotes one of its values.
     let pieces: Vec<&str> =
         written.iter().flat_map(|word| word.split(',')).filter(|piece| piece.len() >= 4).collect();
     written.extend(pieces);
-    // The longest first: one may be a part of another.
+    // Longest first: one may be part of another.
     written.sort_by_key(|word| std::cmp::Reverse(word.len()));
     let mut shown = text.to_owned();
     for word in written {
@@ -19,7 +19,7 @@ pub(crate) fn urls(text: &str, args: &[String]) -> String {
     each_word(&shown)
 }
 
-/// What is left: words that were not written like this, such as one value of a list.
+/// Redacts the remaining words that may be URLs.
 fn each_word(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let is_border = |c: char| c.is_whitespace() || "'\"`<>".contains(c);
@@ -42,7 +42,7 @@ fn scheme_of(word: &str) -> Option<&'static str> {
     known.copied().find(|known| known.eq_ignore_ascii_case(scheme))
 }
 
-/// A store's scheme and nothing else of it; before it, the option that it was written with, as in `--store=redis://…`.
+/// Only the scheme of a store's URL, with the option before it, as in `--store=redis://…`.
 fn without_secret(word: &str) -> String {
     let is_option =
         |name: &str| name.starts_with('-') && name.chars().all(|c| c.is_ascii_alphabetic() || c == '-');
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_in_the_wrong_place_keeps_its_secrets() {
+    fn a_url_in_the_wrong_place_shows_no_secret() {
         for text in [
             "unrecognized subcommand 'redis://u:s3cret@h:1'",
             "unexpected argument '--stroe=postgres://u:s3cret@h/db' found",
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_with_spaces_and_quotes_is_hidden_whole() {
+    fn a_password_with_spaces_and_quotes_is_hidden_in_full() {
         for secret in ["s3 cr3t", "s3'cr3t", "s3\"cr3t", "s3<cr3t", "s3\ncr3t", "s3=cr3t"] {
             let url = format!("redis://u:{secret}@h");
             for arg in [url.clone(), format!("--stroe={url}")] {

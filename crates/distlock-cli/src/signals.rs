@@ -1,5 +1,5 @@
-//! Signals to `distlock` itself, taken one by one by a thread that waits for them: nothing is interrupted, and no
-//! handler runs that a child could inherit.
+//! Signals to `distlock`. A thread waits for them one by one: no system call is interrupted, and there is no handler that a
+//! child could inherit.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -9,8 +9,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, killpg, raise};
 use nix::unistd::getpgrp;
 use tokio::sync::mpsc;
 
-/// Passed on to the command while one runs; while the lock is waited for, all but the last end the wait.
-const PASSED_ON: [Signal; 7] = [
+/// Forwarded to the command while it runs. During a wait for the lock, all but the last end the wait.
+const FORWARDED: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -20,43 +20,42 @@ const PASSED_ON: [Signal; 7] = [
     Signal::SIGWINCH,
 ];
 
-/// How long our own copy of a signal that we sent, or the signal that continued us, may take to get here.
+/// How long our own copy of a signal that we sent, or the SIGCONT that resumed us, may take to arrive.
 const ARRIVAL: Duration = Duration::from_millis(200);
 
-/// Signals that are blocked and not yet listened to. Blocking comes first of all, before any thread is there that
-/// could still be hit by one.
+/// Signals that are blocked and not yet received. They are blocked before any thread is started that one could hit.
 #[derive(Debug)]
 pub(crate) struct Blocked {
     original: SigSet,
     waited: SigSet,
 }
 
-/// Blocks what is to be handled. What our parent had us ignore stays ignored, by us and by the command: that is what
-/// `nohup`, and a shell that starts something in the background, count on.
+/// Blocks the signals that are handled. A signal that was ignored at the start stays ignored, by `distlock` and by the
+/// command: `nohup`, and shells that start background jobs, rely on it.
 pub(crate) fn block() -> nix::Result<Blocked> {
-    let ignored = ignored_at_birth();
+    let ignored = ignored_at_start();
     let mut waited = SigSet::empty();
-    for signal in PASSED_ON.into_iter().chain([Signal::SIGTSTP, Signal::SIGCONT]) {
+    for signal in FORWARDED.into_iter().chain([Signal::SIGTSTP, Signal::SIGCONT]) {
         if !ignored.contains(&signal) {
             waited.add(signal);
         }
     }
     let mut blocked = waited;
-    // Never waited for: whoever has it blocked may hand the terminal over from the background.
+    // Blocked only: a background process that blocks it may change the terminal's foreground group.
     blocked.add(Signal::SIGTTOU);
     let original = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     Ok(Blocked { original, waited })
 }
 
-/// What is ignored from the start. Only Linux tells without changing it; elsewhere it counts as nothing.
-fn ignored_at_birth() -> Vec<Signal> {
+/// The signals that are ignored at the start. Only Linux shows them; elsewhere there are none.
+fn ignored_at_start() -> Vec<Signal> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     Signal::iterator().filter(|signal| mask >> (*signal as i32 - 1) & 1 == 1).collect()
 }
 
-/// Ends this process by a signal that it had blocked, so that its parent sees which. Returns if that did not work.
+/// Ends this process by a blocked signal, so that its parent sees it. Returns if that fails.
 pub(crate) fn die_of(signal: Signal) {
     let mut set = SigSet::empty();
     set.add(signal);
@@ -66,7 +65,7 @@ pub(crate) fn die_of(signal: Signal) {
 }
 
 impl Blocked {
-    /// The signals that were blocked before, for the command.
+    /// The signals that were blocked before; they stay blocked for the command.
     pub(crate) fn original(&self) -> Vec<i32> {
         Signal::iterator()
             .filter(|signal| self.original.contains(*signal))
@@ -74,7 +73,7 @@ impl Blocked {
             .collect()
     }
 
-    /// Begins to take signals.
+    /// Starts to receive signals.
     pub(crate) fn listen(self) -> std::io::Result<Signals> {
         let (sender, receiver) = mpsc::unbounded_channel();
         let waited = self.waited;
@@ -89,7 +88,7 @@ impl Blocked {
     }
 }
 
-/// The signals as they come.
+/// The received signals.
 #[derive(Debug)]
 pub(crate) struct Signals {
     receiver: mpsc::UnboundedReceiver<Signal>,
@@ -97,10 +96,10 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// The next one.
+    /// The next signal.
     ///
     /// # Cancel safety
-    /// Cancel safe: none is lost.
+    /// Cancel safe: no signal is lost.
     pub(crate) async fn next(&mut self) -> Signal {
         if let Some(signal) = self.put_back.pop_front() {
             return signal;
@@ -111,7 +110,7 @@ impl Signals {
         }
     }
 
-    /// Does the work, unless a signal ends it first. Ctrl-Z stops us meanwhile, as it would without us.
+    /// Runs the work unless a signal ends it first. Ctrl-Z stops this process as usual.
     pub(crate) async fn during<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Signal> {
         let mut work = std::pin::pin!(work);
         loop {
@@ -129,12 +128,11 @@ impl Signals {
         }
     }
 
-    /// Stops this process by this signal, SIGTSTP or SIGTTIN, and with it everybody in its group if the terminal has
-    /// not told them. Returns when it is continued: true; or soon, if the kernel does not let a group stop that nobody
-    /// could continue.
+    /// Stops this process by SIGTSTP or SIGTTIN, with its whole group if the terminal did not signal the group. Returns true
+    /// when it was continued; returns false soon if the kernel does not stop it, since no process could continue the group.
     pub(crate) async fn stop(&mut self, by: Signal, whole_group: bool) -> bool {
         if by != Signal::SIGTSTP {
-            // Not among those we have blocked: it stops us with the others.
+            // Not blocked: it stops this process with the others.
             let _ = if whole_group { killpg(getpgrp(), by) } else { raise(by) };
             return self.take(Signal::SIGCONT).await;
         }
@@ -150,15 +148,15 @@ impl Signals {
         self.take(Signal::SIGCONT).await
     }
 
-    /// Sends a signal to everybody in our process group but ourselves.
+    /// Sends a signal to all other processes in our group.
     pub(crate) async fn send_to_group(&mut self, signal: Signal) {
         if killpg(getpgrp(), signal).is_ok() {
-            // Our own copy: left over, it would stop us a second time, or end what we still have to do.
+            // Discard our own copy: it would stop this process again, or end what it still has to do.
             self.take(signal).await;
         }
     }
 
-    /// Waits a moment for this signal and takes it out; others keep their order.
+    /// Waits briefly for this signal and discards it; other signals keep their order.
     async fn take(&mut self, wanted: Signal) -> bool {
         let taken = tokio::time::timeout(ARRIVAL, async {
             loop {

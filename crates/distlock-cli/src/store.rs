@@ -1,4 +1,4 @@
-//! Which store: `--store`, `DISTLOCK_STORE`, or lock files in the folder of this user.
+//! The store: `--store`, `DISTLOCK_STORE`, or lock files in the default folder of the user.
 
 use clap::Args;
 use distlock::store::Backend;
@@ -9,10 +9,10 @@ const DEFAULT: &str = "file:";
 
 const VARIABLE: &str = "DISTLOCK_STORE";
 
-/// Where the locks are kept.
+/// The store of the locks.
 #[derive(Args, Clone)]
 pub(crate) struct StoreArgs {
-    /// The store, as a URL; without one, lock files in $XDG_STATE_HOME/distlock
+    /// The URL of the store [default: lock files in $XDG_STATE_HOME/distlock]
     #[arg(
         long = "store",
         value_name = "URL",
@@ -25,27 +25,27 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
-    /// The URL, password included: for the store, never for people.
+    /// The URL with its password: never print it.
     ///
-    /// An empty `DISTLOCK_STORE` is what a script has that means none. An empty `--store` is refused: it comes of a
-    /// variable that should have been set, and lock files would exclude nobody on the other machines.
+    /// An empty `DISTLOCK_STORE` counts as unset. An empty `--store` is refused: it comes from a variable that should have been
+    /// set, and lock files would not exclude other machines.
     pub(crate) fn url(&self) -> Result<&str> {
         match self.url.as_deref() {
             None => Ok(DEFAULT),
             Some("") if std::env::var_os(VARIABLE).is_some_and(|value| value.is_empty()) => Ok(DEFAULT),
             Some("") => Err(Error::new(ErrorKind::InvalidInput, "the URL after --store is empty")
-                .advise("name a store, or leave --store out for lock files")),
+                .advise("name a store, or omit --store to use lock files")),
             Some(url) => Ok(url),
         }
     }
 
-    /// Connects, with these options as the defaults.
+    /// Connects with these options as defaults.
     pub(crate) async fn connect(&self, options: Options) -> Result<Locks> {
         Locks::builder(open(self.url()?).await?).options(options).build()
     }
 }
 
-/// A password could be in it.
+/// Without the URL, which may have a password.
 impl std::fmt::Debug for StoreArgs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("StoreArgs")

@@ -1,4 +1,4 @@
-//! Text in aligned columns, whatever characters it holds.
+//! Text in aligned columns, safe for terminals.
 
 /// Rows under a header.
 #[derive(Debug)]
@@ -12,13 +12,13 @@ impl Table {
         Table { header: header.to_vec(), rows: Vec::new() }
     }
 
-    /// Adds a row. Control characters are escaped here, so that no name can move the cursor or forge a line.
+    /// Adds a row. Control characters are escaped, so that no name can move the cursor or forge a line.
     pub(crate) fn push(&mut self, cells: Vec<String>) {
         self.rows.push(cells.iter().map(|cell| escape(cell)).collect());
     }
 
-    /// The text; `paint_header` gets the whole header line.
-    pub(crate) fn render(&self, paint_header: impl Fn(&str) -> String) -> String {
+    /// The table as text; `style_header` gets the whole header line.
+    pub(crate) fn render(&self, style_header: impl Fn(&str) -> String) -> String {
         let mut widths: Vec<usize> = self.header.iter().map(|title| title.chars().count()).collect();
         for row in &self.rows {
             for (width, cell) in widths.iter_mut().zip(row) {
@@ -29,7 +29,7 @@ impl Table {
             let padded = cells.zip(&widths).map(|(cell, &width)| format!("{cell:<width$}"));
             padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
-        let mut text = paint_header(&line(&mut self.header.iter().copied()));
+        let mut text = style_header(&line(&mut self.header.iter().copied()));
         text.push('\n');
         for row in &self.rows {
             text.push_str(&line(&mut row.iter().map(String::as_str)));
@@ -39,14 +39,14 @@ impl Table {
     }
 }
 
-/// Replaces what a terminal would obey instead of show: control characters, and the invisible ones that turn the
-/// direction of text or hide in it.
+/// Escapes what a terminal would interpret instead of show: control characters, and invisible ones that change the direction
+/// of text or hide in it.
 pub(crate) fn escape(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        let obeyed = c.is_control()
+        let interpreted = c.is_control()
             || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-        if obeyed || c == '\\' {
+        if interpreted || c == '\\' {
             shown.extend(c.escape_default());
         } else {
             shown.push(c);

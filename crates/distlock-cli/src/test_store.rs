@@ -1,8 +1,8 @@
-//! A store for this crate's own tests: `distlock-test:///dir` keeps leases in one JSON file, so that a test can read
-//! and change what is held, and does wrong on command, so that a test can lose a lock.
+//! A store for the tests of this crate: `distlock-test:///dir` keeps leases in one JSON file, which a test can read, and
+//! fails on command, so that a test can lose a lock.
 //!
-//! A fault is a file in the folder: `renew.fail` fails every renewal, `renew.hang` never answers one, and so for
-//! `acquire` and `release`; `doctor.warn` gives `doctor` something to warn of. Mutexes only.
+//! A fault is a file in the folder: `renew.fail` fails every renewal, `renew.hang` never replies to one, likewise for
+//! `acquire` and `release`; `doctor.warn` adds a warning to `doctor`. Mutexes only.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use distlock::store::{
 use distlock::{BootClock, Clock, Error, ErrorKind, FencingToken, Kind, LockId, Moment, Resource, Result};
 use serde::{Deserialize, Serialize};
 
-/// The store behind the URL, if it is one of ours.
+/// The store of the URL, if it is a test store.
 pub(crate) fn open(url: &str) -> Option<Result<Backend>> {
     let url = StoreUrl::parse(url).ok().filter(|url| url.scheme() == "distlock-test")?;
-    // What stands before the path is nobody's address; it is there so that a URL may have a password.
+    // The authority is ignored; it lets a URL have a password.
     let dir = url.file_path().unwrap_or_default();
     if dir.join("connect.fail").exists() {
         let error =
@@ -40,26 +40,26 @@ struct TestStore {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct State(BTreeMap<String, Entry>);
+struct StoredState(BTreeMap<String, StoredLock>);
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Entry {
+struct StoredLock {
     last_token: u64,
-    holder: Option<Held>,
-    waiters: Vec<Waits>,
+    holder: Option<StoredHolder>,
+    waiters: Vec<StoredWaiter>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Held {
+struct StoredHolder {
     lock_id: String,
     token: u64,
     acquired_at_ms: u64,
-    /// On the boot clock, which is the same for all processes of the machine.
+    /// On the boot clock, which all processes of a machine share.
     expires_at_ns: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Waits {
+struct StoredWaiter {
     lock_id: String,
     until_ns: u64,
 }
@@ -69,7 +69,7 @@ fn wall_clock_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Entry {
+impl StoredLock {
     fn purge(&mut self, now: Moment) {
         self.holder.take_if(|held| held.expires_at_ns <= now.as_nanos());
         self.waiters.retain(|waiter| waiter.until_ns > now.as_nanos());
@@ -87,8 +87,10 @@ impl Entry {
             Some(held) => {
                 let retry_after = Some(Moment::from_nanos(held.expires_at_ns).since(now));
                 if let Some(waiting) = &claim.waiting {
-                    self.waiters
-                        .push(Waits { lock_id: id.to_owned(), until_ns: now.after(waiting.ttl).as_nanos() });
+                    self.waiters.push(StoredWaiter {
+                        lock_id: id.to_owned(),
+                        until_ns: now.after(waiting.ttl).as_nanos(),
+                    });
                 }
                 Attempt::Busy { retry_after }
             }
@@ -96,8 +98,12 @@ impl Entry {
                 let token = FencingToken::after(Some(FencingToken::new(self.last_token)), wall_clock_ms());
                 self.last_token = token.get();
                 let acquired_at_ms = wall_clock_ms();
-                self.holder =
-                    Some(Held { lock_id: id.to_owned(), token: token.get(), acquired_at_ms, expires_at_ns });
+                self.holder = Some(StoredHolder {
+                    lock_id: id.to_owned(),
+                    token: token.get(),
+                    acquired_at_ms,
+                    expires_at_ns,
+                });
                 Attempt::Granted { token }
             }
         }
@@ -133,21 +139,21 @@ impl Entry {
 }
 
 impl TestStore {
-    /// One atomic step: everything under a lock of the folder.
-    fn step<T>(&self, step: impl FnOnce(&mut State, Moment) -> T) -> Result<T> {
+    /// One atomic transaction, under a lock of the folder.
+    fn transaction<T>(&self, work: impl FnOnce(&mut StoredState, Moment) -> T) -> Result<T> {
         let guard = File::create(self.dir.join("guard")).map_err(unreadable)?;
         guard.lock().map_err(unreadable)?;
         let path = self.dir.join("state.json");
         let text = fs::read_to_string(&path).unwrap_or_else(|_| "{}".to_owned());
         let corrupt = |error| Error::new(ErrorKind::Corrupt, "the test store is not JSON").caused_by(error);
-        let mut state: State = serde_json::from_str(&text).map_err(corrupt)?;
+        let mut state: StoredState = serde_json::from_str(&text).map_err(corrupt)?;
         let now = BootClock.now();
         state.0.values_mut().for_each(|entry| entry.purge(now));
-        let answer = step(&mut state, now);
+        let result = work(&mut state, now);
         let text = serde_json::to_string_pretty(&state).map_err(corrupt)?;
         let fresh = self.dir.join("state.json.new");
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path)).map_err(unreadable)?;
-        Ok(answer)
+        Ok(result)
     }
 
     async fn fault(&self, verb: &str) -> Result<()> {
@@ -155,7 +161,7 @@ impl TestStore {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         if self.dir.join(format!("{verb}.fail")).exists() {
-            return Err(Error::new(ErrorKind::Unavailable, "a fault was asked for"));
+            return Err(Error::new(ErrorKind::Unavailable, "a test requested this fault"));
         }
         Ok(())
     }
@@ -177,9 +183,9 @@ impl Store for TestStore {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
-        self.step(|state, now| {
-            let asked = state.0.iter().filter(|(name, _)| query.matches(Kind::Mutex, name));
-            asked
+        self.transaction(|state, now| {
+            let matching = state.0.iter().filter(|(name, _)| query.matches(Kind::Mutex, name));
+            matching
                 .map(|(name, entry)| Record {
                     kind: Kind::Mutex,
                     name: Some(name.clone()),
@@ -200,7 +206,7 @@ impl Store for TestStore {
     }
 
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
-        self.step(|state, now| {
+        self.transaction(|state, now| {
             let entry = state.0.entry(resource.name().to_owned()).or_default();
             let holder = entry.holder(now);
             entry.holder = None;
@@ -221,7 +227,7 @@ impl Store for TestStore {
 impl LeaseStore for TestStore {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
         self.fault("acquire").await?;
-        self.step(|state, now| {
+        self.transaction(|state, now| {
             let mut entry = |claim: &Claim| {
                 Ok(state.0.entry(claim.resource.name().to_owned()).or_default().try_acquire(claim, now))
             };
@@ -231,7 +237,7 @@ impl LeaseStore for TestStore {
 
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
         self.fault("renew").await?;
-        self.step(|state, now| {
+        self.transaction(|state, now| {
             let mut entry = |lease: &Lease| {
                 Ok(state.0.entry(lease.resource.name().to_owned()).or_default().renew(lease, now))
             };
@@ -241,7 +247,7 @@ impl LeaseStore for TestStore {
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         self.fault("release").await?;
-        self.step(|state, _| {
+        self.transaction(|state, _| {
             let mut entry = |lease: &Lease| {
                 Ok(state.0.entry(lease.resource.name().to_owned()).or_default().release(lease))
             };
@@ -250,6 +256,6 @@ impl LeaseStore for TestStore {
     }
 
     async fn subscribe(&self, _: &Inbox) -> Result<WakeStream> {
-        Err(Error::new(ErrorKind::Unsupported, "the test store wakes nobody"))
+        Err(Error::new(ErrorKind::Unsupported, "the test store has no wake-ups"))
     }
 }

@@ -1,15 +1,15 @@
-//! Wrong usage: one line and the exit code 64, where the parser's own are a paragraph and 2.
+//! Wrong usage: one line and exit code 64, in place of the parser's paragraph and exit code 2.
 
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 
 use crate::exit::USAGE;
-use crate::notes::say;
+use crate::stderr::print;
 use crate::{output, redact};
 
-/// Says what is wrong with the command line, or prints the help or version that was asked for.
-pub(crate) fn explain(error: &clap::Error) -> ExitCode {
+/// Reports what is wrong with the command line, or prints the requested help or version.
+pub(crate) fn report(error: &clap::Error) -> ExitCode {
     let text = error.render();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -19,25 +19,25 @@ pub(crate) fn explain(error: &clap::Error) -> ExitCode {
                 Err(failure) => ExitCode::from(failure.code),
             }
         }
-        // A bare `distlock` asks what it can do.
+        // `distlock` without arguments shows the help.
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
             ExitCode::from(USAGE)
         }
         _ => {
             let args = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
-            say(&line(&text.to_string(), &args.collect::<Vec<_>>()));
+            print(&line(&text.to_string(), &args.collect::<Vec<_>>()));
             ExitCode::from(USAGE)
         }
     }
 }
 
-/// One line without secrets. They are taken out first: a password may have line breaks in it.
+/// One line without secrets. They are removed first: a password may contain line breaks.
 fn line(text: &str, args: &[String]) -> String {
     one_line(&redact::urls(text, args))
 }
 
-/// What is wrong and what to do, without the usage lines between them.
+/// The error and the advice, without the usage lines between them.
 fn one_line(text: &str) -> String {
     let mut usage = false;
     let mut parts = Vec::new();
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_paragraph_becomes_a_line() {
+    fn a_paragraph_becomes_one_line() {
         let text = "error: the following required arguments were not provided:\n  --of <MAX>\n\n\
                     Usage: distlock run --of <MAX> <NAME>\n\nFor more information, try '--help'.\n";
         assert_eq!(
@@ -69,7 +69,7 @@ mod tests {
         );
     }
 
-    /// The places where a URL is written by mistake, and the one where it belongs.
+    /// Command lines with a URL in a wrong place, and one with it in the right place.
     fn command_lines(url: &str) -> Vec<Vec<String>> {
         let option = format!("--stroe={url}");
         let lines: [&[&str]; 9] = [
@@ -86,14 +86,14 @@ mod tests {
         lines.iter().map(|line| line.iter().map(|word| (*word).to_owned()).collect()).collect()
     }
 
-    /// What is said about a command line, nothing if it is right.
-    fn said(args: &[String]) -> String {
+    /// What is printed about a command line.
+    fn printed(args: &[String]) -> String {
         let words = std::iter::once("distlock").chain(args.iter().map(String::as_str));
         match crate::cli::Cli::try_parse_from(words) {
             Err(error) => line(&error.render().to_string(), args),
             Ok(cli) => {
-                let done = cli.store.url().and_then(distlock::schema).map_err(crate::exit::Failure::from);
-                format!("{cli:?} {:?}", done.map(drop))
+                let result = cli.store.url().and_then(distlock::schema).map_err(crate::exit::Failure::from);
+                format!("{cli:?} {:?}", result.map(drop))
             }
         }
     }
@@ -102,7 +102,7 @@ mod tests {
     fn no_command_line_shows_the_secret_of_a_url() {
         let mut state: u32 = 21;
         let mut random = |limit: usize| {
-            // Numerical Recipes' generator: the same URLs in each run.
+            // A linear congruential generator: the same URLs in every run.
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             (state >> 16) as usize % limit
         };
@@ -117,7 +117,7 @@ mod tests {
                 ":SECRET",
                 "//u:SECRET@h",
             ] {
-                // Two rare letters and a special one, and so on.
+                // Two rare letters, then a special character, repeated.
                 let secret: String = (0..12)
                     .map(|n| {
                         if n % 3 == 2 {
@@ -127,18 +127,18 @@ mod tests {
                         }
                     })
                     .collect();
-                // A word with a colon in it is no URL unless a store answers to what stands before.
+                // A word with a colon is a URL only if a store has the scheme before it.
                 if place == ":SECRET" && ["u", "QXZ"].contains(&scheme) {
                     continue;
                 }
                 let url = format!("{scheme}{}", place.replace("SECRET", &secret));
                 let letters: Vec<char> = secret.chars().collect();
                 for args in command_lines(&url) {
-                    let said = said(&args);
+                    let printed = printed(&args);
                     for piece in letters.windows(4).map(|piece| piece.iter().collect::<String>()) {
                         let escaped = format!("{piece:?}");
-                        let shown = said.contains(&piece) || said.contains(escaped.trim_matches('"'));
-                        assert!(!shown, "{args:?} shows {piece:?}: {said}");
+                        let shown = printed.contains(&piece) || printed.contains(escaped.trim_matches('"'));
+                        assert!(!shown, "{args:?} shows {piece:?}: {printed}");
                     }
                     tried += 1;
                 }

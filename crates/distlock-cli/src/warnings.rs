@@ -1,4 +1,4 @@
-//! What a store warns of while it answers, such as a record that cannot be read: one line each on stderr.
+//! Warnings of the library, such as an unreadable record: one line each on stderr.
 
 use std::fmt::{self, Write};
 
@@ -6,12 +6,12 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::notes::say;
+use crate::stderr::print;
 use crate::table::escape;
 
-/// Shows the warnings of the library from now on.
+/// Prints the warnings of the library from now on.
 pub(crate) fn show() {
-    // It fails only if there is a subscriber already.
+    // Fails only if there is a subscriber already.
     let _ = tracing::subscriber::set_global_default(Warnings);
 }
 
@@ -23,13 +23,13 @@ impl Subscriber for Warnings {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        say(&format!("warning: {}", escape(&line.0)));
+        let mut text = WarningText::default();
+        event.record(&mut text);
+        print(&format!("warning: {}", escape(&text.0)));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
-        // No span is enabled, so that none needs a number of its own.
+        // No span is enabled, so one id is enough.
         Id::from_u64(1)
     }
 
@@ -44,9 +44,9 @@ impl Subscriber for Warnings {
 
 /// The message first, then the fields.
 #[derive(Default)]
-struct Line(String);
+struct WarningText(String);
 
-impl Visit for Line {
+impl Visit for WarningText {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a String cannot fail.
         let _ = match field.name() {

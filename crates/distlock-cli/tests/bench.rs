@@ -1,4 +1,4 @@
-//! `distlock bench` on the file store: what it prints, what it draws, and that it leaves nothing held.
+//! `distlock bench` on the file store: its output, its plot, and that it leaves no lock.
 #![allow(clippy::unwrap_used)]
 
 use std::process::{Command, Output};
@@ -57,7 +57,7 @@ fn every_scenario_gives_an_object_with_the_promised_fields() {
 }
 
 #[test]
-fn a_table_and_a_picture_and_no_progress_bar_without_a_terminal() {
+fn a_table_and_a_plot_and_no_progress_bar_without_a_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("bench.svg");
     let args = ["--seconds", "0.3", "--scenario", "uncontended", "--plot", picture.to_str().unwrap()];

@@ -1,4 +1,4 @@
-//! What it is all for: real processes that exclude one another.
+//! Hazard: two processes hold one lock.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -8,36 +8,36 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Background, Place, code, sh, stderr, wait_for};
+use common::{Background, Sandbox, code, sh, stderr, wait_for};
 use nix::sys::signal::Signal;
 
-/// Reads, waits and writes: two at a time lose a count.
+/// Reads, waits and writes: two at the same time lose a count.
 const COUNT: &str = "n=$(cat count); sleep 0.01; echo $((n + 1)) > count";
 
-fn count_to(place: &Place, processes: usize, start: impl Fn() -> Command) {
-    fs::write(place.path("count"), "0\n").unwrap();
+fn count_to(sandbox: &Sandbox, processes: usize, start: impl Fn() -> Command) {
+    fs::write(sandbox.path("count"), "0\n").unwrap();
     let running: Vec<Background> =
         (0..processes).map(|_| Background::start(start().args(["run", "counter"]).args(sh(COUNT)))).collect();
     for run in running {
         let (code, said) = run.finish();
         assert_eq!(code, 0, "{said}");
     }
-    assert_eq!(fs::read_to_string(place.path("count")).unwrap().trim(), processes.to_string());
+    assert_eq!(fs::read_to_string(sandbox.path("count")).unwrap().trim(), processes.to_string());
 }
 
 #[test]
 fn processes_do_not_overlap_on_the_file_store() {
-    let place = Place::new();
-    count_to(&place, 20, || place.distlock());
+    let sandbox = Sandbox::new();
+    count_to(&sandbox, 20, || sandbox.distlock());
 }
 
 #[test]
 fn processes_do_not_overlap_on_leases() {
-    let place = Place::new();
-    place.leased();
-    let url = place.lease_url();
-    count_to(&place, 8, || {
-        let mut command = place.distlock();
+    let sandbox = Sandbox::new();
+    sandbox.leased();
+    let url = sandbox.lease_url();
+    count_to(&sandbox, 8, || {
+        let mut command = sandbox.distlock();
         command.args(["--store", &url]);
         command
     });
@@ -45,43 +45,45 @@ fn processes_do_not_overlap_on_leases() {
 
 #[test]
 fn readers_share_and_a_writer_does_not() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let reader = || {
         Background::start(
-            place.distlock().args(["run", "--read", "x"]).args(sh("echo > read-$$; exec sleep 60")),
+            sandbox.distlock().args(["run", "--read", "x"]).args(sh("echo > read-$$; exec sleep 60")),
         )
     };
     let (one, two) = (reader(), reader());
     wait_for("two readers at a time", || {
-        let reading = fs::read_dir(place.path("")).unwrap().flatten();
+        let reading = fs::read_dir(sandbox.path("")).unwrap().flatten();
         (reading.filter(|e| e.file_name().to_string_lossy().starts_with("read-")).count() == 2).then_some(())
     });
-    let write =
-        |place: &Place| place.distlock().args(["run", "--no-wait", "--write", "x", "true"]).output().unwrap();
-    assert_eq!(code(&write(&place)), 75);
+    let write = |sandbox: &Sandbox| {
+        sandbox.distlock().args(["run", "--no-wait", "--write", "x", "true"]).output().unwrap()
+    };
+    assert_eq!(code(&write(&sandbox)), 75);
     for reader in [one, two] {
         reader.send(Signal::SIGTERM);
         reader.finish();
     }
-    let done = write(&place);
+    let done = write(&sandbox);
     assert_eq!(code(&done), 0, "{}", stderr(&done));
 }
 
 #[test]
 fn a_semaphore_admits_as_many_as_it_has_permits() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     let start = |n: u32| {
         Background::start(
-            place
+            sandbox
                 .distlock()
                 .args(["run", "--of", "2", "gpu"])
                 .args(sh(&format!("echo > in-{n}; exec sleep 60"))),
         )
     };
     let (one, _two) = (start(1), start(2));
-    place.wait_for_file("in-1");
-    place.wait_for_file("in-2");
-    let third = || place.distlock().args(["run", "--no-wait", "--of", "2", "gpu", "true"]).output().unwrap();
+    sandbox.wait_for_file("in-1");
+    sandbox.wait_for_file("in-2");
+    let third =
+        || sandbox.distlock().args(["run", "--no-wait", "--of", "2", "gpu", "true"]).output().unwrap();
     assert_eq!(code(&third()), 75);
     one.send(Signal::SIGTERM);
     one.finish();
@@ -89,55 +91,56 @@ fn a_semaphore_admits_as_many_as_it_has_permits() {
 }
 
 #[test]
-fn a_job_that_ends_early_does_not_run_twice() {
-    let place = Place::new();
-    for mut command in [place.distlock(), place.leased()] {
+fn hold_at_least_keeps_the_lock_after_a_short_job() {
+    let sandbox = Sandbox::new();
+    for mut command in [sandbox.distlock(), sandbox.leased()] {
         let start = Instant::now();
         let run = Background::start(
             command.args(["run", "--hold-at-least", "700ms", "x"]).args(sh("echo > ran; exit 4")),
         );
-        place.wait_for_file("ran");
+        sandbox.wait_for_file("ran");
         let (code, said) = run.finish();
         assert_eq!((code, said.as_str()), (4, ""));
         assert!(start.elapsed() >= Duration::from_millis(700));
-        fs::remove_file(place.path("ran")).unwrap();
+        fs::remove_file(sandbox.path("ran")).unwrap();
     }
 }
 
 #[test]
-fn the_least_time_keeps_others_out_and_a_signal_cuts_it_short() {
-    let place = Place::new();
-    for mut command in [place.distlock(), place.leased()] {
+fn hold_at_least_excludes_others_and_a_signal_ends_it() {
+    let sandbox = Sandbox::new();
+    for mut command in [sandbox.distlock(), sandbox.leased()] {
         let run = Background::start(
             command.args(["run", "-v", "--hold-at-least", "1h", "x"]).args(sh("echo > ran; exit 4")),
         );
-        place.wait_for_file("ran");
+        sandbox.wait_for_file("ran");
         wait_for("the end of the command", || {
             common::children(run.pid()).iter().all(|pid| !common::is_alive(*pid)).then_some(())
         });
         let args: Vec<_> =
             command.get_args().take_while(|arg| *arg != "run").map(ToOwned::to_owned).collect();
-        let other = || place.distlock().args(&args).args(["run", "--no-wait", "x", "true"]).output().unwrap();
-        assert_eq!(code(&other()), 75, "kept, though the command is over");
+        let other =
+            || sandbox.distlock().args(&args).args(["run", "--no-wait", "x", "true"]).output().unwrap();
+        assert_eq!(code(&other()), 75, "free right after the command");
         run.send(Signal::SIGTERM);
-        assert_eq!(run.finish().0, 4, "the code stays the command's");
+        assert_eq!(run.finish().0, 4, "not the command's exit code");
         let after = other();
-        assert_eq!(code(&after), 0, "given back at once: {}", stderr(&after));
-        fs::remove_file(place.path("ran")).unwrap();
+        assert_eq!(code(&after), 0, "not released at once: {}", stderr(&after));
+        fs::remove_file(sandbox.path("ran")).unwrap();
     }
 }
 
 #[test]
-fn a_wait_is_explained_to_whoever_asks_for_more() {
-    let place = Place::new();
+fn verbose_names_the_holder_during_a_wait() {
+    let sandbox = Sandbox::new();
     let holder =
-        Background::start(place.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    place.wait_for_file("held");
+        Background::start(sandbox.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
+    sandbox.wait_for_file("held");
     let label = format!(":{}", holder.pid());
-    let done = place.distlock().args(["run", "-v", "--timeout", "1500ms", "x", "true"]).output().unwrap();
+    let done = sandbox.distlock().args(["run", "-v", "--timeout", "1500ms", "x", "true"]).output().unwrap();
     assert_eq!(code(&done), 75);
     let said = stderr(&done);
     assert!(said.contains("waiting for mutex \"x\", held by ") && said.contains(&label), "{said}");
-    let silent = place.distlock().args(["run", "--timeout", "1200ms", "x", "true"]).output().unwrap();
-    assert_eq!(stderr(&silent).lines().count(), 1, "not on what is no terminal: {}", stderr(&silent));
+    let silent = sandbox.distlock().args(["run", "--timeout", "1200ms", "x", "true"]).output().unwrap();
+    assert_eq!(stderr(&silent).lines().count(), 1, "a hint without a terminal: {}", stderr(&silent));
 }

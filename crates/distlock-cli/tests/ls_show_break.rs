@@ -1,4 +1,4 @@
-//! What operators see and do: every field of the contract, names that would forge a line, and no lock broken by mistake.
+//! Hazard: `ls` and `show` report wrong or forged lines, or `break` breaks a lock by mistake.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,7 +7,7 @@ mod common;
 use std::io::Read;
 use std::process::Stdio;
 
-use common::{Background, Place, code, sh, stderr, stdout, wait_for};
+use common::{Background, Sandbox, code, sh, stderr, stdout, wait_for};
 use serde_json::Value;
 
 const FIELDS: [&str; 11] = [
@@ -24,17 +24,17 @@ const FIELDS: [&str; 11] = [
     "weight",
 ];
 
-fn hold(place: &Place, leased: bool, options: &[&str], name: &str) -> Background {
-    let _ = std::fs::remove_file(place.path("held"));
-    let mut command = if leased { place.leased() } else { place.distlock() };
+fn hold(sandbox: &Sandbox, leased: bool, options: &[&str], name: &str) -> Background {
+    let _ = std::fs::remove_file(sandbox.path("held"));
+    let mut command = if leased { sandbox.leased() } else { sandbox.distlock() };
     let run =
         Background::start(command.arg("run").args(options).arg(name).args(sh("echo > held; exec sleep 60")));
-    place.wait_for_file("held");
+    sandbox.wait_for_file("held");
     run
 }
 
-fn json(place: &Place, leased: bool, args: &[&str]) -> Vec<Value> {
-    let mut command = if leased { place.leased() } else { place.distlock() };
+fn json(sandbox: &Sandbox, leased: bool, args: &[&str]) -> Vec<Value> {
+    let mut command = if leased { sandbox.leased() } else { sandbox.distlock() };
     let done = command.args(args).output().unwrap();
     assert_eq!(code(&done), 0, "{}", stderr(&done));
     serde_json::from_slice::<Vec<Value>>(&done.stdout).unwrap()
@@ -48,17 +48,17 @@ fn fields(value: &Value) -> Vec<&str> {
 
 #[test]
 fn json_has_exactly_the_fields_of_the_contract() {
-    let place = Place::new();
-    assert_eq!(json(&place, true, &["ls", "--json"]), Vec::<Value>::new());
-    let run = hold(&place, true, &["--expiry", "20s"], "orders/42");
-    let list = json(&place, true, &["ls", "--json"]);
+    let sandbox = Sandbox::new();
+    assert_eq!(json(&sandbox, true, &["ls", "--json"]), Vec::<Value>::new());
+    let run = hold(&sandbox, true, &["--expiry", "20s"], "orders/42");
+    let list = json(&sandbox, true, &["ls", "--json"]);
     let [entry] = list.as_slice() else { panic!("{list:?}") };
     assert_eq!(fields(entry), FIELDS);
     assert_eq!((entry["kind"].as_str(), entry["mode"].as_str()), (Some("mutex"), Some("exclusive")));
     assert_eq!((entry["name"].as_str(), &entry["key"]), (Some("orders/42"), &Value::Null));
     assert!(entry["holder"].as_str().unwrap().ends_with(&format!(":{}", run.pid())), "{entry}");
     assert!(entry["lock_id"].as_str().unwrap().starts_with(entry["holder"].as_str().unwrap()));
-    assert_eq!(entry["token"], place.record("orders/42")["holder"]["token"]);
+    assert_eq!(entry["token"], sandbox.record("orders/42")["holder"]["token"]);
     let left = entry["expires_in_ms"].as_u64().unwrap();
     assert!(left > 10_000 && left <= 20_000, "{left}");
     assert_eq!((entry["weight"].as_u64(), entry["capacity"].as_u64()), (Some(1), Some(1)));
@@ -67,15 +67,15 @@ fn json_has_exactly_the_fields_of_the_contract() {
 }
 
 #[test]
-fn kinds_modes_and_weights_are_told_apart() {
-    let place = Place::new();
+fn kinds_modes_and_weights_are_shown() {
+    let sandbox = Sandbox::new();
     let _runs = [
-        hold(&place, false, &[], "m"),
-        hold(&place, false, &["--read"], "r"),
-        hold(&place, false, &["--write"], "w"),
-        hold(&place, false, &["--permits", "2", "--of", "3"], "s"),
+        hold(&sandbox, false, &[], "m"),
+        hold(&sandbox, false, &["--read"], "r"),
+        hold(&sandbox, false, &["--write"], "w"),
+        hold(&sandbox, false, &["--permits", "2", "--of", "3"], "s"),
     ];
-    let list = json(&place, false, &["ls", "--json"]);
+    let list = json(&sandbox, false, &["ls", "--json"]);
     let seen: Vec<_> = list
         .iter()
         .map(|e| (e["kind"].as_str().unwrap(), e["name"].as_str().unwrap(), e["mode"].as_str().unwrap()))
@@ -94,66 +94,66 @@ fn kinds_modes_and_weights_are_told_apart() {
         list.iter().all(|e| fields(e) == FIELDS && e["expires_in_ms"].is_null()),
         "kernel locks do not expire"
     );
-    let table = stdout(&place.distlock().arg("ls").output().unwrap());
+    let table = stdout(&sandbox.distlock().arg("ls").output().unwrap());
     assert!(table.starts_with("KIND") && table.lines().count() == 5, "{table}");
     assert!(table.contains("2/3") && table.contains("write") && table.contains("read"), "{table}");
-    assert_eq!(json(&place, false, &["ls", "--json", "r"]).len(), 1, "only the prefix");
+    assert_eq!(json(&sandbox, false, &["ls", "--json", "r"]).len(), 1, "only the prefix");
 }
 
 #[test]
 fn a_name_cannot_forge_a_line_or_move_the_cursor() {
-    let place = Place::new();
-    let _run = hold(&place, true, &[], "a\n\u{1b}[2Jforged  line");
-    let done = place.leased().arg("ls").output().unwrap();
+    let sandbox = Sandbox::new();
+    let _run = hold(&sandbox, true, &[], "a\n\u{1b}[2Jforged  line");
+    let done = sandbox.leased().arg("ls").output().unwrap();
     assert_eq!(stdout(&done).lines().count(), 2);
-    assert!(!stdout(&done).contains('\u{1b}'), "neither from the name nor as colour");
+    assert!(!stdout(&done).contains('\u{1b}'), "a control character or colour");
 }
 
 #[test]
-fn show_tells_who_waits() {
-    let place = Place::new();
-    let _holder = hold(&place, true, &[], "x");
-    let waiter = Background::start(place.leased().args(["run", "x", "true"]));
+fn show_lists_waiters() {
+    let sandbox = Sandbox::new();
+    let _holder = hold(&sandbox, true, &[], "x");
+    let waiter = Background::start(sandbox.leased().args(["run", "x", "true"]));
     let shown = wait_for("the waiter to be shown", || {
-        Some(json(&place, true, &["show", "x", "--json"])).filter(|entries| entries.len() == 2)
+        Some(json(&sandbox, true, &["show", "x", "--json"])).filter(|entries| entries.len() == 2)
     });
     assert_eq!((shown[0]["state"].as_str(), shown[1]["state"].as_str()), (Some("held"), Some("waiting")));
     assert!(shown[1]["holder"].as_str().unwrap().ends_with(&format!(":{}", waiter.pid())));
     assert!(shown[1]["token"].is_null());
-    let table = stdout(&place.leased().args(["show", "x"]).output().unwrap());
+    let table = stdout(&sandbox.leased().args(["show", "x"]).output().unwrap());
     assert!(table.contains("waiting"), "{table}");
-    assert_eq!(json(&place, true, &["ls", "--json"]).len(), 1, "ls lists who holds");
-    assert!(json(&place, true, &["show", "y", "--json"]).is_empty());
+    assert_eq!(json(&sandbox, true, &["ls", "--json"]).len(), 1, "ls lists holders only");
+    assert!(json(&sandbox, true, &["show", "y", "--json"]).is_empty());
 }
 
 #[test]
-fn nothing_is_broken_without_a_yes() {
-    let place = Place::new();
-    let _run = hold(&place, true, &[], "x");
-    let done = place.leased().args(["break", "x"]).output().unwrap();
+fn no_lock_is_broken_without_a_yes() {
+    let sandbox = Sandbox::new();
+    let _run = hold(&sandbox, true, &[], "x");
+    let done = sandbox.leased().args(["break", "x"]).output().unwrap();
     assert_eq!(code(&done), 64, "{}", stderr(&done));
     assert!(stderr(&done).contains("--yes"), "{}", stderr(&done));
-    assert!(place.record("x")["holder"].is_object());
-    let nobody = place.leased().args(["break", "y", "--yes"]).output().unwrap();
-    assert_eq!(code(&nobody), 0, "what is free is free: {}", stderr(&nobody));
-    let other = place.leased().args(["break", "x", "--kind", "semaphore", "--yes"]).output().unwrap();
+    assert!(sandbox.record("x")["holder"].is_object());
+    let free = sandbox.leased().args(["break", "y", "--yes"]).output().unwrap();
+    assert_eq!(code(&free), 0, "{}", stderr(&free));
+    let other = sandbox.leased().args(["break", "x", "--kind", "semaphore", "--yes"]).output().unwrap();
     assert!(stderr(&other).contains("nothing to break"), "{}", stderr(&other));
-    assert!(place.record("x")["holder"].is_object());
-    let done = place.leased().args(["break", "x", "--kind", "mutex", "--yes"]).output().unwrap();
+    assert!(sandbox.record("x")["holder"].is_object());
+    let done = sandbox.leased().args(["break", "x", "--kind", "mutex", "--yes"]).output().unwrap();
     assert_eq!(code(&done), 0, "{}", stderr(&done));
     assert!(stdout(&done).starts_with("broke mutex \"x\", held by "), "{}", stdout(&done));
-    // What cannot be guaranteed, on a store that cannot push.
+    // On a store that cannot push, the holder learns of it late.
     let said = stderr(&done);
-    assert!(said.contains("next renewal, within ") && said.contains("side by side"), "{said}");
+    assert!(said.contains("next renewal, within ") && said.contains("at the same time"), "{said}");
     assert!(!said.contains("at once"), "{said}");
-    assert!(place.record("x")["holder"].is_null());
+    assert!(sandbox.record("x")["holder"].is_null());
 }
 
 #[test]
-fn one_name_of_several_locks_is_not_guessed() {
-    let place = Place::new();
-    let _runs = [hold(&place, false, &[], "x"), hold(&place, false, &["--of", "2"], "x")];
-    let done = place.distlock().args(["break", "x", "--yes"]).output().unwrap();
+fn break_does_not_guess_among_several_locks_of_one_name() {
+    let sandbox = Sandbox::new();
+    let _runs = [hold(&sandbox, false, &[], "x"), hold(&sandbox, false, &["--of", "2"], "x")];
+    let done = sandbox.distlock().args(["break", "x", "--yes"]).output().unwrap();
     assert_eq!(code(&done), 64, "{}", stderr(&done));
     let said = stderr(&done);
     assert!(
@@ -163,43 +163,43 @@ fn one_name_of_several_locks_is_not_guessed() {
 }
 
 #[test]
-fn where_nothing_can_be_broken_the_holder_is_named() {
-    let place = Place::new();
-    let run = hold(&place, false, &[], "x");
-    let done = place.distlock().args(["break", "x", "--yes"]).output().unwrap();
+fn a_lock_that_cannot_be_broken_names_its_holder() {
+    let sandbox = Sandbox::new();
+    let run = hold(&sandbox, false, &[], "x");
+    let done = sandbox.distlock().args(["break", "x", "--yes"]).output().unwrap();
     assert_eq!(code(&done), 64, "{}", stderr(&done));
     assert!(stderr(&done).contains(&run.pid().to_string()), "{}", stderr(&done));
-    assert!(!place.is_free("x"));
+    assert!(!sandbox.is_free("x"));
 }
 
 #[test]
-fn a_record_that_cannot_be_read_hides_no_other_and_is_told() {
-    let place = Place::new();
-    let _runs = [hold(&place, false, &[], "one"), hold(&place, false, &["--of", "2"], "two")];
-    let link = place.path("state/distlock/mutex/forged%0aname.lock");
+fn an_unreadable_record_hides_no_other_and_is_reported() {
+    let sandbox = Sandbox::new();
+    let _runs = [hold(&sandbox, false, &[], "one"), hold(&sandbox, false, &["--of", "2"], "two")];
+    let link = sandbox.path("state/distlock/mutex/forged%0aname.lock");
     std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
     for args in [&["ls"][..], &["ls", "--json"]] {
-        let done = place.distlock().args(args).output().unwrap();
+        let done = sandbox.distlock().args(args).output().unwrap();
         assert_eq!(code(&done), 0, "{}", stderr(&done));
         assert!(stdout(&done).contains("one") && stdout(&done).contains("two"), "{}", stdout(&done));
         let said = stderr(&done);
         assert!(said.contains("warning") && said.contains("symbolic link"), "{said}");
         assert!(said.contains("forged%0aname.lock") && said.lines().count() == 1, "{said}");
     }
-    // The one that is asked for must not look free.
+    // The unreadable lock must not look free.
     for args in [&["show", "forged\nname"][..], &["break", "--yes", "forged\nname"]] {
-        let done = place.distlock().args(args).output().unwrap();
+        let done = sandbox.distlock().args(args).output().unwrap();
         assert_eq!(code(&done), 69, "{}", stderr(&done));
         assert!(stderr(&done).contains("symbolic link"), "{}", stderr(&done));
     }
-    let done = place.distlock().args(["show", "one"]).output().unwrap();
-    assert_eq!((code(&done), stderr(&done)), (0, String::new()), "what is asked for is fine");
+    let done = sandbox.distlock().args(["show", "one"]).output().unwrap();
+    assert_eq!((code(&done), stderr(&done)), (0, String::new()), "a readable lock was affected");
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_crash() {
-    let place = Place::new();
-    let _run = hold(&place, true, &[], "x");
+fn a_closed_pipe_is_not_an_error() {
+    let sandbox = Sandbox::new();
+    let _run = hold(&sandbox, true, &[], "x");
     for args in [
         &["ls"][..],
         &["ls", "--json"],
@@ -209,7 +209,7 @@ fn a_reader_that_goes_away_is_no_crash() {
         &["run", "--help"],
     ] {
         let mut child =
-            place.leased().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            sandbox.leased().args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         drop(child.stdout.take());
         let status = child.wait().unwrap();
         let mut said = String::new();

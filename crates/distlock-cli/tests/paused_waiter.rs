@@ -1,5 +1,5 @@
-//! A waiter that is stopped (SIGSTOP) while it waits, is granted the lock meanwhile, and resumes after that grant has
-//! ended and another holder is at work. It asks again, is told to wait, and then the message about the old grant comes.
+//! Hazard: a stale grant is believed. A waiter is paused (SIGSTOP), is granted the lock meanwhile, and resumes after that grant
+//! has expired and another client holds the lock. It asks again and is busy; then the message about the old grant arrives.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -10,28 +10,28 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Background, Place, code, sh, state, stderr, stdout, wait_for};
+use common::{Background, Sandbox, code, sh, state, stderr, stdout, wait_for};
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::{MongoReplicaSet, PostgresServer, RedisServer};
 use nix::sys::signal::Signal;
 
-/// Each kind of lock so many times, all kinds at once.
+/// The rounds for each kind of lock; the kinds run concurrently.
 const ROUNDS: usize = 3;
 
-/// The kinds of lock that pass from a holder to a waiter.
+/// The kinds of lock with a handoff.
 const KINDS: [&[&str]; 3] = [&[], &["--write"], &["--permits", "1", "--of", "1"]];
 
 /// Longer than the grant to a waiter lasts.
 const PAUSED: Duration = Duration::from_millis(2150);
 
-/// From the waiter's resuming to its hearing of the grant. Were the message not held up, chance would decide whether the
-/// waiter reads it before or after its next attempt, and it does harm only after that.
+/// How long after the resume the message about the grant arrives. It must arrive after the waiter's next attempt: only then
+/// does it do harm.
 const LATE: Duration = Duration::from_millis(300);
 
-/// For how long both are observed after that.
+/// How long both are observed after that.
 const OBSERVED: Duration = Duration::from_millis(1000);
 
-/// Says that it runs, notes whether it runs alone, and goes on until it is told to end.
+/// Reports that it runs, records whether it runs alone, and runs until it is told to end.
 fn alone(who: &str) -> String {
     format!(
         "mkdir inside || echo {who} >> overlaps; echo > {who}-runs
@@ -40,15 +40,15 @@ fn alone(who: &str) -> String {
 }
 
 /// The server's URL and its address.
-struct Site {
+struct ServerAddress {
     url: String,
     addr: SocketAddr,
 }
 
 struct Round<'a> {
-    place: Place,
-    site: &'a Site,
-    /// The waiter's way to the server.
+    sandbox: Sandbox,
+    site: &'a ServerAddress,
+    /// Between the waiter and the server.
     proxy: &'a Proxy,
     kind: &'a [&'a str],
     name: String,
@@ -56,7 +56,7 @@ struct Round<'a> {
 
 impl Round<'_> {
     fn distlock(&self) -> Command {
-        let mut command = self.place.distlock();
+        let mut command = self.sandbox.distlock();
         command.env("DISTLOCK_STORE", &self.site.url);
         command
     }
@@ -67,7 +67,7 @@ impl Round<'_> {
     }
 
     fn end(&self, who: &str) {
-        fs::write(self.place.path(&format!("{who}-end")), "").unwrap();
+        fs::write(self.sandbox.path(&format!("{who}-end")), "").unwrap();
     }
 
     fn wait_until_queued(&self, waiter: &Background) {
@@ -83,10 +83,10 @@ impl Round<'_> {
     /// True if the other holder and the resumed waiter ran side by side.
     fn play(&self) -> bool {
         let holder = self.start("first", &[], self.distlock());
-        self.place.wait_for_file("first-runs");
+        self.sandbox.wait_for_file("first-runs");
         let mut through = self.distlock();
         through.env("DISTLOCK_STORE", self.proxy.through(&self.site.url));
-        // Not for longer, since an attempt that is in flight now may be granted for as long as it asks.
+        // A short expiry: an attempt that is in flight may be granted for all of it.
         let waiter = self.start("waiter", &["--expiry", "3s"], through);
         self.wait_until_queued(&waiter);
         waiter.send(Signal::SIGSTOP);
@@ -96,7 +96,7 @@ impl Round<'_> {
         assert_eq!(holder.finish().0, 0);
         std::thread::sleep(PAUSED);
         let other = self.start("other", &[], self.distlock());
-        self.place.wait_for_file("other-runs");
+        self.sandbox.wait_for_file("other-runs");
         waiter.send(Signal::SIGCONT);
         std::thread::sleep(LATE);
         self.proxy.resume();
@@ -107,15 +107,15 @@ impl Round<'_> {
         assert_eq!(other, 0, "{said}");
         if !side_by_side {
             let (waiter, said) = waiter.finish();
-            assert_eq!(waiter, 0, "the waiter still gets its turn: {said}");
+            assert_eq!(waiter, 0, "the waiter was not served: {said}");
         }
-        side_by_side || self.place.path("overlaps").exists()
+        side_by_side || self.sandbox.path("overlaps").exists()
     }
 
     /// Whether the waiter's command was started by then.
     fn ran_by(&self, then: Instant) -> bool {
         while Instant::now() < then {
-            if self.place.path("waiter-runs").exists() {
+            if self.sandbox.path("waiter-runs").exists() {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -124,12 +124,12 @@ impl Round<'_> {
     }
 }
 
-fn a_resumed_waiter_never_runs_beside_the_next_holder(site: &Site) {
+fn a_resumed_waiter_never_runs_beside_the_next_holder(site: &ServerAddress) {
     let rounds = |at: usize, kind: &[&str]| {
         let proxy = &Proxy::start(site.addr);
         let rounds = (0..ROUNDS).map(|round| {
             let name = format!("paused-{at}-{round}");
-            let round = Round { place: Place::new(), site, proxy, kind, name };
+            let round = Round { sandbox: Sandbox::new(), site, proxy, kind, name };
             round.play().then(|| format!("{kind:?}"))
         });
         rounds.flatten().collect::<Vec<String>>()
@@ -146,13 +146,19 @@ fn a_resumed_waiter_never_runs_beside_the_next_holder(site: &Site) {
 #[test]
 fn a_stale_grant_is_not_believed_on_redis() {
     let server = RedisServer::start();
-    a_resumed_waiter_never_runs_beside_the_next_holder(&Site { url: server.url(), addr: server.addr() });
+    a_resumed_waiter_never_runs_beside_the_next_holder(&ServerAddress {
+        url: server.url(),
+        addr: server.addr(),
+    });
 }
 
 #[test]
 fn a_stale_grant_is_not_believed_on_postgres() {
     let server = PostgresServer::start();
-    a_resumed_waiter_never_runs_beside_the_next_holder(&Site { url: server.url(), addr: server.addr() });
+    a_resumed_waiter_never_runs_beside_the_next_holder(&ServerAddress {
+        url: server.url(),
+        addr: server.addr(),
+    });
 }
 
 #[test]
@@ -161,5 +167,5 @@ fn a_stale_grant_is_not_believed_on_mongodb() {
     let set = MongoReplicaSet::start(1);
     let server = &set.members()[0];
     let url = server.url().replace("/?", "/locks?");
-    a_resumed_waiter_never_runs_beside_the_next_holder(&Site { url, addr: server.addr() });
+    a_resumed_waiter_never_runs_beside_the_next_holder(&ServerAddress { url, addr: server.addr() });
 }

@@ -1,4 +1,4 @@
-//! A password in a store's URL shows nowhere: not in what is said, not in what children are given.
+//! Hazard: the password in a store's URL shows in a message, a log, or a child process.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -6,21 +6,21 @@ mod common;
 
 use std::fs;
 
-use common::{Background, Place, children, sh, stderr, stdout};
+use common::{Background, Sandbox, children, sh, stderr, stdout};
 use nix::sys::signal::Signal;
 
 const SECRET: &str = "s3cr3t-w0rd";
 
-fn url(place: &Place) -> String {
-    // What stands before the path means nothing to the test store.
-    place.lease_url().replace("distlock-test://", &format!("distlock-test://user:{SECRET}@host"))
+fn url(sandbox: &Sandbox) -> String {
+    // The test store ignores the authority.
+    sandbox.lease_url().replace("distlock-test://", &format!("distlock-test://user:{SECRET}@host"))
 }
 
 #[test]
 fn errors_and_logs_do_not_show_it() {
-    let place = Place::new();
-    place.leased();
-    let url = url(&place);
+    let sandbox = Sandbox::new();
+    sandbox.leased();
+    let url = url(&sandbox);
     let runs: [&[&str]; 18] = [
         &["--store", &url, "run", "-vv", "x", "true"],
         &["--store", &url, "run", "--read", "x", "true"],
@@ -43,10 +43,10 @@ fn errors_and_logs_do_not_show_it() {
     ];
     for fault in [None, Some("connect.fail")] {
         if let Some(fault) = fault {
-            place.fault(fault);
+            sandbox.fault(fault);
         }
         for args in runs {
-            let done = place.distlock().args(args).output().unwrap();
+            let done = sandbox.distlock().args(args).output().unwrap();
             let shown = format!("{}{}", stdout(&done), stderr(&done));
             assert!(!shown.contains(SECRET), "{args:?}: {shown}");
         }
@@ -55,7 +55,7 @@ fn errors_and_logs_do_not_show_it() {
 
 #[test]
 fn urls_that_do_not_work_do_not_show_it() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for url in [
         "postgres://u:SECRET@127.0.0.1:1/db",
         "postgres://127.0.0.1:1/db?password=SECRET",
@@ -75,7 +75,7 @@ fn urls_that_do_not_work_do_not_show_it() {
         "file:///tmp/x?password=SECRET",
         "file:///tmp/x?distlock.nonsense=SECRET",
         "u:SECRET@host",
-        // What was not escaped, and what another parser would take for something else.
+        // Not escaped, or read in another way by another parser.
         "redis+cluster://:SECRET?half@127.0.0.1:1",
         "redis+cluster://:half?SECRET@127.0.0.1:1",
         "redis+cluster://:half/SECRET@127.0.0.1:1",
@@ -102,7 +102,7 @@ fn urls_that_do_not_work_do_not_show_it() {
     ] {
         let url = url.replace("SECRET", SECRET);
         for command in [&["run", "-vv", "x", "true"][..], &["ls"]] {
-            let done = place.distlock().args(["--store", &url]).args(command).output().unwrap();
+            let done = sandbox.distlock().args(["--store", &url]).args(command).output().unwrap();
             let shown = format!("{}{}", stdout(&done), stderr(&done));
             assert!(!done.status.success() && !shown.contains(SECRET), "{url}: {shown}");
         }
@@ -111,9 +111,9 @@ fn urls_that_do_not_work_do_not_show_it() {
 
 #[test]
 fn help_does_not_show_the_variable() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for args in [&["--help"][..], &["run", "--help"], &["help", "ls"], &["completions", "bash"], &[]] {
-        let done = place.distlock().env("DISTLOCK_STORE", url(&place)).args(args).output().unwrap();
+        let done = sandbox.distlock().env("DISTLOCK_STORE", url(&sandbox)).args(args).output().unwrap();
         let shown = format!("{}{}", stdout(&done), stderr(&done));
         assert!(!shown.contains(SECRET), "{args:?}");
     }
@@ -121,15 +121,15 @@ fn help_does_not_show_the_variable() {
 
 #[test]
 fn children_do_not_get_it_in_arguments_or_environment() {
-    let place = Place::new();
-    place.leased();
+    let sandbox = Sandbox::new();
+    sandbox.leased();
     let run = Background::start(
-        place
+        sandbox
             .distlock()
-            .args(["--store", &url(&place), "run", "-v", "x"])
+            .args(["--store", &url(&sandbox), "run", "-v", "x"])
             .args(sh("echo $$ > leader; sleep 60; exit 1")),
     );
-    let leader = place.wait_for_pid("leader");
+    let leader = sandbox.wait_for_pid("leader");
     let watchdog = run.watchdog();
     assert_eq!(children(watchdog), [leader]);
     for pid in [vec![watchdog, leader], children(leader)].concat() {
@@ -138,8 +138,8 @@ fn children_do_not_get_it_in_arguments_or_environment() {
             assert!(!String::from_utf8_lossy(&text).contains(SECRET), "{file} of {pid}");
         }
     }
-    // What holders leave in the store is not secret either: everybody who may look sees it.
-    assert!(!place.record("x").to_string().contains(SECRET));
+    // The store's records are readable for other clients too.
+    assert!(!sandbox.record("x").to_string().contains(SECRET));
     run.send(Signal::SIGTERM);
     let (_, said) = run.finish();
     assert!(!said.contains(SECRET) && said.contains("acquired"), "{said}");

@@ -1,4 +1,5 @@
-//! On a terminal: interactive commands have it, Ctrl-C and Ctrl-Z do what they do without us, and it is given back.
+//! Hazard: on a terminal, an interactive command cannot read, Ctrl-C or Ctrl-Z behave differently, or the shell does not get
+//! the terminal back.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -9,28 +10,28 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Background, Place, is_alive, send, sh, wait_for, wait_until_dead};
+use common::{Background, Sandbox, is_alive, send, sh, wait_for, wait_until_dead};
 use nix::sys::signal::Signal;
 
 const PROMPT: &str = "READY> ";
 
-/// A terminal with a shell in it, driven through `script`.
-struct Terminal {
+/// A terminal with a shell, driven through `script(1)`.
+struct TestTerminal {
     child: Child,
     keyboard: ChildStdin,
     screen: Arc<Mutex<String>>,
     seen: usize,
 }
 
-impl Terminal {
-    fn with_shell(place: &Place, variables: &[(&str, &str)]) -> Self {
+impl TestTerminal {
+    fn with_shell(sandbox: &Sandbox, variables: &[(&str, &str)]) -> Self {
         let mut command = Command::new("script");
         command
             .args(["-qfec", "exec bash --norc --noprofile --noediting -i", "/dev/null"])
-            .current_dir(place.path(""))
-            .env("XDG_STATE_HOME", place.path("state"))
+            .current_dir(sandbox.path(""))
+            .env("XDG_STATE_HOME", sandbox.path("state"))
             .env("D", common::BINARY)
-            .env("LEASES", place.lease_url())
+            .env("LEASES", sandbox.lease_url())
             .env("TERM", "xterm")
             .env_remove("DISTLOCK_STORE")
             .env_remove("NO_COLOR")
@@ -48,8 +49,8 @@ impl Terminal {
                 shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
             }
         });
-        let mut terminal = Terminal { child, keyboard, screen, seen: 0 };
-        // Split, so that the echo of the line is not taken for the prompt.
+        let mut terminal = TestTerminal { child, keyboard, screen, seen: 0 };
+        // Split, so that the echo of this line does not look like the prompt.
         terminal.type_in("PS1='REA''DY> '\n");
         terminal.until(PROMPT);
         terminal
@@ -60,7 +61,7 @@ impl Terminal {
         self.keyboard.flush().unwrap();
     }
 
-    /// Waits until this is shown, and gives what was shown before it.
+    /// Waits until this is shown, and returns what was shown before it.
     fn until(&mut self, text: &str) -> String {
         let (from, start) = (self.seen, Instant::now());
         loop {
@@ -69,12 +70,12 @@ impl Terminal {
                 self.seen = from + at + text.len();
                 return shown[..at].to_owned();
             }
-            assert!(start.elapsed() < common::LIMIT, "waited for {text:?} and saw {shown:?}");
+            assert!(start.elapsed() < common::LIMIT, "timed out waiting for {text:?}, saw {shown:?}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Runs a line in the shell to its end, and gives what was shown.
+    /// Runs a line in the shell to its end, and returns what was shown.
     fn line(&mut self, line: &str) -> String {
         self.type_in(&format!("{line}\n"));
         self.until(PROMPT)
@@ -87,7 +88,7 @@ impl Terminal {
     }
 }
 
-impl Drop for Terminal {
+impl Drop for TestTerminal {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -95,51 +96,51 @@ impl Drop for Terminal {
 }
 
 #[test]
-fn a_shell_under_the_lock_has_the_terminal_and_gives_it_back() {
-    let place = Place::new();
-    let mut terminal = Terminal::with_shell(&place, &[]);
+fn a_shell_under_the_lock_has_the_terminal_until_it_ends() {
+    let sandbox = Sandbox::new();
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     terminal.type_in("$D run x -- bash --norc --noprofile --noediting -i\n");
     terminal.type_in("PS1='INS''IDE> '\n");
     let greeting = terminal.until("INSIDE> ");
     assert!(!greeting.contains("job control"), "{greeting}");
-    assert!(!place.is_free("x"));
-    // Ctrl-C is for what runs inside, not for the shell inside nor for us.
+    assert!(!sandbox.is_free("x"));
+    // Ctrl-C is for the inner command, neither for the inner shell nor for distlock.
     terminal.type_in("sleep 60\n");
     terminal.type_in("\u{3}");
     terminal.until("INSIDE> ");
     terminal.type_in("exit 7\n");
     terminal.until(PROMPT);
     assert_eq!(terminal.last_code(), 7);
-    assert!(place.is_free("x"));
+    assert!(sandbox.is_free("x"));
 }
 
 #[test]
 fn ctrl_c_ends_the_command_and_the_loop_around_it() {
-    let place = Place::new();
-    let mut terminal = Terminal::with_shell(&place, &[]);
+    let sandbox = Sandbox::new();
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     for wait in ["exec sleep 60", "read answer"] {
-        // A script, whose shell goes on unless it sees that Ctrl-C ended us.
+        // A script, whose shell continues unless it sees that SIGINT ended distlock.
         std::fs::write(
-            place.path("loop"),
+            sandbox.path("loop"),
             format!("for n in 1 2 3; do $D run x -- sh -c 'echo round $0; {wait}' $n; done; echo ended\n"),
         )
         .unwrap();
         terminal.type_in("bash loop\n");
         terminal.until("round 1");
         if wait == "read answer" {
-            // It has the terminal once it is asked and waits again.
+            // It has the terminal once it waits for input.
             wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
         }
         terminal.type_in("\u{3}");
         let rest = terminal.until(PROMPT);
         assert!(!rest.contains("round 2") && !rest.contains("ended"), "{rest}");
         assert_eq!(terminal.last_code(), 130);
-        assert!(place.is_free("x"));
+        assert!(sandbox.is_free("x"));
     }
 }
 
-/// Whether some process of the terminal's session other than the shells waits for input.
-fn reads_terminal(terminal: &Terminal) -> bool {
+/// Whether a process of the terminal's session other than the shells waits for input.
+fn reads_terminal(terminal: &TestTerminal) -> bool {
     let session = i32::try_from(terminal.child.id()).unwrap();
     let mut all = vec![session];
     let mut at = 0;
@@ -155,9 +156,9 @@ fn reads_terminal(terminal: &Terminal) -> bool {
 }
 
 #[test]
-fn ctrl_z_gives_the_prompt_and_fg_goes_on() {
-    let place = Place::new();
-    let mut terminal = Terminal::with_shell(&place, &[]);
+fn ctrl_z_shows_the_prompt_and_fg_resumes() {
+    let sandbox = Sandbox::new();
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     terminal.line("mkfifo pipe");
     for script in [
         "echo $$ > pid; echo started; read answer; echo got $answer",
@@ -171,16 +172,16 @@ fn ctrl_z_gives_the_prompt_and_fg_goes_on() {
         terminal.type_in("\u{1a}");
         terminal.until("Stopped");
         terminal.until(PROMPT);
-        let pid = place.wait_for_pid("pid");
+        let pid = sandbox.wait_for_pid("pid");
         wait_for("the command to stop too", || (common::state(pid) == Some('T')).then_some(()));
-        std::fs::remove_file(place.path("pid")).unwrap();
-        assert!(!place.is_free("x"), "and the lock still held");
+        std::fs::remove_file(sandbox.path("pid")).unwrap();
+        assert!(!sandbox.is_free("x"), "the lock is free while stopped");
         terminal.type_in("fg\n");
         if script.contains("read") {
             wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
             terminal.type_in("more\n");
         } else {
-            std::fs::write(place.path("pipe"), "got more\n").unwrap();
+            std::fs::write(sandbox.path("pipe"), "got more\n").unwrap();
         }
         terminal.until("got more");
         terminal.until(PROMPT);
@@ -190,10 +191,10 @@ fn ctrl_z_gives_the_prompt_and_fg_goes_on() {
 
 #[test]
 fn a_command_in_the_background_does_not_take_the_terminal() {
-    let place = Place::new();
-    let mut terminal = Terminal::with_shell(&place, &[]);
+    let sandbox = Sandbox::new();
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     terminal.line("$D run x -- sh -c 'echo $$ > pid; read answer; echo got $answer' &");
-    let pid = place.wait_for_pid("pid");
+    let pid = sandbox.wait_for_pid("pid");
     wait_for("the command to stop", || (common::state(pid) == Some('T')).then_some(()));
     let shown = terminal.line("echo still\" \"mine");
     assert!(shown.contains("still mine"), "{shown}");
@@ -206,9 +207,9 @@ fn a_command_in_the_background_does_not_take_the_terminal() {
 }
 
 #[test]
-fn a_lock_inside_a_lock_hands_the_terminal_on() {
-    let place = Place::new();
-    let mut terminal = Terminal::with_shell(&place, &[]);
+fn a_lock_inside_a_lock_gets_the_terminal() {
+    let sandbox = Sandbox::new();
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     let script = "echo $$ > pid; echo reading; read answer; echo got $answer; exit 6";
     terminal.type_in(&format!("$D run outer -- $D run inner -- sh -c '{script}'\n"));
     terminal.until("reading\r\n");
@@ -222,13 +223,13 @@ fn a_lock_inside_a_lock_hands_the_terminal_on() {
     terminal.until("got it");
     terminal.until(PROMPT);
     assert_eq!(terminal.last_code(), 6);
-    assert!(place.is_free("outer") && place.is_free("inner"));
+    assert!(sandbox.is_free("outer") && sandbox.is_free("inner"));
 }
 
 #[test]
 fn the_rest_of_a_pipeline_keeps_the_terminal() {
-    let place = Place::new();
-    let mut terminal = Terminal::with_shell(&place, &[]);
+    let sandbox = Sandbox::new();
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     terminal.type_in("$D run x -- echo from-the-command | sh -c 'read line; echo asking; read answer < /dev/tty; echo $line and $answer'\n");
     terminal.until("asking\r\n");
     terminal.type_in("the-keyboard\n");
@@ -238,12 +239,12 @@ fn the_rest_of_a_pipeline_keeps_the_terminal() {
 
 #[test]
 fn a_command_killed_in_raw_mode_leaves_a_usable_terminal() {
-    let place = Place::new();
-    place.leased();
-    let mut terminal = Terminal::with_shell(&place, &[]);
+    let sandbox = Sandbox::new();
+    sandbox.leased();
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     terminal.type_in("$D --store $LEASES run --expiry 1s x -- sh -c 'trap \"\" TERM; stty raw -echo; echo $$ > pid; while :; do sleep 0.1; done'\n");
-    let pid = place.wait_for_pid("pid");
-    place.fault("renew.fail");
+    let pid = sandbox.wait_for_pid("pid");
+    sandbox.fault("renew.fail");
     wait_until_dead(pid);
     terminal.until(PROMPT);
     assert_eq!(terminal.last_code(), 76);
@@ -256,43 +257,43 @@ fn a_command_killed_in_raw_mode_leaves_a_usable_terminal() {
 #[test]
 fn a_job_that_stays_suspended_loses_its_lock_and_its_command() {
     common::in_time(|| {
-        let place = Place::new();
-        place.leased();
-        let mut terminal = Terminal::with_shell(&place, &[]);
+        let sandbox = Sandbox::new();
+        sandbox.leased();
+        let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
         terminal.type_in("$D --store $LEASES run --expiry 1s x -- sh -c 'echo $$ > pid; exec sleep 60'\n");
-        let pid = place.wait_for_pid("pid");
+        let pid = sandbox.wait_for_pid("pid");
         terminal.type_in("\u{1a}");
         let told = terminal.until("Stopped");
         assert!(told.contains("suspended while mutex \"x\" is held"), "{told}");
         terminal.until(PROMPT);
-        let mut end = place.lease_end("x").unwrap();
+        let mut end = sandbox.lease_end("x").unwrap();
         wait_for("the end of the command", || {
-            end = place.lease_end("x").unwrap_or(end).max(end);
+            end = sandbox.lease_end("x").unwrap_or(end).max(end);
             (!is_alive(pid)).then_some(())
         });
         let in_time = common::boot_clock() < end;
         terminal.type_in("fg\n");
-        // Lost, or about to be: that depends on how quickly it was resumed.
+        // Lost or about to be lost, depending on how quickly it was resumed.
         terminal.until("mutex \"x\"");
         terminal.until(PROMPT);
         assert_eq!(terminal.last_code(), 76);
-        if in_time { Ok(()) } else { Err("alive when somebody else may have had the lock".to_owned()) }
+        if in_time { Ok(()) } else { Err("alive when another client could hold the lock".to_owned()) }
     });
 }
 
 #[test]
-fn a_killed_distlock_leaves_the_terminal_to_the_script_that_goes_on() {
-    let place = Place::new();
-    let mut terminal = Terminal::with_shell(&place, &[]);
-    // No job control in a script: nobody but the watchdog brings the terminal back to it, and that takes it a moment.
+fn a_script_keeps_the_terminal_after_its_distlock_was_killed() {
+    let sandbox = Sandbox::new();
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
+    // A script has no job control: only the watchdog can restore its terminal, which takes a moment.
     let script = "$D run x -- sh -c 'echo $PPID > watchdog; echo reading; read answer'
         while kill -0 $(cat watchdog) 2>/dev/null; do sleep 0.01; done
         echo next; read answer; echo got $answer\n";
-    std::fs::write(place.path("script"), script).unwrap();
+    std::fs::write(sandbox.path("script"), script).unwrap();
     terminal.type_in("bash script\n");
     terminal.until("reading");
     wait_for("the command to read", || reads_terminal(&terminal).then_some(()));
-    let watchdog = place.wait_for_pid("watchdog");
+    let watchdog = sandbox.wait_for_pid("watchdog");
     let stat = std::fs::read_to_string(format!("/proc/{watchdog}/stat")).unwrap();
     let distlock = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(1).unwrap().parse().unwrap();
     send(distlock, Signal::SIGKILL);
@@ -304,32 +305,33 @@ fn a_killed_distlock_leaves_the_terminal_to_the_script_that_goes_on() {
 
 #[test]
 fn a_lock_is_broken_only_after_a_yes() {
-    let place = Place::new();
-    let holder = Background::start(place.leased().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    place.wait_for_file("held");
-    let mut terminal = Terminal::with_shell(&place, &[]);
+    let sandbox = Sandbox::new();
+    let holder =
+        Background::start(sandbox.leased().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
+    sandbox.wait_for_file("held");
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     for (answer, wanted) in [("", 1), ("n", 1), ("nonsense", 1), ("y", 0)] {
-        assert!(place.record("x")["holder"].is_object());
+        assert!(sandbox.record("x")["holder"].is_object());
         terminal.type_in("$D --store $LEASES break x\n");
         let asked = terminal.until("[y/N] ");
-        assert!(asked.contains(&format!(":{}", holder.pid())), "the holder is named: {asked}");
+        assert!(asked.contains(&format!(":{}", holder.pid())), "the holder is not named: {asked}");
         terminal.type_in(&format!("{answer}\n"));
         terminal.until(PROMPT);
         assert_eq!(terminal.last_code(), wanted, "{answer:?}");
     }
-    assert!(place.record("x")["holder"].is_null());
+    assert!(sandbox.record("x")["holder"].is_null());
 }
 
 #[test]
-fn colour_is_for_terminals_and_not_for_those_who_refuse_it() {
-    let place = Place::new();
+fn colour_is_shown_on_terminals_only_and_respects_no_color() {
+    let sandbox = Sandbox::new();
     let holder =
-        Background::start(place.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    place.wait_for_file("held");
+        Background::start(sandbox.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
+    sandbox.wait_for_file("held");
     for (variables, coloured) in
         [(&[][..], true), (&[("NO_COLOR", "1")], false), (&[("TERM", "dumb")], false)]
     {
-        let mut terminal = Terminal::with_shell(&place, variables);
+        let mut terminal = TestTerminal::with_shell(&sandbox, variables);
         for command in ["ls", "show x", "doctor", "--help"] {
             let shown = terminal.line(&format!("$D {command}"));
             assert_eq!(shown.contains("\u{1b}["), coloured, "{command} {variables:?}: {shown}");
@@ -340,12 +342,12 @@ fn colour_is_for_terminals_and_not_for_those_who_refuse_it() {
 }
 
 #[test]
-fn a_wait_is_explained_on_a_terminal() {
-    let place = Place::new();
+fn a_terminal_shows_the_holder_during_a_wait() {
+    let sandbox = Sandbox::new();
     let holder =
-        Background::start(place.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    place.wait_for_file("held");
-    let mut terminal = Terminal::with_shell(&place, &[]);
+        Background::start(sandbox.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
+    sandbox.wait_for_file("held");
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     terminal.type_in("$D run x -- true\n");
     let said = terminal.until("held by ");
     assert!(said.contains("waiting for mutex \"x\""), "{said}");

@@ -1,16 +1,16 @@
-//! Wrong usage: one line that says what is wrong, the exit code 64, and nothing done.
+//! Hazard: wrong usage acquires a lock, or is not reported in one line with exit code 64.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::{Place, code, stderr, stdout};
+use common::{Sandbox, code, stderr, stdout};
 
 const COMMANDS: [&str; 8] = ["run", "ls", "show", "break", "doctor", "bench", "schema", "completions"];
 
 #[test]
-fn combinations_that_mean_nothing_are_refused_in_one_line() {
-    let place = Place::new();
+fn conflicting_options_are_refused_in_one_line() {
+    let sandbox = Sandbox::new();
     for (args, word) in [
         (&["run", "--permits", "2", "x", "true"][..], "--of"),
         (&["run", "--read", "--write", "x", "true"], "--write"),
@@ -29,7 +29,7 @@ fn combinations_that_mean_nothing_are_refused_in_one_line() {
         (&["break", "x", "--kind", "turn", "--yes"], "turn"),
         (&["completions", "tcsh"], "tcsh"),
     ] {
-        let done = place.distlock().args(args).output().unwrap();
+        let done = sandbox.distlock().args(args).output().unwrap();
         assert_eq!(code(&done), 64, "{args:?}: {}", stderr(&done));
         assert!(stderr(&done).contains(word), "{args:?}: {}", stderr(&done));
         assert!(
@@ -42,12 +42,12 @@ fn combinations_that_mean_nothing_are_refused_in_one_line() {
 }
 
 #[test]
-fn a_duration_without_a_unit_is_refused_with_what_to_write() {
-    let place = Place::new();
+fn a_duration_without_a_unit_is_refused_with_advice() {
+    let sandbox = Sandbox::new();
     for option in ["--timeout", "--expiry", "--extend-every", "--hold-at-least", "--grace"] {
         for bad in ["10", "10x", "soon", "", "-1s", "99999999999999999999h"] {
             let done =
-                place.distlock().args(["run", &format!("{option}={bad}"), "x", "true"]).output().unwrap();
+                sandbox.distlock().args(["run", &format!("{option}={bad}"), "x", "true"]).output().unwrap();
             assert_eq!(code(&done), 64, "{option}={bad}: {}", stderr(&done));
             assert!(
                 stderr(&done).contains(option) && stderr(&done).lines().count() == 1,
@@ -56,16 +56,16 @@ fn a_duration_without_a_unit_is_refused_with_what_to_write() {
             );
         }
     }
-    let done = place.distlock().args(["run", "--timeout", "10", "x", "true"]).output().unwrap();
+    let done = sandbox.distlock().args(["run", "--timeout", "10", "x", "true"]).output().unwrap();
     assert!(stderr(&done).contains("write 10s"), "{}", stderr(&done));
 }
 
 #[test]
-fn help_is_help_and_has_examples_everywhere() {
-    let place = Place::new();
+fn every_help_has_examples() {
+    let sandbox = Sandbox::new();
     for command in COMMANDS {
         for args in [[command, "--help"], ["help", command]] {
-            let done = place.distlock().args(args).output().unwrap();
+            let done = sandbox.distlock().args(args).output().unwrap();
             assert_eq!(code(&done), 0, "{args:?}");
             assert!(stdout(&done).contains("Examples:"), "{args:?}: {}", stdout(&done));
             assert!(
@@ -76,28 +76,28 @@ fn help_is_help_and_has_examples_everywhere() {
             assert_eq!(stderr(&done), "");
         }
     }
-    let done = place.distlock().arg("--version").output().unwrap();
+    let done = sandbox.distlock().arg("--version").output().unwrap();
     assert_eq!((code(&done), stdout(&done)), (0, format!("distlock {}\n", env!("CARGO_PKG_VERSION"))));
-    let bare = place.distlock().output().unwrap();
+    let bare = sandbox.distlock().output().unwrap();
     assert_eq!(code(&bare), 64);
     assert!(stderr(&bare).contains("Usage:") && stdout(&bare).is_empty());
 }
 
 #[test]
-fn the_helpers_of_run_are_no_commands() {
-    let place = Place::new();
+fn the_internal_parts_of_run_are_not_commands() {
+    let sandbox = Sandbox::new();
     for word in ["__watchdog", "__launch"] {
-        let done = place.distlock().arg(word).output().unwrap();
+        let done = sandbox.distlock().arg(word).output().unwrap();
         assert_eq!(code(&done), 64, "{}", stderr(&done));
-        let help = place.distlock().arg("--help").output().unwrap();
+        let help = sandbox.distlock().arg("--help").output().unwrap();
         assert!(!stdout(&help).contains(word));
     }
 }
 
 #[test]
-fn options_may_stand_anywhere_before_the_command_and_the_dashes_may_be_left_out() {
-    let place = Place::new();
-    let store = format!("file://{}", place.path("elsewhere").display());
+fn options_may_come_anywhere_before_the_command_and_the_dashes_are_optional() {
+    let sandbox = Sandbox::new();
+    let store = format!("file://{}", sandbox.path("elsewhere").display());
     for args in [
         &["--store", &store, "run", "x", "--", "sh", "-c", "exit 7"][..],
         &["run", "--store", &store, "x", "sh", "-c", "exit 7"],
@@ -106,30 +106,30 @@ fn options_may_stand_anywhere_before_the_command_and_the_dashes_may_be_left_out(
         &["--store", &store, "run", "--", "-x", "sh", "-c", "exit 7"],
         &["run", "x", "sh", "-c", "test \"$1 $2\" = '--read -n' && exit 7", "sh", "--read", "-n"],
     ] {
-        let done = place.distlock().args(args).output().unwrap();
+        let done = sandbox.distlock().args(args).output().unwrap();
         assert_eq!(code(&done), 7, "{args:?}: {}", stderr(&done));
     }
-    assert!(place.path("elsewhere").exists());
+    assert!(sandbox.path("elsewhere").exists());
 }
 
 #[test]
-fn an_empty_store_is_refused_and_an_empty_variable_is_none() {
-    let place = Place::new();
+fn an_empty_store_is_refused_and_an_empty_variable_counts_as_unset() {
+    let sandbox = Sandbox::new();
     for command in [&["run", "x", "true"][..], &["ls"], &["doctor"], &["schema"], &["bench"]] {
-        let done = place.distlock().args(["--store", ""]).args(command).output().unwrap();
+        let done = sandbox.distlock().args(["--store", ""]).args(command).output().unwrap();
         assert_eq!(code(&done), 64, "{command:?}: {}", stderr(&done));
         assert!(stderr(&done).contains("after --store is empty"), "{command:?}: {}", stderr(&done));
     }
-    assert!(!place.path("state").exists(), "no lock file stands in for a store that was meant");
-    let done = place.distlock().env("DISTLOCK_STORE", "").args(["run", "x", "true"]).output().unwrap();
+    assert!(!sandbox.path("state").exists(), "lock files were used in place of the store");
+    let done = sandbox.distlock().env("DISTLOCK_STORE", "").args(["run", "x", "true"]).output().unwrap();
     assert_eq!(code(&done), 0, "{}", stderr(&done));
 }
 
 #[test]
 fn completions_are_generated_for_every_shell() {
-    let place = Place::new();
+    let sandbox = Sandbox::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let done = place.distlock().args(["completions", shell]).output().unwrap();
+        let done = sandbox.distlock().args(["completions", shell]).output().unwrap();
         assert_eq!(code(&done), 0);
         let script = stdout(&done);
         assert!(script.contains("hold-at-least") && !script.contains("__watchdog"), "{shell}");
@@ -137,8 +137,8 @@ fn completions_are_generated_for_every_shell() {
 }
 
 #[test]
-fn every_lock_of_the_table_can_be_asked_for() {
-    let place = Place::new();
+fn every_kind_of_lock_can_be_acquired() {
+    let sandbox = Sandbox::new();
     for options in [
         &["--read"][..],
         &["--write"],
@@ -150,7 +150,7 @@ fn every_lock_of_the_table_can_be_asked_for() {
         &["--expiry", "10s", "--extend-every", "1s", "--grace", "0s"],
     ] {
         let store = if options.contains(&"--fair") { "memory:" } else { "file:" };
-        let done = place
+        let done = sandbox
             .distlock()
             .args(["--store", store, "run"])
             .args(options)
@@ -159,6 +159,6 @@ fn every_lock_of_the_table_can_be_asked_for() {
             .unwrap();
         assert_eq!(code(&done), 0, "{options:?}: {}", stderr(&done));
     }
-    let done = place.leased().args(["run", "--fair", "x", "true"]).output().unwrap();
-    assert_eq!(code(&done), 64, "a store without order refuses to pretend: {}", stderr(&done));
+    let done = sandbox.leased().args(["run", "--fair", "x", "true"]).output().unwrap();
+    assert_eq!(code(&done), 64, "a store without order must refuse: {}", stderr(&done));
 }

@@ -1,126 +1,147 @@
-//! Whatever happens to `distlock` or to its watchdog, the command does not run on without the lock.
+//! Hazard: `distlock` or its watchdog is paused or killed, and the command keeps running without the lock.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
+use std::process::Command;
 use std::time::Duration;
 
-use common::{Background, Place, boot_clock, in_time, is_alive, send, sh, state, wait_for, wait_until_dead};
+use common::{
+    Background, Sandbox, boot_clock, in_time, is_alive, send, sh, state, wait_for, wait_until_dead,
+};
 use nix::sys::signal::Signal;
 
 /// A command with a child in its group and one that left the group and lost its parent, as daemons do. None of them
-/// hears SIGTERM.
-const STUBBORN_FAMILY: &str = "trap '' TERM INT HUP
+/// handles SIGTERM.
+const STUBBORN_TREE: &str = "trap '' TERM INT HUP
     sleep 60 & echo $! > child
     (setsid sh -c 'echo $$ > stray; exec sleep 60' &)
     while ! test -s child -a -s stray; do sleep 0.01; done
     echo $$ > leader; while :; do sleep 0.05; done";
 
-fn family(place: &Place) -> [i32; 3] {
-    ["leader", "child", "stray"].map(|name| place.wait_for_pid(name))
+/// The files with the process ids of the tree.
+const TREE: [&str; 3] = ["leader", "child", "stray"];
+
+/// Starts the command, and returns its process ids.
+fn start(sandbox: &Sandbox, command: &mut Command) -> (Background, [i32; 3]) {
+    let run = Background::start(command.arg("x").args(sh(STUBBORN_TREE)));
+    (run, TREE.map(|name| sandbox.wait_for_pid(name)))
 }
 
-/// The lease that has to hold until everybody is dead: read before anything happens to who extends it.
-fn dead_before_the_lease_ends(place: &Place, family: [i32; 3]) -> Result<Duration, String> {
-    // Read again and again while it is extended; once that stops, this is the end that counts.
+/// Runs a test on the file store and on a store with leases, in one sandbox.
+fn on_both_stores(test: impl Fn(Background, [i32; 3])) -> Sandbox {
+    let sandbox = Sandbox::new();
+    for mut command in [sandbox.distlock(), sandbox.leased()] {
+        let (run, tree) = start(&sandbox, command.arg("run"));
+        test(run, tree);
+        TREE.iter().for_each(|name| std::fs::remove_file(sandbox.path(name)).unwrap());
+    }
+    sandbox
+}
+
+/// Runs the command under a lease and checks that it is dead before the lease ends, whatever `disturb` does.
+fn dies_before_the_lease_ends(
+    expiry: &str,
+    disturb: impl Fn(&Sandbox, &Background),
+    after: impl Fn(Background),
+) -> Result<(), String> {
+    let sandbox = Sandbox::new();
+    let (run, tree) = start(&sandbox, sandbox.leased().args(["run", "--expiry", expiry]));
+    disturb(&sandbox, &run);
+    // Read repeatedly while the lease is renewed; the last value is its end.
     let mut end = Duration::ZERO;
     wait_for("the end of the command", || {
-        end = place.lease_end("x").unwrap_or(end).max(end);
-        family.iter().all(|pid| !is_alive(*pid)).then_some(())
+        end = sandbox.lease_end("x").unwrap_or(end).max(end);
+        tree.iter().all(|pid| !is_alive(*pid)).then_some(())
     });
     let now = boot_clock();
-    end.checked_sub(now).ok_or_else(|| format!("the command outlived its lease, by {:?} at most", now - end))
+    let left = end
+        .checked_sub(now)
+        .ok_or_else(|| format!("the command outlived its lease, by {:?} at most", now - end))?;
+    println!("dead {left:?} before the end of a lease of {expiry}");
+    after(run);
+    Ok(())
 }
 
 #[test]
 fn a_killed_distlock_takes_its_command_with_it() {
-    let place = Place::new();
-    for mut command in [place.distlock(), place.leased()] {
-        for name in ["leader", "child", "stray"] {
-            let _ = std::fs::remove_file(place.path(name));
-        }
-        let run = Background::start(command.args(["run", "x"]).args(sh(STUBBORN_FAMILY)));
-        let (family, watchdog) = (family(&place), run.watchdog());
+    let sandbox = on_both_stores(|run, tree| {
+        let watchdog = run.watchdog();
         run.send(Signal::SIGKILL);
-        for pid in family {
-            wait_until_dead(pid);
-        }
+        tree.into_iter().for_each(wait_until_dead);
         wait_until_dead(watchdog);
-    }
-    assert!(place.is_free("x"));
+    });
+    assert!(sandbox.is_free("x"));
 }
 
 #[test]
-fn a_frozen_distlock_loses_its_command_before_the_lease_ends() {
+fn a_paused_distlock_loses_its_command_before_the_lease_ends() {
     in_time(|| {
-        let place = Place::new();
-        let run =
-            Background::start(place.leased().args(["run", "--expiry", "2s", "x"]).args(sh(STUBBORN_FAMILY)));
-        let family = family(&place);
-        run.send(Signal::SIGSTOP);
-        let left = dead_before_the_lease_ends(&place, family)?;
-        println!("frozen distlock: dead {left:?} before the end of a lease of 2 s");
-        assert_eq!(state(run.pid()), Some('T'), "it is still frozen");
-        run.send(Signal::SIGCONT);
-        let (code, said) = run.finish();
-        assert_eq!(code, 76, "{said}");
-        assert!(said.contains("lost mutex \"x\"") || said.contains("losing mutex \"x\""), "{said}");
-        Ok(())
+        dies_before_the_lease_ends(
+            "2s",
+            |_, run| run.send(Signal::SIGSTOP),
+            |run| {
+                assert_eq!(state(run.pid()), Some('T'), "it is still paused");
+                run.send(Signal::SIGCONT);
+                let (code, said) = run.finish();
+                assert_eq!(code, 76, "{said}");
+                assert!(said.contains("lost mutex \"x\"") || said.contains("losing mutex \"x\""), "{said}");
+            },
+        )
     });
 }
 
 #[test]
 fn a_stop_of_the_whole_group_of_distlock_does_not_stop_the_watchdog() {
     in_time(|| {
-        let place = Place::new();
-        let run =
-            Background::start(place.leased().args(["run", "--expiry", "1s", "x"]).args(sh(STUBBORN_FAMILY)));
-        let family = family(&place);
-        nix::sys::signal::killpg(nix::unistd::Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
-        let left = dead_before_the_lease_ends(&place, family)?;
-        println!("frozen group: dead {left:?} before the end of a lease of 1 s");
-        run.send(Signal::SIGCONT);
-        assert_eq!(run.finish().0, 76);
-        Ok(())
+        dies_before_the_lease_ends(
+            "1s",
+            |_, run| {
+                nix::sys::signal::killpg(nix::unistd::Pid::from_raw(run.pid()), Signal::SIGSTOP).unwrap();
+            },
+            |run| {
+                run.send(Signal::SIGCONT);
+                assert_eq!(run.finish().0, 76);
+            },
+        )
     });
 }
 
 #[test]
-fn a_frozen_distlock_keeps_its_command_where_the_kernel_keeps_the_lock() {
-    let place = Place::new();
+fn a_paused_distlock_keeps_its_command_where_the_kernel_keeps_the_lock() {
+    let sandbox = Sandbox::new();
     let run = Background::start(
-        place.distlock().args(["run", "--expiry", "100ms", "x"]).args(sh("echo $$ > leader; exec sleep 60")),
+        sandbox
+            .distlock()
+            .args(["run", "--expiry", "100ms", "x"])
+            .args(sh("echo $$ > leader; exec sleep 60")),
     );
-    let leader = place.wait_for_pid("leader");
+    let leader = sandbox.wait_for_pid("leader");
     run.send(Signal::SIGSTOP);
-    // Many times the expiry, which means nothing here.
+    // Many times the expiry, which kernel locks do not have.
     std::thread::sleep(Duration::from_millis(600));
-    assert!(is_alive(leader) && !place.is_free("x"), "the lock is held, and so the command may run");
+    assert!(is_alive(leader) && !sandbox.is_free("x"), "the lock is held, so the command may run");
     run.send(Signal::SIGCONT);
     run.send(Signal::SIGTERM);
     assert_eq!(run.finish().0, 143);
 }
 
 #[test]
-fn a_frozen_distlock_does_not_save_a_command_whose_lock_file_was_removed() {
+fn a_paused_distlock_does_not_save_a_command_whose_lock_file_was_removed() {
     for (options, file) in [(&[][..], "mutex/x.lock"), (&["--write"], "rwlock/x/hold")] {
-        let place = Place::new();
-        let run =
-            Background::start(place.distlock().arg("run").args(options).arg("x").args(sh(STUBBORN_FAMILY)));
-        let family = family(&place);
+        let sandbox = Sandbox::new();
+        let (run, tree) = start(&sandbox, sandbox.distlock().arg("run").args(options));
         run.send(Signal::SIGSTOP);
-        wait_for("a frozen distlock", || (state(run.pid()) == Some('T')).then_some(()));
-        let path = place.path("state/distlock").join(file);
+        wait_for("a paused distlock", || (state(run.pid()) == Some('T')).then_some(()));
+        let path = sandbox.path("state/distlock").join(file);
         if path.is_dir() {
             std::fs::remove_dir_all(&path).unwrap();
         } else {
             std::fs::remove_file(&path).unwrap();
         }
-        for pid in family {
-            wait_until_dead(pid);
-        }
-        assert_eq!(state(run.pid()), Some('T'), "it is still frozen");
+        tree.into_iter().for_each(wait_until_dead);
+        assert_eq!(state(run.pid()), Some('T'), "it is still paused");
         run.send(Signal::SIGCONT);
         let (code, said) = run.finish();
         assert_eq!(code, 76, "{said}");
@@ -129,53 +150,47 @@ fn a_frozen_distlock_does_not_save_a_command_whose_lock_file_was_removed() {
 }
 
 #[test]
-fn a_killed_watchdog_takes_the_command_with_it_and_the_lock_is_given_back() {
-    let place = Place::new();
-    for mut command in [place.distlock(), place.leased()] {
-        for name in ["leader", "child", "stray"] {
-            let _ = std::fs::remove_file(place.path(name));
-        }
-        let run = Background::start(command.args(["run", "x"]).args(sh(STUBBORN_FAMILY)));
-        let family = family(&place);
+fn a_killed_watchdog_takes_the_command_with_it_and_the_lock_is_released() {
+    let sandbox = on_both_stores(|run, tree| {
         send(run.watchdog(), Signal::SIGKILL);
         let (code, said) = run.finish();
         assert_eq!(code, 137, "{said}");
         assert!(said.contains("watchdog"), "{said}");
-        for pid in family {
-            assert!(!is_alive(pid), "nobody is left when the lock is given back");
+        for pid in tree {
+            assert!(!is_alive(pid), "alive when the lock is released");
         }
-    }
-    assert!(place.is_free("x"));
-    assert!(place.record("x")["holder"].is_null());
+    });
+    assert!(sandbox.is_free("x"));
+    assert!(sandbox.record("x")["holder"].is_null());
 }
 
 #[test]
-fn a_frozen_watchdog_does_not_save_a_command_that_lost_its_lock() {
+fn a_paused_watchdog_does_not_save_a_command_that_lost_its_lock() {
     in_time(|| {
-        let place = Place::new();
-        let run =
-            Background::start(place.leased().args(["run", "--expiry", "2s", "x"]).args(sh(STUBBORN_FAMILY)));
-        let family = family(&place);
-        send(run.watchdog(), Signal::SIGSTOP);
-        place.fault("renew.fail");
-        let left = dead_before_the_lease_ends(&place, family)?;
-        println!("frozen watchdog: all dead {left:?} before the end of a lease of 2 s");
-        let (code, said) = run.finish();
-        assert_eq!(code, 76, "{said}");
-        Ok(())
+        dies_before_the_lease_ends(
+            "2s",
+            |sandbox, run| {
+                send(run.watchdog(), Signal::SIGSTOP);
+                sandbox.fault("renew.fail");
+            },
+            |run| {
+                let (code, said) = run.finish();
+                assert_eq!(code, 76, "{said}");
+            },
+        )
     });
 }
 
 #[test]
-fn a_watchdog_hears_no_signal_that_can_be_refused() {
-    let place = Place::new();
+fn a_watchdog_ignores_every_signal_that_can_be_blocked() {
+    let sandbox = Sandbox::new();
     let run = Background::start(
-        place
+        sandbox
             .distlock()
             .args(["run", "x"])
             .args(sh("echo $$ > leader; while ! test -e go; do sleep 0.01; done; exit 4")),
     );
-    let leader = place.wait_for_pid("leader");
+    let leader = sandbox.wait_for_pid("leader");
     let watchdog = run.watchdog();
     for signal in
         [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGTSTP, Signal::SIGUSR1]
@@ -183,21 +198,21 @@ fn a_watchdog_hears_no_signal_that_can_be_refused() {
         send(watchdog, signal);
     }
     assert!(is_alive(watchdog) && is_alive(leader));
-    std::fs::write(place.path("go"), "").unwrap();
+    std::fs::write(sandbox.path("go"), "").unwrap();
     let (code, said) = run.finish();
     assert_eq!((code, said.as_str()), (4, ""));
 }
 
 #[test]
-fn a_program_file_that_was_replaced_meanwhile_does_not_matter() {
-    let place = Place::new();
-    let copy = place.path("distlock");
+fn a_program_file_that_was_replaced_meanwhile_does_not_fail_the_run() {
+    let sandbox = Sandbox::new();
+    let copy = sandbox.path("distlock");
     std::fs::copy(common::BINARY, &copy).unwrap();
     let holder =
-        Background::start(place.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    place.wait_for_file("held");
-    let mut waiter = std::process::Command::new(&copy);
-    waiter.env_remove("DISTLOCK_STORE").env("XDG_STATE_HOME", place.path("state"));
+        Background::start(sandbox.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
+    sandbox.wait_for_file("held");
+    let mut waiter = Command::new(&copy);
+    waiter.env_remove("DISTLOCK_STORE").env("XDG_STATE_HOME", sandbox.path("state"));
     let waiter = Background::start(waiter.args(["run", "-v", "x", "--", "sh", "-c", "exit 5"]));
     wait_for("the waiter to wait", || {
         (common::children(waiter.pid()).is_empty() && is_alive(waiter.pid())).then_some(())

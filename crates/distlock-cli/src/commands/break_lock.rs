@@ -1,4 +1,4 @@
-//! `distlock break`: takes a lock from whoever holds it.
+//! `distlock break`: forces the release of a lock.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -9,22 +9,22 @@ use distlock::{Kind, Locks, Options, Resource};
 use super::block_on;
 use crate::duration;
 use crate::exit::Failure;
-use crate::notes::say;
 use crate::output;
+use crate::stderr::print;
 use crate::store::StoreArgs;
 use crate::table::escape;
 
 pub(crate) const EXAMPLES: &str = "\
-`distlock run` is told at once where the store can push, and ends its command within a
-second; other holders notice at their next renewal. Until then the broken holder works
-beside the next one: make sure that it is dead, or that what the lock protects refuses old
-tokens. What cannot be guaranteed is printed for each holder.
+Where the store can push, a `distlock run` that holds the lock learns of it at once and ends
+its command within a second; other holders learn of it at their next renewal. Until then the
+old and the next holder may run at the same time: make sure that the old one is dead, or
+that the protected resource refuses old tokens. The command prints what holds for each holder.
 
 Examples:
   distlock break nightly
   distlock break nightly --kind mutex --yes";
 
-/// The kinds that have a name of their own.
+/// The kinds of lock that can be broken.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum KindArg {
     Mutex,
@@ -42,15 +42,15 @@ impl From<KindArg> for Kind {
     }
 }
 
-/// What to break.
+/// The lock to break.
 #[derive(Args, Debug)]
 pub(crate) struct BreakArgs {
     /// The name of the lock
     name: String,
-    /// Which lock of that name, where there are several
+    /// The kind of lock, if several have this name
     #[arg(long, value_enum)]
     kind: Option<KindArg>,
-    /// Do not ask; needed where there is no terminal
+    /// Do not ask; required without a terminal
     #[arg(short, long)]
     yes: bool,
 }
@@ -61,7 +61,7 @@ pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<(), Failure
     let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
     if !args.yes && !can_ask {
         return Err(Failure::usage(format!(
-            "cannot ask whether to break {:?}: this is no terminal; add --yes if it is to be broken",
+            "cannot ask whether to break {:?}: this is not a terminal; add --yes to break it",
             args.name
         )));
     }
@@ -72,47 +72,47 @@ pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<(), Failure
         held.retain(|record| !record.holders.is_empty());
         let record = match held.as_slice() {
             [] => {
-                say(&format!("nobody holds {:?} on {}: there is nothing to break", args.name, locks.store()));
+                print(&format!("{:?} is not held on {}: nothing to break", args.name, locks.store()));
                 return Ok(());
             }
             [record] => record,
-            several => return Err(which(&args.name, &locks, several)),
+            several => return Err(ambiguous(&args.name, &locks, several)),
         };
         if !args.yes && !confirmed(&args.name, record)? {
-            return Err(Failure::new(1, "left alone"));
+            return Err(Failure::new(1, "not broken"));
         }
         let broken = locks.break_lock(record.kind, args.name.as_str()).await?;
-        // The release of the broken record may go on in the background, as a wake-up of who is next.
+        // The wake-up of the next waiter may still be in flight.
         let _ = locks.shutdown().await;
         let kind = record.kind;
         if broken.is_empty() {
-            say(&format!("{kind} {:?} was given back meanwhile", args.name));
+            print(&format!("{kind} {:?} was released meanwhile", args.name));
             return Ok(());
         }
         output::write(&format!("broke {kind} {:?}, held by {}\n", args.name, holders(&broken)))?;
         for holder in &broken {
-            say(&when_told(locks.capabilities(), holder));
+            print(&notice(locks.capabilities(), holder));
         }
         Ok(())
     })
 }
 
-fn which(name: &str, locks: &Locks, records: &[Record]) -> Failure {
+fn ambiguous(name: &str, locks: &Locks, records: &[Record]) -> Failure {
     let kinds: Vec<&str> = records.iter().map(|record| record.kind.as_str()).collect();
     Failure::usage(format!(
-        "cannot break {name:?} on {}: it is the name of several locks, {}; say which with --kind",
+        "cannot break {name:?} on {}: several locks have this name, {}; choose one with --kind",
         locks.store(),
         kinds.join(" and "),
     ))
 }
 
-/// When the holder of a broken lock learns of it, and what may happen before that.
-fn when_told(store: &Capabilities, holder: &Holder) -> String {
-    let who = escape(holder.lock_id.label());
-    let until = "until it has stopped, it and the next holder may run side by side";
-    // Where a holder that dies frees the lock, breaking it ended the holder's session.
+/// When the holder of a broken lock learns of it, and what may happen before.
+fn notice(store: &Capabilities, holder: &Holder) -> String {
+    let label = escape(holder.lock_id.label());
+    let until = "until it has stopped, it and the next holder may run at the same time";
+    // On such a store, breaking the lock ended the holder's session.
     if store.frees_on_crash {
-        return format!("{who} is told at once: its session was ended; {until}");
+        return format!("{label} is told at once: its session was ended; {until}");
     }
     let renewal = match holder.expires_in {
         Some(left) => format!("at its next renewal, within {}", duration::show(left)),
@@ -120,10 +120,10 @@ fn when_told(store: &Capabilities, holder: &Holder) -> String {
     };
     if store.push {
         format!(
-            "{who} is told at once if it listens, as `distlock run` does, and notices {renewal} otherwise; {until}"
+            "{label} is told at once if it listens, as `distlock run` does, and {renewal} otherwise; {until}"
         )
     } else {
-        format!("{who} notices {renewal}: the store cannot tell it; {until}")
+        format!("{label} is told {renewal}: this store cannot push; {until}")
     }
 }
 
@@ -135,12 +135,12 @@ fn holders(holders: &[Holder]) -> String {
     named.collect::<Vec<_>>().join(", ")
 }
 
-/// Asks. Anything but a clear yes is a no.
+/// Asks the user. Anything but a clear yes is a no.
 fn confirmed(name: &str, record: &Record) -> Result<bool, Failure> {
     let mut err = io::stderr().lock();
     let asked = write!(
         err,
-        "{} {name:?} is held by {}.\nBreak it, though its holder may still be at work? [y/N] ",
+        "{} {name:?} is held by {}.\nBreak it, although its holder may still be running? [y/N] ",
         record.kind,
         holders(&record.holders)
     )
@@ -148,6 +148,6 @@ fn confirmed(name: &str, record: &Record) -> Result<bool, Failure> {
     let mut answer = String::new();
     asked
         .and_then(|()| io::stdin().lock().read_line(&mut answer))
-        .map_err(|error| Failure::usage(format!("cannot ask: {error}; add --yes if it is to be broken")))?;
+        .map_err(|error| Failure::usage(format!("cannot ask: {error}; add --yes to break it")))?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }

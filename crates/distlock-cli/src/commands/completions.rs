@@ -1,4 +1,4 @@
-//! `distlock completions`: a script that lets a shell complete our options.
+//! `distlock completions`: the completion script for a shell.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -13,15 +13,15 @@ Examples:
   distlock completions zsh > ~/.zfunc/_distlock
   distlock completions fish > ~/.config/fish/completions/distlock.fish";
 
-/// Which shell.
+/// The shell.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {
-    /// The shell to write for
+    /// The shell that uses the script
     shell: Shell,
 }
 
 pub(crate) fn execute(args: &CompletionsArgs) -> Result<(), Failure> {
-    // Into memory first: the generator panics if its writer fails, and a pipe may be closed.
+    // Into memory first: the generator panics if its writer fails, as a closed pipe does.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "distlock", &mut script);
     output::write(&String::from_utf8_lossy(&script))

@@ -1,4 +1,4 @@
-//! `distlock doctor`: what was found at the store, what is dangerous there, and how to mend it.
+//! `distlock doctor`: checks the store for dangerous settings, and says how to fix them.
 
 use clap::Args;
 use distlock::Options;
@@ -7,59 +7,59 @@ use serde::Serialize;
 
 use super::block_on;
 use crate::exit::Failure;
-use crate::output::{self, Paint};
+use crate::output::{self, Style};
 use crate::store::StoreArgs;
 use crate::table::escape;
 
 pub(crate) const EXAMPLES: &str = "\
-Exit code: 0 if all is well, 1 with warnings, 69 if the store cannot be reached.
+Exit code: 0 without warnings, 1 with warnings, 69 if the store cannot be reached.
 
 Examples:
   distlock doctor
   distlock --store redis://cache.example:6379 doctor
   distlock doctor --json | jq '.findings[] | select(.level == \"warning\")'";
 
-/// How to tell.
+/// The output format.
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
-    /// A JSON object instead of lines
+    /// Print a JSON object instead of lines
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct DoctorReport<'a> {
     store: &'a str,
-    findings: Vec<Line<'a>>,
+    findings: Vec<ReportedFinding<'a>>,
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct ReportedFinding<'a> {
     level: &'static str,
     what: &'a str,
     advice: Option<&'a str>,
 }
 
-impl<'a> Line<'a> {
+impl<'a> ReportedFinding<'a> {
     fn of(finding: &'a Finding) -> Self {
         let level = match finding.level {
             Level::Ok => "good",
             Level::Warning => "warning",
         };
-        Line { level, what: &finding.what, advice: finding.advice.as_deref() }
+        ReportedFinding { level, what: &finding.what, advice: finding.advice.as_deref() }
     }
 }
 
 pub(crate) fn execute(store: &StoreArgs, args: &DoctorArgs) -> Result<(), Failure> {
-    let (findings, place) = block_on(async {
+    let (findings, store) = block_on(async {
         let locks = store.connect(Options::default()).await?;
         Ok((locks.doctor().await?, locks.store().to_owned()))
     })?;
     if args.json {
-        let findings = findings.iter().map(Line::of).collect();
-        output::write_json(&Report { store: &place, findings })?;
+        let findings = findings.iter().map(ReportedFinding::of).collect();
+        output::write_json(&DoctorReport { store: &store, findings })?;
     } else {
-        output::write(&lines(&place, &findings))?;
+        output::write(&lines(&store, &findings))?;
     }
     match findings.iter().map(|finding| finding.level).max() {
         None | Some(Level::Ok) => Ok(()),
@@ -67,13 +67,13 @@ pub(crate) fn execute(store: &StoreArgs, args: &DoctorArgs) -> Result<(), Failur
     }
 }
 
-fn lines(place: &str, findings: &[Finding]) -> String {
+fn lines(store: &str, findings: &[Finding]) -> String {
     let colours = output::colours();
-    let mut text = format!("{}\n", output::painted(&escape(place), Paint::Bold, colours));
+    let mut text = format!("{}\n", output::styled(&escape(store), Style::Bold, colours));
     for finding in findings {
         let mark = match finding.level {
-            Level::Ok => output::painted("[ok]", Paint::Green, colours),
-            Level::Warning => output::painted("[!!]", Paint::Yellow, colours),
+            Level::Ok => output::styled("[ok]", Style::Green, colours),
+            Level::Warning => output::styled("[!!]", Style::Yellow, colours),
         };
         text.push_str(&format!("{mark} {}\n", escape(&finding.what)));
         if let Some(advice) = &finding.advice {

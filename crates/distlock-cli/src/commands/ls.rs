@@ -1,4 +1,4 @@
-//! `distlock ls`: what is held now.
+//! `distlock ls`: the locks that are held.
 
 use clap::Args;
 use distlock::Options;
@@ -6,39 +6,39 @@ use distlock::store::Query;
 
 use super::block_on;
 use crate::exit::Failure;
-use crate::notes::Notes;
+use crate::stderr::Messages;
 use crate::store::StoreArgs;
-use crate::{output, view};
+use crate::{listing, output};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  distlock ls                    everything that is held
-  distlock ls orders/            what begins with orders/
+  distlock ls                    all locks that are held
+  distlock ls orders/            those whose name begins with orders/
   distlock ls --json | jq -r '.[] | select(.expires_in_ms != null) | .name'";
 
-/// What to list.
+/// The locks to list.
 #[derive(Args, Debug)]
 pub(crate) struct LsArgs {
-    /// Only names that begin like this
+    /// Only names with this prefix
     prefix: Option<String>,
-    /// An array of JSON objects instead of a table
+    /// Print an array of JSON objects instead of a table
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn execute(store: &StoreArgs, args: &LsArgs) -> Result<(), Failure> {
-    let (records, place) = block_on(async {
+    let (records, store) = block_on(async {
         let locks = store.connect(Options::default()).await?;
         let query = args.prefix.as_deref().map_or_else(Query::default, Query::prefixed);
         Ok((locks.inspect(&query).await?, locks.store().to_owned()))
     })?;
-    let entries = view::holders(&records);
+    let entries = listing::holders(&records);
     if args.json {
         return output::write_json(&entries);
     }
     if entries.is_empty() {
-        Notes::new(false, false).hint(&format!("nothing is held on {place}"));
+        Messages::new(false, false).hint(&format!("no lock is held on {store}"));
         return Ok(());
     }
-    output::write(&view::table(&entries))
+    output::write(&listing::table(&entries))
 }

@@ -13,15 +13,15 @@ use std::future::Future;
 
 use crate::exit::Failure;
 
-/// Runs one short piece of async work: what every command but `run` is.
+/// Runs the async work of a command; `run` and `bench` have their own runtime.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::new(crate::exit::UNAVAILABLE, format!("cannot start: {error}")))?;
     crate::warnings::show();
-    let done = runtime.block_on(work);
-    // Not a drop, which would wait for whatever a store still does on threads of its own.
+    let result = runtime.block_on(work);
+    // Dropping the runtime would wait for the blocking threads of the store.
     runtime.shutdown_background();
-    done
+    result
 }

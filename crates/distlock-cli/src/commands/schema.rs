@@ -1,4 +1,4 @@
-//! `distlock schema`: the DDL of a store, for people who may not create tables from an application.
+//! `distlock schema`: the DDL of a store, for users whose applications may not create tables.
 
 use clap::Args;
 
@@ -11,7 +11,7 @@ Examples:
   distlock --store postgres://db/app schema | psql app
   distlock --store 'postgres://db/app?distlock.schema=ops' schema > locks.sql";
 
-/// There is nothing to choose: the store's URL says it all.
+/// No options: everything is in the store's URL.
 #[derive(Args, Debug)]
 pub(crate) struct SchemaArgs {}
 

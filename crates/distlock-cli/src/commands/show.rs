@@ -1,4 +1,4 @@
-//! `distlock show`: who holds one name, and who waits for it.
+//! `distlock show`: the holders and the waiters of one name.
 
 use clap::Args;
 use distlock::store::Query;
@@ -6,45 +6,45 @@ use distlock::{Kind, Options, Resource};
 
 use super::block_on;
 use crate::exit::Failure;
-use crate::notes::Notes;
+use crate::stderr::Messages;
 use crate::store::StoreArgs;
-use crate::{output, view};
+use crate::{listing, output};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  distlock show nightly          who holds it, since when, and who waits
-  distlock show nightly --json   as `distlock ls --json`, each with its state: held, waiting";
+  distlock show nightly          its holders, since when, and its waiters
+  distlock show nightly --json   like `distlock ls --json`, each with its state: held, waiting";
 
-/// What to show.
+/// The lock to show.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// The name of the lock
     name: String,
-    /// An array of JSON objects instead of a table
+    /// Print an array of JSON objects instead of a table
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn execute(store: &StoreArgs, args: &ShowArgs) -> Result<(), Failure> {
-    // A name that nothing can have is refused before anything is sent.
+    // An invalid name is refused before a request is sent.
     Resource::new(Kind::Mutex, args.name.as_str())?;
-    let (records, shows_waiters, place) = block_on(async {
+    let (records, shows_waiters, store) = block_on(async {
         let locks = store.connect(Options::default()).await?;
         let records = locks.inspect(&Query::named(&args.name)).await?;
         Ok((records, locks.capabilities().shows_waiters, locks.store().to_owned()))
     })?;
-    let entries = view::holders_and_waiters(&records);
+    let entries = listing::holders_and_waiters(&records);
     if args.json {
         return output::write_json(&entries);
     }
-    let notes = Notes::new(false, false);
+    let messages = Messages::new(false, false);
     if entries.is_empty() {
-        notes.hint(&format!("nobody holds or waits for {:?} on {place}", args.name));
+        messages.hint(&format!("{:?} has no holder and no waiter on {store}", args.name));
         return Ok(());
     }
-    output::write(&view::table(&entries))?;
+    output::write(&listing::table(&entries))?;
     if !shows_waiters {
-        notes.hint(&format!("{place} does not know who waits"));
+        messages.hint(&format!("{store} does not show waiters"));
     }
     Ok(())
 }

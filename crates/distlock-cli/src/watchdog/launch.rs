@@ -1,7 +1,7 @@
-//! The last step before the command: a process that ties its life to the watchdog's and then becomes the command.
+//! The launcher: a process that asks the kernel to be killed with the watchdog, and then becomes the command.
 //!
-//! It is a program of its own run, and not a closure between fork and exec, because there only a handful of calls are
-//! allowed and no language checks which.
+//! It is this program started again, and not a closure between fork and exec: there, only async-signal-safe calls are
+//! allowed, and no compiler checks them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -11,13 +11,13 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::exit::{NOT_EXECUTABLE, NOT_FOUND, USAGE, of_signal};
-use crate::notes::say;
+use crate::stderr::print;
 
-/// The word that makes this program the last step before a command.
-pub(crate) const LAUNCH_WORD: &str = "__launch";
+/// The argument that starts this program as the launcher.
+pub(crate) const LAUNCHER_ARGUMENT: &str = "__launch";
 
-/// This very program, also when its file was replaced or deleted since it was started. Not under its name: a
-/// signal to what is called `distlock` must not hit the watchdog too.
+/// This program, even if its file was replaced or deleted since the start. It gets another name: a signal to all processes
+/// called `distlock` must not hit the watchdog.
 pub(crate) fn this_program() -> io::Result<Command> {
     let mut command = if cfg!(target_os = "linux") && std::path::Path::new("/proc/self/exe").exists() {
         Command::new("/proc/self/exe")
@@ -28,11 +28,11 @@ pub(crate) fn this_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Starts the command in a process group of its own, with this stdin and these signals blocked.
+/// Starts the command in its own process group, with this stdin and these signals blocked.
 pub(super) fn start(command: &[OsString], stdin: Stdio, blocked: &[i32]) -> io::Result<Child> {
     let blocked: Vec<String> = blocked.iter().map(i32::to_string).collect();
     this_program()?
-        .arg(LAUNCH_WORD)
+        .arg(LAUNCHER_ARGUMENT)
         .arg(std::process::id().to_string())
         .arg(blocked.join(","))
         .args(command)
@@ -41,17 +41,17 @@ pub(super) fn start(command: &[OsString], stdin: Stdio, blocked: &[i32]) -> io::
         .spawn()
 }
 
-/// Becomes the command. Arguments: the watchdog's process id, the signals to block, the command.
+/// Becomes the command. The arguments are the watchdog's process id, the signals to block, and the command.
 pub(crate) fn launch(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let (Some(parent), Some(blocked), Some(program)) = (args.next(), args.next(), args.next()) else {
-        say("this is a part of `distlock run` and no command; see `distlock --help`");
+        print("this is an internal part of `distlock run`, not a command; see `distlock --help`");
         return ExitCode::from(USAGE);
     };
     #[cfg(target_os = "linux")]
     {
-        // It stays set when this process becomes the command, unless that changes its user.
+        // It survives exec, unless the command changes its user.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-        // Had the watchdog died before that, nobody would tell us.
+        // The kernel does not tell if the watchdog died before.
         let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().to_string());
         if now.as_deref().map(OsStr::new) != Some(&*parent) {
             return ExitCode::from(of_signal(Signal::SIGKILL as i32));
@@ -61,20 +61,20 @@ pub(crate) fn launch(mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let _ = (parent, of_signal(0));
     restore_mask(&blocked);
     let error = Command::new(&program).args(args).exec();
-    say(&cannot_run(&program, &error));
+    print(&cannot_run(&program, &error));
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE })
 }
 
-/// What is said of a command that cannot be run.
+/// The message for a command that cannot be run.
 pub(crate) fn cannot_run(program: &OsStr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => {
             format!(
-                "cannot run {program:?}: there is no such command; check its name, PATH, and the first line of a script"
+                "cannot run {program:?}: command not found; check its name, PATH, and the first line of a script"
             )
         }
         io::ErrorKind::PermissionDenied => {
-            format!("cannot run {program:?}: it may not be executed; check that it is a file and its mode")
+            format!("cannot run {program:?}: permission denied; check that it is a file and executable")
         }
         _ => format!("cannot run {program:?}: {error}; check the file"),
     }

@@ -1,4 +1,4 @@
-//! The watchdog's one loop: orders from `distlock`, news of the command, and the alarm.
+//! The event loop of the watchdog: messages from `distlock`, the end of child processes, and the timer.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -12,62 +12,62 @@ use rustix::process::{WaitOptions, wait};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::alarm::Alarm;
+use super::boot_timer::BootTimer;
 use super::launch;
+use super::protocol::{WatchdogCommand, WatchdogEvent};
+use super::start_message::StartMessage;
 use crate::deadlines::{Deadlines, GRACE_WHEN_GONE};
-use crate::family::Family;
-use crate::orders::{News, Order};
-use crate::startup::Startup;
+use crate::process_tree::ProcessTree;
 
-/// How often to look whether everybody is gone, while they are being ended.
+/// How often to check whether all processes have ended, while they are being killed.
 const TICK: Duration = Duration::from_millis(10);
-/// The same for those who cannot be ended.
+/// The same for processes that cannot be killed.
 const SLOW_TICK: Duration = Duration::from_millis(250);
-/// How often to look at the file of a kernel lock.
-const LOOK_AT_LOCK: Duration = Duration::from_secs(1);
-/// What survives SIGKILL for so long cannot be ended by us: another user's process, or one stuck in the kernel.
+/// How often to check the file of a kernel lock.
+const LOCK_CHECK: Duration = Duration::from_secs(1);
+/// A process that survives SIGKILL for this long cannot be killed: it has another user, or is stuck in the kernel.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
-/// Where we are.
+/// The phase of the command.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// The command runs, and may until these moments.
+    /// The command may run until these moments.
     Running(Option<Deadlines>),
     /// SIGTERM was sent.
     Ending { kill_at: Moment },
-    /// SIGKILL is being sent until nobody is left.
+    /// SIGKILL is repeated until no process is left.
     Killing { since: Moment },
 }
 
-/// Starts the command when it is told to, and stays until it is over.
-pub(super) async fn watch(line: UnixStream, given: Startup) -> io::Result<()> {
-    let Startup { stdin, lock, command } = given;
-    // Also takes back an ignored SIGCHLD that we may have inherited, with which no child could be waited for.
+/// Starts the command on request, and watches it to its end.
+pub(super) async fn watch(socket: UnixStream, start: StartMessage) -> io::Result<()> {
+    let StartMessage { stdin, lock, command } = start;
+    // This also resets an inherited ignored SIGCHLD, with which no child could be waited for.
     let mut children = signal(SignalKind::child())?;
-    let alarm = Alarm::new()?;
-    let news = line.try_clone()?;
-    let mut orders = BufReader::new(tokio::net::UnixStream::from_std(line)?).lines();
-    let start = orders.next_line().await?.as_deref().and_then(Order::parse);
-    let Some(Order::Start { deadlines, home, blocked }) = start else { return Ok(()) };
+    let timer = BootTimer::new()?;
+    let events = socket.try_clone()?;
+    let mut messages = BufReader::new(tokio::net::UnixStream::from_std(socket)?).lines();
+    let first = messages.next_line().await?.as_deref().and_then(WatchdogCommand::parse);
+    let Some(WatchdogCommand::Start { deadlines, terminal_group, blocked }) = first else { return Ok(()) };
     let now = BootClock.now();
     if deadlines.is_some_and(|at| now >= at.term_at) {
-        tell(&news, &News::Late);
+        send(&events, &WatchdogEvent::Late);
         return Ok(());
     }
     let child = match launch::start(&command, Stdio::from(stdin), &blocked) {
         Ok(child) => child,
         Err(error) => {
-            tell(&news, &News::Failed(error.to_string()));
+            send(&events, &WatchdogEvent::Failed(error.to_string()));
             return Ok(());
         }
     };
     let pid = i32::try_from(child.id()).unwrap_or(0);
-    tell(&news, &News::Started(pid));
-    let mut watch = Watch {
-        news,
+    send(&events, &WatchdogEvent::Started(pid));
+    let mut watch = CommandWatch {
+        events,
         command: pid,
-        home,
-        family: Family::of(pid),
+        terminal_group,
+        tree: ProcessTree::of(pid),
         phase: Phase::Running(deadlines),
         ended: None,
         distlock_is_gone: false,
@@ -76,11 +76,11 @@ pub(super) async fn watch(line: UnixStream, given: Startup) -> io::Result<()> {
     loop {
         let due = watch.due();
         tokio::select! {
-            // Orders first: after a pause, what came meanwhile counts before what the clock says.
+            // Messages first: after a pause, a renewal that arrived meanwhile counts before the clock.
             biased;
-            order = next_order(&mut orders), if !watch.distlock_is_gone => watch.obey(order),
+            message = next_message(&mut messages), if !watch.distlock_is_gone => watch.handle(message),
             _ = children.recv() => watch.reap(),
-            () = alarm.ring_at(due) => watch.act(),
+            () = timer.wait_until(due) => watch.act(),
         }
         if watch.is_over() {
             watch.report();
@@ -89,40 +89,40 @@ pub(super) async fn watch(line: UnixStream, given: Startup) -> io::Result<()> {
     }
 }
 
-/// The next order; `None` when `distlock` is gone.
-async fn next_order(orders: &mut Lines<BufReader<tokio::net::UnixStream>>) -> Option<Order> {
+/// The next message; `None` when `distlock` has ended.
+async fn next_message(messages: &mut Lines<BufReader<tokio::net::UnixStream>>) -> Option<WatchdogCommand> {
     loop {
-        let line = orders.next_line().await.ok()??;
-        if let Some(order) = Order::parse(&line) {
-            return Some(order);
+        let line = messages.next_line().await.ok()??;
+        if let Some(message) = WatchdogCommand::parse(&line) {
+            return Some(message);
         }
     }
 }
 
-/// A `distlock` that is frozen reads nothing: better lose a line than wait for it.
-fn tell(mut news: &UnixStream, item: &News) {
-    let _ = news.write(item.to_line().as_bytes());
+/// Sends an event without waiting: a paused `distlock` reads nothing, and its buffer may be full.
+fn send(mut socket: &UnixStream, event: &WatchdogEvent) {
+    let _ = socket.write(event.to_line().as_bytes());
 }
 
-struct Watch {
-    news: UnixStream,
+struct CommandWatch {
+    events: UnixStream,
     command: i32,
-    home: i32,
-    family: Family,
+    terminal_group: i32,
+    tree: ProcessTree,
     phase: Phase,
-    ended: Option<News>,
+    ended: Option<WatchdogEvent>,
     distlock_is_gone: bool,
-    /// Keeps the lock held if `distlock` is gone.
+    /// Keeps the lock held if `distlock` has ended.
     lock: Option<OwnedFd>,
 }
 
-impl Watch {
-    /// When to act without further word.
+impl CommandWatch {
+    /// When to act if no message arrives.
     fn due(&self) -> Moment {
         match self.phase {
             Phase::Running(at) => {
-                let look_at_lock = self.lock.as_ref().map(|_| BootClock.now().after(LOOK_AT_LOCK));
-                at.map_or(Moment::NEVER, |at| at.term_at).min(look_at_lock.unwrap_or(Moment::NEVER))
+                let lock_check = self.lock.as_ref().map(|_| BootClock.now().after(LOCK_CHECK));
+                at.map_or(Moment::NEVER, |at| at.term_at).min(lock_check.unwrap_or(Moment::NEVER))
             }
             Phase::Ending { kill_at } => kill_at.min(BootClock.now().after(TICK)),
             Phase::Killing { since } if BootClock.now().since(since) >= GIVE_UP => {
@@ -132,20 +132,20 @@ impl Watch {
         }
     }
 
-    fn obey(&mut self, order: Option<Order>) {
-        match order {
-            Some(Order::Lease(at)) => {
+    fn handle(&mut self, message: Option<WatchdogCommand>) {
+        match message {
+            Some(WatchdogCommand::Lease(at)) => {
                 if matches!(self.phase, Phase::Running(_)) {
                     self.phase = Phase::Running(Some(at));
                 }
             }
-            Some(Order::Signal(number)) => {
+            Some(WatchdogCommand::Signal(number)) => {
                 if let Ok(signal) = Signal::try_from(number) {
-                    self.family.signal_group(signal);
+                    self.tree.signal_group(signal);
                 }
             }
-            Some(Order::End { kill_at }) => self.end(kill_at),
-            Some(Order::Start { .. }) => {}
+            Some(WatchdogCommand::End { kill_at }) => self.end(kill_at),
+            Some(WatchdogCommand::Start { .. }) => {}
             None => {
                 self.distlock_is_gone = true;
                 self.kill();
@@ -154,41 +154,41 @@ impl Watch {
         self.act();
     }
 
-    /// Does what is due.
+    /// Does what is due now.
     fn act(&mut self) {
         let now = BootClock.now();
         match self.phase {
             Phase::Running(Some(at)) if now >= at.term_at => {
-                tell(&self.news, &News::Ending);
+                send(&self.events, &WatchdogEvent::Ending);
                 self.end(at.kill_at);
                 if now >= at.kill_at {
                     self.kill();
                 }
             }
             Phase::Running(_) if self.is_lock_removed() => {
-                tell(&self.news, &News::Removed);
+                send(&self.events, &WatchdogEvent::Removed);
                 self.end(now.after(GRACE_WHEN_GONE));
             }
             Phase::Ending { kill_at } if now >= kill_at => self.kill(),
-            Phase::Killing { .. } => self.family.signal_everybody(Signal::SIGKILL),
+            Phase::Killing { .. } => self.tree.signal_all(Signal::SIGKILL),
             _ => {}
         }
         self.reap();
     }
 
-    /// Whether the file of a kernel lock has no name any more. `distlock` notices sooner, unless it is frozen.
+    /// Whether the file of a kernel lock was unlinked. `distlock` detects that sooner, unless it is paused.
     fn is_lock_removed(&self) -> bool {
         self.lock.as_ref().is_some_and(|lock| rustix::fs::fstat(lock).is_ok_and(|stat| stat.st_nlink == 0))
     }
 
-    /// SIGTERM for all, and SIGKILL at that moment or earlier.
+    /// SIGTERM now, and SIGKILL at that moment or earlier.
     fn end(&mut self, kill_at: Moment) {
         match &mut self.phase {
             Phase::Running(_) => {
                 self.phase = Phase::Ending { kill_at };
-                self.family.signal_everybody(Signal::SIGTERM);
-                // Who is stopped would hear nothing of it.
-                self.family.signal_everybody(Signal::SIGCONT);
+                self.tree.signal_all(Signal::SIGTERM);
+                // A stopped process does not handle SIGTERM until it is continued.
+                self.tree.signal_all(Signal::SIGCONT);
             }
             Phase::Ending { kill_at: before } => *before = kill_at.min(*before),
             Phase::Killing { .. } => {}
@@ -197,10 +197,10 @@ impl Watch {
 
     fn kill(&mut self) {
         self.phase = Phase::Killing { since: BootClock.now() };
-        self.family.signal_everybody(Signal::SIGKILL);
+        self.tree.signal_all(Signal::SIGKILL);
     }
 
-    /// Takes note of every child that ended or was stopped, those included that became ours.
+    /// Reaps every child that ended or was stopped, adopted ones included.
     fn reap(&mut self) {
         let all = WaitOptions::NOHANG | WaitOptions::UNTRACED;
         while let Ok(Some((pid, status))) = wait(all) {
@@ -208,55 +208,56 @@ impl Watch {
                 continue;
             }
             if let Some(number) = status.stopping_signal() {
-                tell(&self.news, &News::Stopped(number));
+                send(&self.events, &WatchdogEvent::Stopped(number));
             } else if let Some(code) = status.exit_status() {
-                self.ended = Some(News::Exited(code));
+                self.ended = Some(WatchdogEvent::Exited(code));
             } else if let Some(number) = status.terminating_signal() {
-                self.ended = Some(News::Killed(number));
+                self.ended = Some(WatchdogEvent::Killed(number));
             }
         }
     }
 
-    /// A command that ended by itself may leave something behind, as daemons are started; one that had to end may not.
+    /// A command that ended by itself may leave processes (daemons); one that was ended may not.
     fn is_over(&self) -> bool {
         match self.phase {
             Phase::Running(_) => self.ended.is_some(),
-            Phase::Ending { .. } => self.ended.is_some() && self.family.alive() == 0,
+            Phase::Ending { .. } => self.ended.is_some() && self.tree.alive() == 0,
             Phase::Killing { since } => {
-                // No other process keeps the lock for what is left.
+                // Without `distlock`, this is the only process that keeps the lock for the rest.
                 let keeps_lock = self.distlock_is_gone && self.lock.is_some();
-                let patience_over = !keeps_lock && BootClock.now().since(since) >= GIVE_UP;
-                (self.ended.is_some() && self.family.alive() == 0)
-                    || (patience_over && self.distlock_is_gone)
-                    || (patience_over && self.ended.is_some())
+                let give_up = !keeps_lock && BootClock.now().since(since) >= GIVE_UP;
+                (self.ended.is_some() && self.tree.alive() == 0)
+                    || (give_up && self.distlock_is_gone)
+                    || (give_up && self.ended.is_some())
             }
         }
     }
 
     fn report(&mut self) {
-        // Before `distlock` hears of it: the close that wakes the waiters is then the one after its release.
+        // Closed before `distlock` is told: the close that wakes the waiters then comes after the release.
         self.lock = None;
         if matches!(self.phase, Phase::Killing { .. }) {
-            let left = self.family.alive();
+            let left = self.tree.alive();
             if left > 0 {
-                tell(&self.news, &News::Left(left));
+                send(&self.events, &WatchdogEvent::Left(left));
             }
         }
         if let Some(ended) = &self.ended {
-            tell(&self.news, ended);
+            send(&self.events, ended);
         }
         if self.distlock_is_gone {
-            self.give_the_terminal_back();
+            self.restore_terminal();
         }
     }
 
-    /// `distlock` cannot do it any more, and a script that goes on would find itself in the background.
-    fn give_the_terminal_back(&self) {
+    /// Makes the group of `distlock` the terminal's foreground group, in place of a killed `distlock`: the script that started
+    /// it would otherwise continue in the background.
+    fn restore_terminal(&self) {
         let Ok(terminal) = std::fs::File::open("/dev/tty") else { return };
         let is_commands = rustix::termios::tcgetpgrp(&terminal)
             .is_ok_and(|group| group.as_raw_nonzero().get() == self.command);
-        if let (true, Some(home)) = (is_commands, rustix::process::Pid::from_raw(self.home)) {
-            let _ = rustix::termios::tcsetpgrp(&terminal, home);
+        if let (true, Some(group)) = (is_commands, rustix::process::Pid::from_raw(self.terminal_group)) {
+            let _ = rustix::termios::tcsetpgrp(&terminal, group);
         }
     }
 }

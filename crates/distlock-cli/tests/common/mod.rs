@@ -1,4 +1,4 @@
-//! What the tests of the command share: stores of their own, the real program, and waiting for a condition.
+//! Helpers for the tests of the command: private stores, the real program, and waiting for a condition.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -18,31 +18,30 @@ use tempfile::TempDir;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_distlock");
 
-/// Longer than anything may take, on however busy a machine; shorter than the default expiry, so that what is left to
-/// it is found.
+/// Longer than any step takes on a busy machine, and shorter than the default expiry, so that a lock left to expire is found.
 pub(crate) const LIMIT: Duration = Duration::from_secs(25);
 
-/// A folder of its own for each test, for stores and for files that commands write.
-pub(crate) struct Place {
+/// A private folder for a test, for its stores and the files that its commands write.
+pub(crate) struct Sandbox {
     dir: TempDir,
 }
 
-impl Place {
+impl Sandbox {
     pub(crate) fn new() -> Self {
-        // What a test program was started with would be handed on to the programs it starts, and a script's background
-        // jobs are started deaf to some of these. A signal with a handler is handed on as if nobody had touched it.
+        // Ignored signals are inherited, and a script starts its background jobs with some of these ignored. A signal with a
+        // handler is reset to its default in a child.
         for signal in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
             signal_hook::flag::register_conditional_default(signal as i32, Arc::new(AtomicBool::new(true)))
                 .unwrap();
         }
-        Place { dir: TempDir::new().unwrap() }
+        Sandbox { dir: TempDir::new().unwrap() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// The program on the default store, in a home of its own.
+    /// The program on the default store, in a private home.
     pub(crate) fn distlock(&self) -> Command {
         let mut command = Command::new(BINARY);
         command
@@ -55,7 +54,7 @@ impl Place {
         command
     }
 
-    /// The program on a store whose locks have leases, with faults on command.
+    /// The program on a store with leases and with faults on command.
     pub(crate) fn leased(&self) -> Command {
         let url = self.lease_url();
         let checked = self.distlock().args(["--store", &url, "ls"]).output().unwrap();
@@ -73,35 +72,35 @@ impl Place {
         format!("distlock-test://{}", self.path("leases").display())
     }
 
-    /// Makes the leased store do wrong from now on.
+    /// Sets a fault of the leased store.
     pub(crate) fn fault(&self, name: &str) {
         fs::create_dir_all(self.path("leases")).unwrap();
         fs::write(self.path("leases").join(name), "").unwrap();
     }
 
-    pub(crate) fn mend(&self, name: &str) {
+    pub(crate) fn clear_fault(&self, name: &str) {
         fs::remove_file(self.path("leases").join(name)).unwrap();
     }
 
-    /// What the leased store has under a name.
+    /// The record of a name in the leased store.
     pub(crate) fn record(&self, name: &str) -> serde_json::Value {
         let text = fs::read_to_string(self.path("leases").join("state.json")).unwrap_or_else(|_| "{}".into());
         serde_json::from_str::<serde_json::Value>(&text).unwrap()[name].clone()
     }
 
-    /// Freezes a process that uses the leased store, and not in the middle of a step of that store: a real server
-    /// would go on, but this one is a file, and its lock would be frozen as well.
-    pub(crate) fn freeze_between_steps(&self, process: &Background) {
+    /// Pauses a process that uses the leased store, but not inside a transaction: it would keep the store's file locked, unlike
+    /// a client of a real server.
+    pub(crate) fn pause_between_transactions(&self, process: &Background) {
         let guard = fs::File::open(self.path("leases").join("guard")).unwrap();
         guard.lock().unwrap();
         process.send(Signal::SIGSTOP);
-        wait_for("a frozen process", || {
+        wait_for("a paused process", || {
             let stat = fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
             stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T')).then_some(())
         });
     }
 
-    /// When the lease under a name ends, on the boot clock, if it is held.
+    /// The end of the lease of a name on the boot clock, if it is held.
     pub(crate) fn lease_end(&self, name: &str) -> Option<Duration> {
         self.record(name)["holder"]["expires_at_ns"].as_u64().map(Duration::from_nanos)
     }
@@ -113,49 +112,49 @@ impl Place {
         })
     }
 
-    /// Waits for a file that holds a process id.
+    /// Waits for a file with a process id.
     pub(crate) fn wait_for_pid(&self, name: &str) -> i32 {
         self.wait_for_file(name).trim().parse().unwrap()
     }
 
-    /// Whether a name can be had on the default store.
+    /// Whether a name can be acquired on the default store.
     pub(crate) fn is_free(&self, name: &str) -> bool {
         self.distlock().args(["run", "-q", "--no-wait", name, "--", "true"]).status().unwrap().success()
     }
 }
 
-/// Now, on the clock that counts suspended time, as the leased store writes it.
+/// The time on the boot clock, as the leased store writes it.
 pub(crate) fn boot_clock() -> Duration {
     Duration::from_nanos(BootClock.now().as_nanos())
 }
 
-/// Waits for a condition; fails if it does not come true.
+/// Waits for a condition, within the limit.
 pub(crate) fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = condition() {
             return found;
         }
-        assert!(start.elapsed() < LIMIT, "waited {LIMIT:?} for {what}");
+        assert!(start.elapsed() < LIMIT, "timed out after {LIMIT:?} waiting for {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
-/// Plays something that must be in time. On a machine with more to do than it can, anybody may be late now and then;
-/// what does not work is late each time.
-pub(crate) fn in_time(play: impl Fn() -> Result<(), String>) {
+/// Runs a test with a time limit several times. On an overloaded machine it may be late sometimes; a defect is late every
+/// time.
+pub(crate) fn in_time(attempt: impl Fn() -> Result<(), String>) {
     const TRIES: usize = 5;
     let mut problems = Vec::new();
     while problems.len() < TRIES {
-        match play() {
+        match attempt() {
             Ok(()) => return,
             Err(problem) => problems.push(problem),
         }
     }
-    panic!("too late each time: {problems:?}");
+    panic!("too late every time: {problems:?}");
 }
 
-/// Whether a process runs. Zombies do not.
+/// Whether a process is alive; zombies are not.
 pub(crate) fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
@@ -186,13 +185,13 @@ pub(crate) fn send(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
-/// A `distlock` that runs in the background, ended with everything it started when the test is over.
+/// A `distlock` in the background, killed when the test ends.
 pub(crate) struct Background {
     child: Child,
 }
 
 impl Background {
-    /// Starts it in a process group of its own, as a shell would, with its stderr kept.
+    /// Starts it in its own process group, as a shell does, and captures its stderr.
     pub(crate) fn start(command: &mut Command) -> Self {
         Background { child: command.stderr(Stdio::piped()).process_group(0).spawn().unwrap() }
     }
@@ -210,7 +209,7 @@ impl Background {
         send(self.pid(), signal);
     }
 
-    /// Waits for its end: the exit code and what it said.
+    /// Waits for its end: the exit code and its stderr.
     pub(crate) fn finish(mut self) -> (i32, String) {
         let status = wait_for("the end of distlock", || self.child.try_wait().unwrap());
         let mut said = String::new();

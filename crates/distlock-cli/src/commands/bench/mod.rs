@@ -1,4 +1,4 @@
-//! `distlock bench`: load on a real store, beside the raw driver in the same run.
+//! `distlock bench`: load on a real store, beside the baseline (its bare driver) in the same run.
 
 mod progress;
 
@@ -13,21 +13,22 @@ use distlock_load::{Bench, Line, Outcome, Plan, Scenario, Target, render};
 
 use self::progress::Progress;
 use crate::exit::{Failure, UNAVAILABLE};
-use crate::output::{self, Paint};
+use crate::output::{self, Style};
 use crate::store::{self, StoreArgs};
 
 pub(crate) const EXAMPLES: &str = "\
 Scenarios:
-  uncontended  one task takes and gives back one lock
-  throughput   64 and 256 tasks, each with a name of its own
+  uncontended  one task acquires and releases one lock
+  throughput   64 and 256 tasks, each with its own name
   handover     from the call of release until a waiter on another connection has the lock
-  contended    64 tasks want one lock, hold it 1 ms and pause 5 ms; then the same across processes
-  held         locks that are only kept alive; latencies are those of one more lock beside them
-  takeover     the holder's process is killed: the time past its expiry, or past the kill where locks live with a session
+  contended    64 tasks share one lock, hold it 1 ms and pause 5 ms; then the same across processes
+  held         locks that are only renewed; latencies are those of one more lock beside them
+  takeover     the holder is killed: the time past its expiry, or past the kill on stores with sessions
 
-Ours and the raw driver alternate in short slices, so that both see the same machine. The ratio is of the medians (below 1:
-faster than raw), in throughput and contended of the rates (above 1: faster than raw). Requests are the server's own count,
-others' included: measure on a store that nobody else uses. All names begin with distlock-bench/ and are removed at the end.
+distlock and the baseline (the bare driver) alternate in short slices, so both see the same machine. The
+ratio is of the medians (below 1: faster than the baseline), in throughput and contended of the rates
+(above 1: faster than the baseline). Requests are counted by the server, those of other clients included:
+measure on a store without other clients. All names begin with distlock-bench/ and are removed at the end.
 
 Examples:
   distlock --store redis://cache.example bench
@@ -35,28 +36,28 @@ Examples:
   distlock bench --json | jq -r '.[] | [.scenario, .tasks, .p50_us, .ratio] | @tsv'
   distlock bench --plot bench.svg";
 
-/// What to run.
+/// The scenarios, and how to run them.
 #[derive(Args, Debug)]
 pub(crate) struct BenchArgs {
-    /// Only this scenario; may be given more than once
+    /// Run only this scenario; may be repeated
     #[arg(long = "scenario", value_name = "NAME", value_delimiter = ',', value_parser = names())]
     scenarios: Vec<String>,
     /// How long each scenario runs
     #[arg(long, value_name = "N", default_value = "3", value_parser = seconds)]
     seconds: Duration,
-    /// How many tasks, in throughput (default 64, then 256) and contended (default 64)
+    /// How many tasks in throughput (default 64, then 256) and contended (default 64)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     tasks: Option<u32>,
-    /// Over how many processes contended spreads its tasks in its second run; 1 for no second run
+    /// How many processes share the tasks in the second run of contended; 1 for no second run
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     processes: u32,
-    /// How many locks held keeps alive
+    /// How many locks are renewed in held
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     held: u32,
-    /// An array of JSON objects instead of a table, one for each run
+    /// Print an array of JSON objects instead of a table, one for each run
     #[arg(long)]
     json: bool,
-    /// Draw the latencies into this file
+    /// Write a plot of the latencies to this file
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
 }
@@ -90,13 +91,13 @@ impl BenchArgs {
     }
 }
 
-/// What this program is when the benchmark starts it again.
+/// Runs this program as a worker process of the benchmark.
 pub(crate) fn worker() -> ExitCode {
     distlock_load::worker(|url| Box::pin(store::open(url)))
 }
 
 pub(crate) fn execute(store: &StoreArgs, args: &BenchArgs) -> Result<(), Failure> {
-    // As many threads as applications have: the raw driver and ours share them.
+    // As many threads as applications have; distlock and the baseline share them.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -115,7 +116,7 @@ pub(crate) fn execute(store: &StoreArgs, args: &BenchArgs) -> Result<(), Failure
     ended
 }
 
-/// What was measured, and how it ended: a run that fails or is interrupted does not take the earlier ones with it.
+/// The results so far, and how the run ended: a failure or a signal does not discard earlier scenarios.
 async fn measure(
     store: &StoreArgs,
     args: &BenchArgs,
@@ -148,7 +149,7 @@ async fn measure(
     Ok((outcomes, ended.and(cleaned)))
 }
 
-/// Resolves when somebody specs this to end.
+/// Resolves at SIGINT or SIGTERM, with its number.
 async fn interrupted() -> i32 {
     use tokio::signal::unix::{SignalKind, signal};
     let (Ok(mut interrupt), Ok(mut terminate)) =
@@ -164,14 +165,14 @@ async fn interrupted() -> i32 {
 
 fn draw(path: &Path, outcomes: &[Outcome]) -> Result<(), Failure> {
     std::fs::write(path, render::distributions(outcomes)).map_err(|error| {
-        Failure::new(1, format!("cannot write the picture to {}: {error}; name another file", path.display()))
+        Failure::new(1, format!("cannot write the plot to {}: {error}; name another file", path.display()))
     })
 }
 
 fn text(outcomes: &[Outcome]) -> String {
     let colours = output::colours();
     let mut text = outcomes.first().map_or_else(String::new, |first| format!("{}\n", first.store));
-    text.push_str(&render::table(outcomes, |header| output::painted(header, Paint::Bold, colours)));
+    text.push_str(&render::table(outcomes, |header| output::styled(header, Style::Bold, colours)));
     if std::io::stdout().is_terminal() {
         for outcome in outcomes {
             text.push('\n');

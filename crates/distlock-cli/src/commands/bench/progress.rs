@@ -1,4 +1,4 @@
-//! How far it is: a bar on a terminal, nothing elsewhere.
+//! The progress of a benchmark: a bar on a terminal, nothing elsewhere.
 
 use std::io::IsTerminal;
 use std::sync::Mutex;
@@ -7,14 +7,14 @@ use std::time::Duration;
 use distlock_load::Observer;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::notes::say;
+use crate::stderr::print;
 
-/// Of how many steps the bar is made.
+/// The resolution of the bar.
 const STEPS: u64 = 1000;
 
 pub(super) struct Progress {
     bar: Option<ProgressBar>,
-    /// Told again when the bar is gone.
+    /// Printed when the bar is removed.
     notes: Mutex<Vec<String>>,
 }
 
@@ -32,13 +32,13 @@ impl Progress {
         Progress { bar, notes: Mutex::default() }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn clear(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
         let mut notes = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        notes.drain(..).for_each(|note| say(&note));
+        notes.drain(..).for_each(|note| print(&note));
     }
 }
 

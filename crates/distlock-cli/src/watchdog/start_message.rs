@@ -1,5 +1,5 @@
-//! What a watchdog is started with, before the first order: the command's stdin, a copy of the lock's descriptor where
-//! the lock is the kernel's, and the command.
+//! The start message of a watchdog, before the first line of the protocol: the command's stdin, a copy of the lock's
+//! descriptor where the lock is a kernel lock, and the command.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -15,49 +15,49 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// How long a watchdog that was just started may take to read what does not fit into the socket.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a new watchdog may take to read what does not fit into the socket's buffer.
+const SEND_LIMIT: Duration = Duration::from_secs(10);
 
-/// No argument is as long: the kernel allows two megabytes for all of them.
+/// Longer than any argument: the kernel allows two megabytes for all of them.
 const LONGEST: usize = 1 << 26;
 
-/// What a watchdog is started with.
+/// What a watchdog needs to start.
 #[derive(Debug)]
-pub(crate) struct Startup {
+pub(crate) struct StartMessage {
     pub(crate) stdin: OwnedFd,
     /// Keeps a kernel lock held until it is closed.
     pub(crate) lock: Option<OwnedFd>,
     pub(crate) command: Vec<OsString>,
 }
 
-/// Sends it. Files go over the line because the watchdog's own stdin is the line itself: the one way to hand a child more
-/// than three files without leaving the safe part of the language.
-pub(crate) fn send(line: &UnixStream, command: &[OsString], lock: Option<OwnedFd>) -> io::Result<()> {
+/// Sends it. Files are sent over the socket, which is the watchdog's stdin: that is the only way in safe Rust to pass a child
+/// more than three files.
+pub(crate) fn send(socket: &UnixStream, command: &[OsString], lock: Option<OwnedFd>) -> io::Result<()> {
     let stdin = io::stdin();
     let files: Vec<_> = [Some(stdin.as_fd()), lock.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&files));
-    sendmsg(line, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
-    line.set_write_timeout(Some(PATIENCE))?;
-    (&mut &*line).write_all(&encoded(command))
+    sendmsg(socket, &[IoSlice::new(&[0])], &mut control, SendFlags::empty())?;
+    socket.set_write_timeout(Some(SEND_LIMIT))?;
+    (&mut &*socket).write_all(&encode(command))
 }
 
-/// Receives it. `None`: `distlock` is gone already.
-pub(crate) fn receive(line: &UnixStream) -> io::Result<Option<Startup>> {
-    let Some((stdin, lock)) = receive_files(line)? else { return Ok(None) };
-    match decoded(&mut &*line) {
-        Ok(command) => Ok(Some(Startup { stdin, lock, command })),
+/// Receives it. `None`: `distlock` has ended already.
+pub(crate) fn receive(socket: &UnixStream) -> io::Result<Option<StartMessage>> {
+    let Some((stdin, lock)) = receive_files(socket)? else { return Ok(None) };
+    match decode(&mut &*socket) {
+        Ok(command) => Ok(Some(StartMessage { stdin, lock, command })),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-fn receive_files(line: &UnixStream) -> io::Result<Option<(OwnedFd, Option<OwnedFd>)>> {
+fn receive_files(socket: &UnixStream) -> io::Result<Option<(OwnedFd, Option<OwnedFd>)>> {
     let mut byte = [0; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = recvmsg(line, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::empty())?;
+    let got = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::empty())?;
     if got.bytes == 0 {
         return Ok(None);
     }
@@ -66,16 +66,16 @@ fn receive_files(line: &UnixStream) -> io::Result<Option<(OwnedFd, Option<OwnedF
         _ => Vec::new(),
     });
     let (stdin, lock) = (files.next().ok_or(io::ErrorKind::InvalidInput)?, files.next());
-    // The command gets stdin as its stdin, and not a second time; the lock it must never get. Not every system can do
-    // this while receiving, and no other thread is there that could start a process meanwhile.
+    // The command must inherit neither the lock nor a second copy of stdin. Not every system can set the flag while
+    // receiving; no other thread could start a process in between.
     for file in [Some(&stdin), lock.as_ref()].into_iter().flatten() {
         fcntl_setfd(file, FdFlags::CLOEXEC)?;
     }
     Ok(Some((stdin, lock)))
 }
 
-/// Each argument with its length before it, and how many there are before all.
-fn encoded(command: &[OsString]) -> Vec<u8> {
+/// The number of arguments, then each with its length before it.
+fn encode(command: &[OsString]) -> Vec<u8> {
     let mut bytes = command.len().to_be_bytes().to_vec();
     for word in command {
         bytes.extend(word.len().to_be_bytes());
@@ -84,19 +84,19 @@ fn encoded(command: &[OsString]) -> Vec<u8> {
     bytes
 }
 
-fn decoded(line: &mut impl Read) -> io::Result<Vec<OsString>> {
+fn decode(socket: &mut impl Read) -> io::Result<Vec<OsString>> {
     let mut command = Vec::new();
-    for _ in 0..number(line)? {
-        let mut word = vec![0; number(line)?];
-        line.read_exact(&mut word)?;
+    for _ in 0..number(socket)? {
+        let mut word = vec![0; number(socket)?];
+        socket.read_exact(&mut word)?;
         command.push(OsString::from_vec(word));
     }
     Ok(command)
 }
 
-fn number(line: &mut impl Read) -> io::Result<usize> {
+fn number(socket: &mut impl Read) -> io::Result<usize> {
     let mut bytes = [0; size_of::<usize>()];
-    line.read_exact(&mut bytes)?;
+    socket.read_exact(&mut bytes)?;
     Some(usize::from_be_bytes(bytes))
         .filter(|number| *number <= LONGEST)
         .ok_or(io::ErrorKind::InvalidInput.into())
@@ -107,14 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_comes_over_whole() {
+    fn a_command_is_received_unchanged() {
         let strange = OsString::from_vec(vec![b'\n', 0xff, b' ', b'%']);
         for command in [vec![], vec!["sh".into()], vec!["a".into(), OsString::new(), strange]] {
-            assert_eq!(decoded(&mut encoded(&command).as_slice()).unwrap(), command);
+            assert_eq!(decode(&mut encode(&command).as_slice()).unwrap(), command);
         }
-        let cut = encoded(&["sh".into()]);
-        let error = decoded(&mut &cut[..cut.len() - 1]).unwrap_err();
+        let cut = encode(&["sh".into()]);
+        let error = decode(&mut &cut[..cut.len() - 1]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
-        assert!(decoded(&mut [0xff; 64].as_slice()).is_err(), "not written by us");
+        assert!(decode(&mut [0xff; 64].as_slice()).is_err(), "malformed");
     }
 }

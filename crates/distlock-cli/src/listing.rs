@@ -1,4 +1,4 @@
-//! What is held, as a table for people and as JSON for programs: the same for `ls` and `show`.
+//! Holders and waiters, as a table or as JSON: the same for `ls` and `show`.
 
 use std::time::SystemTime;
 
@@ -7,12 +7,12 @@ use distlock::store::{Holder, Mode, Record, Waiter};
 use serde::Serialize;
 
 use crate::duration;
-use crate::output::{self, Paint};
+use crate::output::{self, Style};
 use crate::table::Table;
 
-/// One who holds or waits. The names and the order of the fields are part of the contract.
+/// A holder or a waiter. The names and the order of the fields are part of the command's contract.
 #[derive(Debug, Serialize)]
-pub(crate) struct Entry {
+pub(crate) struct ListEntry {
     kind: &'static str,
     name: Option<String>,
     key: Option<String>,
@@ -24,36 +24,36 @@ pub(crate) struct Entry {
     expires_in_ms: Option<u64>,
     weight: u32,
     capacity: u32,
-    /// Only where waiters are shown too: `held` or `waiting`.
+    /// `held` or `waiting`, where waiters are shown too.
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<&'static str>,
     #[serde(skip)]
     held_for: Option<std::time::Duration>,
 }
 
-impl Entry {
+impl ListEntry {
     fn held(record: &Record, holder: &Holder, now: SystemTime) -> Self {
         let acquired = holder.acquired_at.and_then(|at| jiff::Timestamp::try_from(at).ok());
         let expires_in_ms = holder.expires_in.map(|left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
-        Entry {
+        ListEntry {
             token: holder.token.map(|token| token.get()),
             acquired_at: acquired.map(|at| format!("{at:.3}")),
             expires_in_ms,
-            // The store's clock may be ahead of ours; then it was granted just now.
+            // The store's clock may be ahead of ours.
             held_for: holder.acquired_at.map(|at| now.duration_since(at).unwrap_or_default()),
-            ..Entry::of(record, holder.lock_id.label(), holder.lock_id.as_str(), holder.weight)
+            ..ListEntry::of(record, holder.lock_id.label(), holder.lock_id.as_str(), holder.weight)
         }
     }
 
     fn waiting(record: &Record, waiter: &Waiter) -> Self {
-        Entry {
+        ListEntry {
             state: Some("waiting"),
-            ..Entry::of(record, waiter.lock_id.label(), waiter.lock_id.as_str(), waiter.weight)
+            ..ListEntry::of(record, waiter.lock_id.label(), waiter.lock_id.as_str(), waiter.weight)
         }
     }
 
     fn of(record: &Record, holder: &str, lock_id: &str, weight: u32) -> Self {
-        Entry {
+        ListEntry {
             kind: record.kind.as_str(),
             name: record.name.clone(),
             key: record.key.clone(),
@@ -97,33 +97,33 @@ impl Entry {
     }
 }
 
-/// Everybody who holds.
-pub(crate) fn holders(records: &[Record]) -> Vec<Entry> {
+/// All holders.
+pub(crate) fn holders(records: &[Record]) -> Vec<ListEntry> {
     let now = SystemTime::now();
-    let of = |record: &Record| -> Vec<Entry> {
-        record.holders.iter().map(|holder| Entry::held(record, holder, now)).collect()
+    let of = |record: &Record| -> Vec<ListEntry> {
+        record.holders.iter().map(|holder| ListEntry::held(record, holder, now)).collect()
     };
     records.iter().flat_map(of).collect()
 }
 
-/// Everybody who holds and, behind them in their order, everybody who waits.
-pub(crate) fn holders_and_waiters(records: &[Record]) -> Vec<Entry> {
+/// All holders, each lock's followed by its waiters in order.
+pub(crate) fn holders_and_waiters(records: &[Record]) -> Vec<ListEntry> {
     let now = SystemTime::now();
     let mut entries = Vec::new();
     for record in records {
-        let held = record.holders.iter().map(|holder| Entry::held(record, holder, now));
-        entries.extend(held.map(|entry| Entry { state: Some("held"), ..entry }));
-        entries.extend(record.waiters.iter().map(|waiter| Entry::waiting(record, waiter)));
+        let held = record.holders.iter().map(|holder| ListEntry::held(record, holder, now));
+        entries.extend(held.map(|entry| ListEntry { state: Some("held"), ..entry }));
+        entries.extend(record.waiters.iter().map(|waiter| ListEntry::waiting(record, waiter)));
     }
     entries
 }
 
-/// The table that people see.
-pub(crate) fn table(entries: &[Entry]) -> String {
+/// The table for people.
+pub(crate) fn table(entries: &[ListEntry]) -> String {
     let mut table = Table::new(&["KIND", "NAME", "HOLDER", "TOKEN", "HELD FOR", "EXPIRES IN", "PERMITS"]);
     for entry in entries {
         table.push(entry.cells());
     }
     let colours = output::colours();
-    table.render(|header| output::painted(header, Paint::Bold, colours))
+    table.render(|header| output::styled(header, Style::Bold, colours))
 }

@@ -1,4 +1,4 @@
-//! Whether there is such a command, found out before a lock is taken for nothing.
+//! Checks that the command exists before the lock is acquired.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,7 +10,7 @@ use rustix::fs::{Access, access};
 use crate::exit::{Failure, NOT_EXECUTABLE, NOT_FOUND};
 use crate::watchdog::cannot_run;
 
-/// Looks for a command the way the kernel and the C library will.
+/// Looks the command up as the kernel and the C library do.
 pub(crate) fn check(program: &OsStr) -> Result<(), Failure> {
     let found = if program.as_encoded_bytes().contains(&b'/') {
         executable(Path::new(program))
@@ -29,7 +29,7 @@ fn search(program: &OsStr, path: &OsStr) -> Result<(), io::ErrorKind> {
     }
     let mut worst = io::ErrorKind::NotFound;
     for folder in env::split_paths(path) {
-        // An empty entry is the current folder.
+        // An empty entry means the current folder.
         let folder = if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder };
         match executable(&folder.join(program)) {
             Ok(()) => return Ok(()),
@@ -46,8 +46,8 @@ fn executable(file: &Path) -> Result<(), io::ErrorKind> {
         _ => io::ErrorKind::PermissionDenied,
     };
     let is_file = file.metadata().map_err(kind_of)?.is_file();
-    let may = access(file, Access::EXEC_OK).map_err(|error| kind_of(error.into()));
-    if is_file { may } else { Err(io::ErrorKind::PermissionDenied) }
+    let allowed = access(file, Access::EXEC_OK).map_err(|error| kind_of(error.into()));
+    if is_file { allowed } else { Err(io::ErrorKind::PermissionDenied) }
 }
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_found_or_not_as_a_shell_would() {
+    fn commands_are_looked_up_as_a_shell_does() {
         assert!(check(OsStr::new("sh")).is_ok());
         assert!(check(OsStr::new("/bin/sh")).is_ok());
         assert_eq!(check(OsStr::new("no-such-command-here")).unwrap_err().code, 127);

@@ -1,12 +1,11 @@
-//! An alarm on the clock that goes on while the machine sleeps: after a suspend it rings at once, not when the rest of
-//! some timer has run out.
+//! A timer on the clock that counts suspended time: after a suspend it fires at once.
 
 use distlock::Moment;
 
-#[cfg(not(target_os = "linux"))]
-pub(super) use elsewhere::Alarm;
 #[cfg(target_os = "linux")]
-pub(super) use linux::Alarm;
+pub(super) use linux::BootTimer;
+#[cfg(not(target_os = "linux"))]
+pub(super) use polling::BootTimer;
 
 #[cfg(target_os = "linux")]
 mod linux {
@@ -22,44 +21,44 @@ mod linux {
 
     use super::Moment;
 
-    /// A timer of the kernel, and a thread that waits for it.
+    /// A kernel timer, and a thread that waits for it.
     #[derive(Debug)]
-    pub(in crate::watchdog) struct Alarm {
+    pub(in crate::watchdog) struct BootTimer {
         timer: Arc<OwnedFd>,
-        rung: Arc<Notify>,
+        fired: Arc<Notify>,
     }
 
-    impl Alarm {
+    impl BootTimer {
         pub(in crate::watchdog) fn new() -> io::Result<Self> {
             let timer = Arc::new(timerfd_create(TimerfdClockId::Boottime, TimerfdFlags::CLOEXEC)?);
-            let rung = Arc::new(Notify::new());
-            let (waited, bell) = (Arc::clone(&timer), Arc::clone(&rung));
-            std::thread::Builder::new().name("alarm".to_owned()).spawn(move || {
-                let mut rings = [0; 8];
+            let fired = Arc::new(Notify::new());
+            let (waited, notify) = (Arc::clone(&timer), Arc::clone(&fired));
+            std::thread::Builder::new().name("timer".to_owned()).spawn(move || {
+                let mut expirations = [0; 8];
                 loop {
-                    match rustix::io::read(&waited, &mut rings) {
-                        Ok(_) => bell.notify_one(),
+                    match rustix::io::read(&waited, &mut expirations) {
+                        Ok(_) => notify.notify_one(),
                         Err(rustix::io::Errno::INTR) => {}
                         Err(_) => return,
                     }
                 }
             })?;
-            Ok(Alarm { timer, rung })
+            Ok(BootTimer { timer, fired })
         }
 
-        /// Resolves when the clock shows this moment, and now and then too early.
+        /// Resolves at this moment, and sometimes too early.
         ///
         /// # Cancel safety
-        /// Cancel safe: the next call sets the timer anew.
-        pub(in crate::watchdog) async fn ring_at(&self, moment: Moment) {
+        /// Cancel safe: the next call sets the timer again.
+        pub(in crate::watchdog) async fn wait_until(&self, moment: Moment) {
             if moment == Moment::NEVER || self.set(moment).is_err() {
                 return std::future::pending().await;
             }
-            self.rung.notified().await;
+            self.fired.notified().await;
         }
 
         fn set(&self, moment: Moment) -> io::Result<()> {
-            // Zero would switch it off.
+            // Zero disarms the timer.
             let nanos = moment.as_nanos().max(1);
             let value = Timespec {
                 tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
@@ -74,7 +73,7 @@ mod linux {
 }
 
 #[cfg(not(target_os = "linux"))]
-mod elsewhere {
+mod polling {
     use std::io;
     use std::time::Duration;
 
@@ -82,20 +81,20 @@ mod elsewhere {
 
     use super::Moment;
 
-    /// Short sleeps, and a look at the clock after each.
+    /// Short sleeps, with the clock read after each.
     #[derive(Debug)]
-    pub(in crate::watchdog) struct Alarm;
+    pub(in crate::watchdog) struct BootTimer;
 
-    impl Alarm {
+    impl BootTimer {
         pub(in crate::watchdog) fn new() -> io::Result<Self> {
-            Ok(Alarm)
+            Ok(BootTimer)
         }
 
-        /// Resolves when the clock shows this moment.
+        /// Resolves at this moment.
         ///
         /// # Cancel safety
-        /// Cancel safe: nothing happens but time.
-        pub(in crate::watchdog) async fn ring_at(&self, moment: Moment) {
+        /// Cancel safe.
+        pub(in crate::watchdog) async fn wait_until(&self, moment: Moment) {
             const CHUNK: Duration = Duration::from_millis(100);
             if moment == Moment::NEVER {
                 return std::future::pending().await;
