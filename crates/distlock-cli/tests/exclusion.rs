@@ -133,9 +133,7 @@ fn hold_at_least_excludes_others_and_a_signal_ends_it() {
 #[test]
 fn verbose_names_the_holder_during_a_wait() {
     let sandbox = Sandbox::new();
-    let holder =
-        Background::start(sandbox.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
+    let holder = sandbox.hold(sandbox.distlock().args(["run", "x"]));
     let label = format!(":{}", holder.pid());
     let done = sandbox.distlock().args(["run", "-v", "--timeout", "1500ms", "x", "true"]).output().unwrap();
     assert_eq!(code(&done), 75);

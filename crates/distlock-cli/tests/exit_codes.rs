@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use common::{Background, Sandbox, code, sh, stderr};
+use common::{Sandbox, code, sh, stderr};
 
 #[test]
 fn the_exit_code_of_the_command_is_returned() {
@@ -66,9 +66,7 @@ fn a_command_that_cannot_be_executed_leaves_no_lock() {
 #[test]
 fn a_busy_lock_is_75_or_the_requested_code() {
     let sandbox = Sandbox::new();
-    let holder =
-        Background::start(sandbox.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
+    let holder = sandbox.hold(sandbox.distlock().args(["run", "x"]));
     let label = format!(":{} for ", holder.pid());
     for (options, wanted) in [
         (&["--no-wait"][..], 75),
@@ -154,10 +152,7 @@ fn wrong_names_urls_and_kinds_are_64_before_a_request_is_sent() {
 #[test]
 fn another_capacity_is_wrong_usage_and_not_contention() {
     let sandbox = Sandbox::new();
-    let mut holder = sandbox.distlock();
-    let _holder =
-        Background::start(holder.args(["run", "--of", "4", "x"]).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
+    let _holder = sandbox.hold(sandbox.distlock().args(["run", "--of", "4", "x"]));
     let done = sandbox.distlock().args(["run", "--of", "5", "x", "true"]).output().unwrap();
     assert_eq!(code(&done), 64, "{}", stderr(&done));
     let done = sandbox

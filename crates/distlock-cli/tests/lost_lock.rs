@@ -248,9 +248,7 @@ fn a_release_without_a_reply_is_reported_and_the_exit_code_is_the_commands() {
 #[test]
 fn a_waiter_paused_past_its_grant_does_not_start_the_command_without_the_lock() {
     let sandbox = Sandbox::new();
-    let holder =
-        Background::start(sandbox.leased().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
+    let holder = sandbox.hold(sandbox.leased().args(["run", "x"]));
     // Paused while it waits: after it resumes, it asks again before it runs the command.
     let waiter = Background::start(
         sandbox.leased().args(["run", "--expiry", "500ms", "x"]).args(sh("echo > ran; exit 6")),

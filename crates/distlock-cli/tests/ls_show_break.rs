@@ -7,7 +7,7 @@ mod common;
 use std::io::Read;
 use std::process::Stdio;
 
-use common::{Background, Sandbox, code, sh, stderr, stdout, wait_for};
+use common::{Background, Sandbox, code, stderr, stdout, wait_for};
 use serde_json::Value;
 
 const FIELDS: [&str; 11] = [
@@ -25,12 +25,8 @@ const FIELDS: [&str; 11] = [
 ];
 
 fn hold(sandbox: &Sandbox, leased: bool, options: &[&str], name: &str) -> Background {
-    let _ = std::fs::remove_file(sandbox.path("held"));
     let mut command = if leased { sandbox.leased() } else { sandbox.distlock() };
-    let run =
-        Background::start(command.arg("run").args(options).arg(name).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
-    run
+    sandbox.hold(command.arg("run").args(options).arg(name))
 }
 
 fn json(sandbox: &Sandbox, leased: bool, args: &[&str]) -> Vec<Value> {

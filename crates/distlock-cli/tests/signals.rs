@@ -47,9 +47,7 @@ fn the_lock_is_held_while_a_command_cleans_up_after_a_signal() {
 #[test]
 fn a_signal_ends_the_wait_and_leaves_no_waiter() {
     let sandbox = Sandbox::new();
-    let holder =
-        Background::start(sandbox.leased().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
+    let holder = sandbox.hold(sandbox.leased().args(["run", "x"]));
     for (signal, wanted) in
         [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129), (Signal::SIGUSR1, 138)]
     {

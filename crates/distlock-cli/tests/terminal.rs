@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::{Background, Sandbox, is_alive, send, sh, wait_for, wait_until_dead};
+use common::{Sandbox, is_alive, send, wait_for, wait_until_dead};
 use nix::sys::signal::Signal;
 
 const PROMPT: &str = "READY> ";
@@ -306,9 +306,7 @@ fn a_script_keeps_the_terminal_after_its_distlock_was_killed() {
 #[test]
 fn a_lock_is_broken_only_after_a_yes() {
     let sandbox = Sandbox::new();
-    let holder =
-        Background::start(sandbox.leased().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
+    let holder = sandbox.hold(sandbox.leased().args(["run", "x"]));
     let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     for (answer, wanted) in [("", 1), ("n", 1), ("nonsense", 1), ("y", 0)] {
         assert!(sandbox.record("x")["holder"].is_object());
@@ -325,9 +323,7 @@ fn a_lock_is_broken_only_after_a_yes() {
 #[test]
 fn colour_is_shown_on_terminals_only_and_respects_no_color() {
     let sandbox = Sandbox::new();
-    let holder =
-        Background::start(sandbox.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
+    let holder = sandbox.hold(sandbox.distlock().args(["run", "x"]));
     for (variables, coloured) in
         [(&[][..], true), (&[("NO_COLOR", "1")], false), (&[("TERM", "dumb")], false)]
     {
@@ -344,9 +340,7 @@ fn colour_is_shown_on_terminals_only_and_respects_no_color() {
 #[test]
 fn a_terminal_shows_the_holder_during_a_wait() {
     let sandbox = Sandbox::new();
-    let holder =
-        Background::start(sandbox.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
+    let holder = sandbox.hold(sandbox.distlock().args(["run", "x"]));
     let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
     terminal.type_in("$D run x -- true\n");
     let said = terminal.until("held by ");

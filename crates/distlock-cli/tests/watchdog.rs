@@ -208,9 +208,7 @@ fn a_program_file_that_was_replaced_meanwhile_does_not_fail_the_run() {
     let sandbox = Sandbox::new();
     let copy = sandbox.path("distlock");
     std::fs::copy(common::BINARY, &copy).unwrap();
-    let holder =
-        Background::start(sandbox.distlock().args(["run", "x"]).args(sh("echo > held; exec sleep 60")));
-    sandbox.wait_for_file("held");
+    let holder = sandbox.hold(sandbox.distlock().args(["run", "x"]));
     let mut waiter = Command::new(&copy);
     waiter.env_remove("DISTLOCK_STORE").env("XDG_STATE_HOME", sandbox.path("state"));
     let waiter = Background::start(waiter.args(["run", "-v", "x", "--", "sh", "-c", "exit 5"]));

@@ -117,6 +117,14 @@ impl Sandbox {
         self.wait_for_file(name).trim().parse().unwrap()
     }
 
+    /// Runs a command that holds the lock until it is killed, and waits until it has it.
+    pub(crate) fn hold(&self, run: &mut Command) -> Background {
+        let _ = fs::remove_file(self.path("held"));
+        let run = Background::start(run.args(sh("echo > held; exec sleep 60")));
+        self.wait_for_file("held");
+        run
+    }
+
     /// Whether a name can be acquired on the default store.
     pub(crate) fn is_free(&self, name: &str) -> bool {
         self.distlock().args(["run", "-q", "--no-wait", name, "--", "true"]).status().unwrap().success()
