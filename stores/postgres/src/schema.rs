@@ -60,7 +60,7 @@ impl Schema {
                         "acquired_at",
                         "inbox",
                         "waits",
-                        "no_overtaking",
+                        "in_turn",
                         "waiters",
                         "name",
                     ],

@@ -9,6 +9,7 @@ mod baseline;
 mod driver;
 mod lease;
 mod session;
+pub mod support;
 pub mod url;
 
 pub use admin::{Capabilities, Fairness, Finding, Holder, Level, Mode, Query, Record, Store, Waiter};

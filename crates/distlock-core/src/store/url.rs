@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use authority::{Authority, Host, Login, Server};
-pub use values::plain;
+pub use values::{Secret, parse_duration, plain};
 use values::{decode, decode_text, ordinal};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -230,7 +230,7 @@ impl StoreUrl {
     /// [`ErrorKind::InvalidInput`] for anything else.
     pub fn take_duration(&mut self, key: &str) -> Result<Option<Duration>> {
         let Some(text) = self.take(key) else { return Ok(None) };
-        let time = values::duration(&text);
+        let time = parse_duration(&text);
         time.map(Some).ok_or_else(|| self.refuse_value(key, "a time such as 500ms, 10s, 2m or 1h"))
     }
 
@@ -240,9 +240,14 @@ impl StoreUrl {
     /// [`ErrorKind::InvalidInput`] for anything else.
     pub fn take_duration_or_seconds(&mut self, key: &str) -> Result<Option<Duration>> {
         let Some(text) = self.take(key) else { return Ok(None) };
-        let time = text.parse().ok().map(Duration::from_secs).or_else(|| values::duration(&text));
+        let time = text.parse().ok().map(Duration::from_secs).or_else(|| parse_duration(&text));
         time.map(Some)
             .ok_or_else(|| self.refuse_value(key, "a time such as 500ms, 10s, 2m, 1h or 10 (seconds)"))
+    }
+
+    /// Takes a value out that is never shown.
+    pub fn take_secret(&mut self, key: &str) -> Option<Secret> {
+        self.take(key).map(Secret::new)
     }
 
     /// Takes a word out that must be one of these.

@@ -66,8 +66,33 @@ pub(super) fn to_path(bytes: Vec<u8>) -> Option<PathBuf> {
     String::from_utf8(bytes).ok().map(PathBuf::from)
 }
 
-/// `500ms`, `10s`, `2m`, `1h`.
-pub(super) fn duration(text: &str) -> Option<Duration> {
+/// A text that is never shown: `Debug` prints `***`, and there is no `Display`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Hides a text.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Secret(text.into())
+    }
+
+    /// The text, for the driver that needs it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Reads a duration: a whole number and its unit, `500ms`, `10s`, `2m` or `1h`. `None` for anything else.
+#[must_use]
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let unit = match unit {
@@ -121,11 +146,17 @@ mod tests {
     #[test]
     fn a_time_has_a_number_and_a_unit() {
         for (text, ms) in [("500ms", 500), ("10s", 10_000), ("2m", 120_000), ("1h", 3_600_000), ("0s", 0)] {
-            assert_eq!(duration(text), Some(Duration::from_millis(ms)), "{text}");
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(ms)), "{text}");
         }
         for bad in ["", "10", "s", "1 s", "-1s", "+1s", "1.5s", "10d", "18446744073709551615h", "1m30s"] {
-            assert_eq!(duration(bad), None, "{bad}");
+            assert_eq!(parse_duration(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let secret = Secret::new("hunter2");
+        assert_eq!((format!("{secret:?}").as_str(), secret.expose()), ("***", "hunter2"));
     }
 
     #[test]

@@ -1,0 +1,17 @@
+//! What stores share: logic that is the same whichever server keeps the locks.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`batch`] | split a batch by record kind, run the parts concurrently, merge the answers in request order |
+//! | [`reconnect`] | one shared connection; one caller connects while the others await its result |
+//! | [`wake_codec`] | wake-ups and pushed grants as text |
+//! | [`errors`] | errors and advice that read the same on every store |
+//! | [`inspect`] | filter and order what `inspect` returns |
+//!
+//! Durations and secrets in URLs are in [`store::url`](super::url).
+
+pub mod batch;
+pub mod errors;
+pub mod inspect;
+pub mod reconnect;
+pub mod wake_codec;
