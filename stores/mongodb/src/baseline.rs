@@ -1,5 +1,4 @@
-//! The driver alone, for benchmarks: one upsert to take the lock and one delete to give it back, both on the disks of a
-//! majority.
+//! The bare driver, for benchmarks: one upsert to acquire and one delete to release, both journaled by a majority.
 
 use std::sync::Arc;
 
@@ -10,27 +9,27 @@ use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 use mongodb::options::WriteConcern;
 
-use crate::core::Core;
-use crate::failure;
-use crate::wire::Place;
+use crate::commands::Namespace;
+use crate::error;
+use crate::state::StoreState;
 
 const EXPIRY_MS: i64 = 30_000;
 
-/// What clients ask for, by the server's names: those that wait for news of a change stream too. Drivers' and members'
-/// heartbeats are not requests of anybody.
+/// The commands of clients by the server's names, those of change streams included. Heartbeats of drivers and members do
+/// not count.
 const REQUESTS: [&str; 8] =
     ["findAndModify", "update", "delete", "insert", "find", "aggregate", "getMore", "killCursors"];
 
 pub(crate) struct BaselineDriver {
-    core: Arc<Core>,
+    state: Arc<StoreState>,
     collection: Collection<Document>,
 }
 
-/// The bare round trips have a collection of their own, dropped at the end.
-pub(crate) fn open(core: &Arc<Core>) -> Box<dyn Baseline> {
-    let name = format!("{}.bench_{:08x}", core.wire.collection(Place::Locks), fastrand::u32(..));
-    let collection = core.wire.database().collection(&name);
-    Box::new(BaselineDriver { core: Arc::clone(core), collection })
+/// The baseline has a collection of its own, dropped at the end.
+pub(crate) fn open(state: &Arc<StoreState>) -> Box<dyn Baseline> {
+    let name = format!("{}.bench_{:08x}", state.commands.collection(Namespace::Locks), fastrand::u32(..));
+    let collection = state.commands.database().collection(&name);
+    Box::new(BaselineDriver { state: Arc::clone(state), collection })
 }
 
 fn majority() -> WriteConcern {
@@ -53,44 +52,44 @@ impl Baseline for BaselineDriver {
             .upsert(true)
             .write_concern(majority())
             .await
-            .map_err(|error| failure::from_driver(&error))?;
+            .map_err(|error| error::from_driver(&error))?;
         self.collection
             .delete_one(doc! { "_id": name, "lockId": &id })
             .write_concern(majority())
             .await
-            .map_err(|error| failure::from_driver(&error))?;
+            .map_err(|error| error::from_driver(&error))?;
         Ok(())
     }
 
     async fn server_requests(&self) -> Result<Option<u64>> {
         let ask = doc! { "serverStatus": 1, "wiredTiger": 0, "locks": 0, "repl": 0 };
-        let status = self.core.wire.ask("admin", ask, None).await?;
+        let status = self.state.commands.run_on("admin", ask, None).await?;
         let Ok(commands) =
             status.get_document("metrics").and_then(|metrics| metrics.get_document("commands"))
         else {
             return Ok(None);
         };
         let total = |name: &&str| {
-            let count = commands.get_document(*name).ok()?.get("total").and_then(failure::number)?;
+            let count = commands.get_document(*name).ok()?.get("total").and_then(error::number)?;
             u64::try_from(count).ok()
         };
         Ok(Some(REQUESTS.iter().filter_map(total).sum()))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {
-        self.collection.drop().await.map_err(|error| failure::from_driver(&error))?;
-        let database = self.core.wire.database();
-        // In the second collection the kind stands in front of the name.
+        self.collection.drop().await.map_err(|error| error::from_driver(&error))?;
+        let database = self.state.commands.database();
+        // In the queue collection ids begin with the kind.
         let kinds = ["mutex:", "rwlock:", "semaphore:", "turn:"];
-        let locks = [(Place::Locks, "")].into_iter();
-        for (place, kind) in locks.chain(kinds.map(|kind| (Place::Queues, kind))) {
+        let locks = [(Namespace::Locks, "")].into_iter();
+        for (namespace, kind) in locks.chain(kinds.map(|kind| (Namespace::Queues, kind))) {
             let first = format!("{kind}{prefix}");
             let past = format!("{first}\u{10ffff}");
             database
-                .collection::<Document>(self.core.wire.collection(place))
+                .collection::<Document>(self.state.commands.collection(namespace))
                 .delete_many(doc! { "_id": { "$gte": first, "$lt": past } })
                 .await
-                .map_err(|error| failure::from_driver(&error))?;
+                .map_err(|error| error::from_driver(&error))?;
         }
         Ok(())
     }

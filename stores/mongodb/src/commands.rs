@@ -315,7 +315,8 @@ impl Commands {
         };
         let errors = reply.get_array("writeErrors").into_iter().flatten().filter_map(Bson::as_document);
         for item in errors {
-            let index = item.get("index").and_then(error::number).and_then(|index| usize::try_from(index).ok());
+            let index =
+                item.get("index").and_then(error::number).and_then(|index| usize::try_from(index).ok());
             let index = index.ok_or_else(|| error::unexpected_reply("a write error without its index"))?;
             let code = item.get("code").and_then(error::number).and_then(|code| i32::try_from(code).ok());
             let message = item.get_str("errmsg").unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! The indexes: they delete what nobody needs any more, and nothing depends on them.
+//! The TTL indexes: they purge documents that are no longer needed. No lock depends on them.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -9,16 +9,16 @@ use distlock_core::{ErrorKind, Result};
 use mongodb::bson::{Bson, Document, doc};
 
 use crate::config::Names;
-use crate::core::Core;
+use crate::state::StoreState;
 
-/// Deletes documents whose holder died, as other programs expect it.
+/// Deletes the documents of holders that died, as other programs expect it.
 pub(crate) const EXPIRED: &str = "expiresAt_ttl";
-/// Deletes what is left of released names, once the clock alone gives higher tokens.
+/// Deletes tombstones once the clock alone yields higher tokens.
 pub(crate) const RELEASED: &str = "released_ttl";
-/// Deletes pools and lines that nobody used for long.
+/// Deletes pools and wait queues that were not used for the retention.
 pub(crate) const UNUSED: &str = "purgeAt_ttl";
 
-/// Which of our indexes belong to a collection.
+/// Our indexes, by collection.
 pub(crate) fn wanted(names: &Names) -> [(String, Vec<Document>); 2] {
     let retention = i64::try_from(names.retention.as_secs().max(1)).unwrap_or(i64::MAX);
     [
@@ -41,41 +41,41 @@ pub(crate) fn wanted(names: &Names) -> [(String, Vec<Document>); 2] {
     ]
 }
 
-/// Creates the indexes in the background, once for each process and collection.
-pub(crate) fn ensure(core: &Arc<Core>, place: &str) {
-    static BEGUN: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
-    let begun = || BEGUN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Read before it is written: this is on the way of every acquisition.
-    if core.indexed.load(Ordering::Relaxed)
-        || core.indexed.swap(true, Ordering::Relaxed)
-        || !begun().insert(place.to_owned())
+/// Creates the indexes in the background, once per process and collection.
+pub(crate) fn ensure(state: &Arc<StoreState>, location: &str) {
+    static STARTED: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
+    let started = || STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    // A load before the swap: this runs on every acquisition.
+    if state.indexes_started.load(Ordering::Relaxed)
+        || state.indexes_started.swap(true, Ordering::Relaxed)
+        || !started().insert(location.to_owned())
     {
         return;
     }
-    let (core, place) = (Arc::clone(core), place.to_owned());
+    let (state, location) = (Arc::clone(state), location.to_owned());
     tokio::spawn(async move {
-        if let Err(error) = create(&core).await {
+        if let Err(error) = create(&state).await {
             if error.can_retry() {
-                // The server was away. Somebody who comes later may have more luck.
+                // The server was unreachable. A later acquisition tries again.
                 tokio::time::sleep(Duration::from_secs(10)).await;
-                begun().remove(&place);
-                core.indexed.store(false, Ordering::Relaxed);
+                started().remove(&location);
+                state.indexes_started.store(false, Ordering::Relaxed);
             } else if error.kind() == ErrorKind::Denied {
-                tracing::info!(%error, "indexes that tidy up cannot be created; see `distlock schema`");
+                tracing::info!(%error, "indexes that purge old documents cannot be created; see `distlock schema`");
             } else {
-                tracing::warn!(%error, "indexes that tidy up are not as they should be; see `distlock doctor`");
+                tracing::warn!(%error, "indexes that purge old documents differ from ours; see `distlock doctor`");
             }
         }
     });
 }
 
-async fn create(core: &Core) -> Result<()> {
+async fn create(state: &StoreState) -> Result<()> {
     let mut first_error = Ok(());
-    for (collection, indexes) in wanted(core.wire.names()) {
-        // One by one: an index that somebody else made differently must not keep the others from being made.
+    for (collection, indexes) in wanted(state.commands.names()) {
+        // One by one: an index that exists with other options must not prevent the others.
         for index in indexes {
-            let created = core
-                .wire
+            let created = state
+                .commands
                 .run(doc! {
                     "createIndexes": &collection,
                     "indexes": [index],
@@ -88,11 +88,10 @@ async fn create(core: &Core) -> Result<()> {
     first_error
 }
 
-/// The commands for people who may not create indexes from an application, for `mongosh`.
+/// The `mongosh` commands that create the indexes, for users whose application may not.
 pub(crate) fn script(names: &Names) -> String {
-    let mut text = String::from(
-        "// Run this in mongosh. The indexes delete what nobody needs any more; locks work without them.\n",
-    );
+    let mut text =
+        String::from("// Run this in mongosh. The indexes purge old documents; locks work without them.\n");
     text.push_str(&format!("const locks = db.getSiblingDB({});\n", quoted(&names.database)));
     for (collection, indexes) in wanted(names) {
         for index in indexes {
@@ -101,8 +100,8 @@ pub(crate) fn script(names: &Names) -> String {
             text.push_str(&format!(
                 "locks.getCollection({}).createIndex({}, {});\n",
                 quoted(&collection),
-                key.into_relaxed_text(),
-                Bson::Document(options).into_relaxed_text(),
+                key.into_mongosh(),
+                Bson::Document(options).into_mongosh(),
             ));
         }
     }
@@ -110,22 +109,22 @@ pub(crate) fn script(names: &Names) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    // Names were checked: no quotes, no control characters but what debug escapes the same way.
+    // Names are checked: they contain no control characters, and debug escapes quotes as JavaScript does.
     format!("{text:?}")
 }
 
-trait RelaxedText {
-    fn into_relaxed_text(self) -> String;
+trait MongoshSyntax {
+    fn into_mongosh(self) -> String;
 }
 
-impl RelaxedText for Bson {
-    /// Numbers, strings and documents as mongosh reads them.
-    fn into_relaxed_text(self) -> String {
+impl MongoshSyntax for Bson {
+    /// Numbers, strings and documents in mongosh syntax.
+    fn into_mongosh(self) -> String {
         match self {
             Bson::Document(document) => {
                 let pairs: Vec<String> = document
                     .into_iter()
-                    .map(|(key, value)| format!("{key}: {}", value.into_relaxed_text()))
+                    .map(|(key, value)| format!("{key}: {}", value.into_mongosh()))
                     .collect();
                 format!("{{ {} }}", pairs.join(", "))
             }
@@ -138,11 +137,11 @@ impl RelaxedText for Bson {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MongoOptions;
+    use crate::config::MongoConfig;
 
     #[test]
     fn the_script_creates_every_index_under_its_name() {
-        let names = MongoOptions::new().names(Some("app")).unwrap();
+        let names = MongoConfig::default().names(Some("app")).unwrap();
         let script = script(&names);
         assert!(script.contains(
             r#"locks.getCollection("distributed.locks").createIndex({ expiresAt: 1 }, { name: "expiresAt_ttl", expireAfterSeconds: 0 });"#

@@ -99,12 +99,7 @@ impl ServerClock {
     }
 
     /// Starts with a reading of the server's clock and what other processes wrote down.
-    pub(crate) async fn load(
-        &self,
-        commands: &Commands,
-        now: i64,
-        logical: Option<Timestamp>,
-    ) -> Result<()> {
+    pub(crate) async fn load(&self, commands: &Commands, now: i64, logical: Option<Timestamp>) -> Result<()> {
         self.observe(Some(now));
         if let Some(time) = logical {
             self.observe_logical(time, now);
@@ -112,7 +107,9 @@ impl ServerClock {
         let found = commands.read(Namespace::Queues, &[CLOCK_NOTE], None).await?;
         if let Some(Snapshot { document, .. }) = found.get(CLOCK_NOTE) {
             let Some(behind) = noted_setback(document, now) else {
-                tracing::warn!("the document \"clock\" is not a note of the clock and is ignored; see `distlock doctor`");
+                tracing::warn!(
+                    "the document \"clock\" is not a note of the clock and is ignored; see `distlock doctor`"
+                );
                 return Ok(());
             };
             self.noted.fetch_max(behind, Ordering::Relaxed);
@@ -175,9 +172,14 @@ mod tests {
             assert!(!clock.observe_token(unremarkable, Some(NOW)), "{unremarkable}");
         }
         assert!(!clock.observe_token(NOW + 2 * DAY_MS, None), "a server that does not send its clock");
-        assert!(clock.observe_token(NOW + 60_000, Some(NOW)) && !clock.observe_token(NOW + 60_001, Some(NOW)));
+        assert!(
+            clock.observe_token(NOW + 60_000, Some(NOW)) && !clock.observe_token(NOW + 60_001, Some(NOW))
+        );
         assert!(clock.lowest_token() >= NOW + 60_000 && clock.lowest_token() < NOW + 70_000);
-        clock.observe_logical(Timestamp { time: u32::try_from(NOW / 1000).unwrap() + 3_600, increment: 1 }, NOW);
+        clock.observe_logical(
+            Timestamp { time: u32::try_from(NOW / 1000).unwrap() + 3_600, increment: 1 },
+            NOW,
+        );
         assert!(clock.lowest_token() >= NOW + 3_600_000 && clock.lowest_token() < NOW + 3_610_000);
     }
 }

@@ -231,7 +231,8 @@ impl WaiterCache {
 impl Waiter {
     fn handed_off(&mut self, lock_id: &LockId, event: HandoffEvent) -> HandoffAction {
         // A known grant. Its token is higher if a waiter announced itself since; its time is the same.
-        let is_known = |(token, at): (i64, Option<i64>)| event.token <= token || at == Some(event.acquired_at);
+        let is_known =
+            |(token, at): (i64, Option<i64>)| event.token <= token || at == Some(event.acquired_at);
         if self.hold.is_some_and(is_known) {
             return HandoffAction::Ignore;
         }

@@ -8,10 +8,10 @@
 //! | `B` | any | the lock of this holder was broken |
 
 use std::borrow::Cow;
-use std::time::Duration;
 
-use distlock_core::store::{Inbox, PushedGrant, Wake};
-use distlock_core::{FencingToken, LockId};
+use distlock_core::LockId;
+use distlock_core::store::support::wake_codec::{Field, GrantFormat, Unit};
+use distlock_core::store::{Inbox, Wake};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 /// The address of an inbox: a hash, so that it can stand in a pattern whatever the inbox is called. If two inboxes ever
@@ -55,6 +55,14 @@ pub(crate) fn lock_ids_of(inbox: &Inbox) -> String {
     pattern
 }
 
+const GRANT: GrantFormat = GrantFormat {
+    unit: Unit::Milliseconds,
+    fields: &[Field::Token, Field::After, Field::Window, Field::Attempt],
+};
+/// The format of an earlier version. Its attempt is zero, which no waiter accepts: it tries again.
+const GRANT_WITHOUT_ATTEMPT: GrantFormat =
+    GrantFormat { unit: Unit::Milliseconds, fields: &[Field::Token, Field::After, Field::Window] };
+
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
 
 /// How messages to a lock id begin: the address of its inbox and the lock id.
@@ -80,14 +88,8 @@ fn parse_one(message: &str, address: &InboxAddress) -> Option<Wake> {
     let (verb, arguments) = rest.split_once(' ')?;
     match verb {
         "G" => {
-            let mut numbers = arguments.split(' ').map(str::parse::<u64>);
-            let mut next = || numbers.next()?.ok();
-            let token = FencingToken::new(next()?);
-            let after = Duration::from_millis(next()?);
-            let window = Duration::from_millis(next()?);
-            // An earlier version does not send the attempt: with number zero the waiter tries again.
-            let attempt = next().unwrap_or_default();
-            Some(Wake::Granted { lock_id, grant: PushedGrant { token, attempt, after, window } })
+            let grant = GRANT.parse(arguments).or_else(|| GRANT_WITHOUT_ATTEMPT.parse(arguments));
+            grant.map(|(grant, _)| Wake::Granted { lock_id, grant })
         }
         "R" => Some(Wake::Retry { lock_id }),
         "B" => Some(Wake::Broken { lock_id }),
@@ -98,6 +100,7 @@ fn parse_one(message: &str, address: &InboxAddress) -> Option<Wake> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn id(text: &str) -> LockId {
         LockId::from_stored(text)
@@ -126,7 +129,10 @@ mod tests {
                     if *one == lock_id && *two == lock_id),
                 "{both:?}"
             );
-            assert!(parse(&format!("{recipient} G 17 5 2000"), &InboxAddress::of(&Inbox::new("other"))).is_empty());
+            assert!(
+                parse(&format!("{recipient} G 17 5 2000"), &InboxAddress::of(&Inbox::new("other")))
+                    .is_empty()
+            );
         }
     }
 

@@ -3,12 +3,9 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::{Place, SECOND, connect, eventually, records, until_indexed, until_waiting, within};
-use distlock_core::store::{Backend, Finding, Level};
+use distlock_core::store::{Finding, Level};
 use distlock_core::{Error, ErrorKind, Guard, Kind, Locks};
-use distlock_mongodb::{MongoOptions, MongoStore};
 use mongodb::Collection;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
@@ -50,9 +47,8 @@ fn warnings(findings: &[Finding], about: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_foreign_token_that_is_no_time_does_not_shift_the_tokens_of_other_names() {
     for place in [Place::on_standalone(), Place::on_one_node()] {
-        let options = MongoOptions::new().retention(Duration::from_secs(1)).unwrap();
         let open = || async {
-            Locks::new(Backend::lease(MongoStore::connect(&place.url, &options).await.unwrap())).unwrap()
+            Locks::new(connect(&format!("{}&distlock.retention=1s", place.url)).await.unwrap()).unwrap()
         };
         let locks = open().await;
         for (name, token) in [("days", now() + 2 * DAY_MS), ("years", now() + 3000 * DAY_MS)] {

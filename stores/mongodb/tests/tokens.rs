@@ -3,12 +3,10 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::{MS, Place, eventually, expiring, until_indexed, within};
+use common::{MS, Place, SECOND, eventually, expiring, until_indexed, within};
 use distlock_core::Locks;
-use distlock_core::store::Backend;
-use distlock_mongodb::{MongoOptions, MongoStore};
+use distlock_core::store::{Backend, StoreUrl};
+use distlock_mongodb::{MongoConfig, MongoStore};
 use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
@@ -43,8 +41,8 @@ async fn a_token_outlives_the_ttl_monitor() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_left_of_a_released_name_is_purged_and_its_token_still_rises() {
     let place = Place::on_standalone();
-    let options = MongoOptions::new().retention(Duration::from_secs(1)).unwrap();
-    let store = MongoStore::connect(&place.url, &options).await.unwrap();
+    let config = MongoConfig::from_url(&StoreUrl::parse(&place.url).unwrap()).unwrap();
+    let store = MongoStore::connect(config.retention(SECOND).unwrap()).await.unwrap();
     let locks = Locks::new(Backend::lease(store)).unwrap();
     let held = locks.mutex("released").acquire().await.unwrap();
     let last = held.token();
@@ -69,11 +67,11 @@ async fn what_is_left_of_a_released_name_is_purged_and_its_token_still_rises() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_ahead_of_the_clock_is_not_purged() {
     let place = Place::on_standalone();
-    let options = MongoOptions::new().retention(Duration::from_secs(1)).unwrap();
-    let store = MongoStore::connect(&place.url, &options).await.unwrap();
+    let database = place.database().await;
+    let config = MongoConfig::default().database(database.name()).unwrap().retention(SECOND).unwrap();
+    let store = MongoStore::with_client(database.client().clone(), config).await.unwrap();
     let locks = Locks::new(Backend::lease(store)).unwrap();
     locks.mutex("ahead").acquire().await.unwrap().release().await.unwrap();
-    let database = place.database().await;
     until_indexed(&database).await;
     let ahead = i64::MAX / 2;
     let all = database.collection::<Document>("distributed.locks");

@@ -8,7 +8,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::store::{Attempt, Claim, Waiting};
+use distlock_core::store::support::batch::{all_failed, chunks_by_key};
+use distlock_core::store::{Attempt, Batch, Claim, Waiting};
 use distlock_core::{LockId, Result};
 use futures_util::future::{join, join_all};
 use mongodb::bson::Document;
@@ -32,18 +33,14 @@ const TRY_AFTER_AT_MOST: Duration = Duration::from_secs(1);
 const FOREIGN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(200));
 
 /// One answer per claim.
-pub(crate) async fn try_acquire(state: &Arc<StoreState>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
-    let (queued, direct) = batch::partition(claims, |claim| registers_first(state, claim));
-    let in_queue = batch::pick(claims, &queued);
+pub(crate) async fn try_acquire(state: &Arc<StoreState>, claims: Vec<&Claim>) -> Batch<Attempt> {
+    let (queued, direct) = batch::partition(&claims, |claim| registers_first(state, claim));
+    let in_queue = batch::pick(&claims, &queued);
     let in_queue = join_all(in_queue.into_iter().map(|claim| wait(state, claim)));
-    let at_once = acquire_directly(state, batch::pick(claims, &direct));
+    let at_once = acquire_directly(state, batch::pick(&claims, &direct));
     let (in_queue, at_once) = join(in_queue, at_once).await;
-    let answers = batch::merge((queued, in_queue), (direct, at_once));
-    answers
-        .into_iter()
-        .zip(claims)
-        .map(|(answer, claim)| answer.map_err(|error| error.about(&claim.resource)))
-        .collect()
+    let answers = batch::merge((queued, in_queue), (direct, at_once)).into_iter().zip(claims);
+    Ok(answers.map(|(answer, claim)| answer.map_err(|error| error.about(&claim.resource))).collect())
 }
 
 fn registers_first(state: &StoreState, claim: &Claim) -> bool {
@@ -130,10 +127,8 @@ async fn try_lock(state: &Arc<StoreState>, claim: &Claim, announce: Option<i64>)
         pipeline: pipelines::lock_acquire(lock_claim),
         upsert: true,
     };
-    let found = state
-        .commands
-        .find_and_modify(Namespace::Locks, &update, Image::After, Durability::Majority)
-        .await?;
+    let found =
+        state.commands.find_and_modify(Namespace::Locks, &update, Image::After, Durability::Majority).await?;
     let found = found.ok_or_else(|| error::unexpected_reply("an upsert without a document"))?;
     read_decision(state, claim, &found).await
 }
@@ -157,22 +152,20 @@ async fn try_locks(state: &Arc<StoreState>, claims: &[&Claim]) -> Vec<Result<Dec
         .iter()
         .filter(|name| !state.documents.contains(name))
         .map(|name| NewDocument { id: (*name).to_owned(), fields: pipelines::new_lock() });
-    let chunks = batch::chunks(claims, MULTI_UPDATE_SIZE, |claim| claim.expiry);
+    let chunks = chunks_by_key(claims, MULTI_UPDATE_SIZE, |claim| claim.expiry);
     let updates = chunks.iter().map(|indices| multi_update(state, &batch::pick(claims, indices)));
     let found = async {
-        let outcome =
-            state.commands.update_many(Namespace::Locks, new.collect(), updates.collect()).await?;
+        let outcome = state.commands.update_many(Namespace::Locks, new.collect(), updates.collect()).await?;
         let found = state.commands.read(Namespace::Locks, &names, outcome.time).await;
         // The update is applied, whether or not its result can be read.
         Ok((outcome, found.map_err(|error| error.with_unknown_outcome())?))
     };
     let (outcome, found) = match found.await {
         Ok(found) => found,
-        Err(error) => return batch::fail_all(&error, claims.len()),
+        Err(error) => return all_failed(&error, claims.len()),
     };
     state.documents.insert(found.keys().map(String::as_str));
-    let failed: HashSet<usize> =
-        outcome.failed.keys().flat_map(|index| &chunks[*index]).copied().collect();
+    let failed: HashSet<usize> = outcome.failed.keys().flat_map(|index| &chunks[*index]).copied().collect();
     join_all(claims.iter().enumerate().map(|(index, claim)| {
         let found = found.get(claim.resource.name()).filter(|_| !failed.contains(&index));
         async move {

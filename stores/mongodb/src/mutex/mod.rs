@@ -80,12 +80,9 @@ async fn update_held(
     lock_id: &LockId,
     pipeline: Vec<Document>,
 ) -> Result<Option<LockDocument>> {
-    let update =
-        DocumentUpdate { id: name.to_owned(), filter: is_held_by(lock_id), pipeline, upsert: false };
-    let found = state
-        .commands
-        .find_and_modify(Namespace::Locks, &update, Image::After, Durability::Majority)
-        .await?;
+    let update = DocumentUpdate { id: name.to_owned(), filter: is_held_by(lock_id), pipeline, upsert: false };
+    let found =
+        state.commands.find_and_modify(Namespace::Locks, &update, Image::After, Durability::Majority).await?;
     let Some(found) = found else { return Ok(None) };
     state.observe_clock(found.now);
     read(state, &found).map(Some)

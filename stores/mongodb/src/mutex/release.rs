@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use distlock_core::store::{GRANT_WINDOW, Lease, Released};
+use distlock_core::store::support::batch::{all_failed, chunks_by_key};
+use distlock_core::store::{Batch, GRANT_WINDOW, Lease, Released};
 use distlock_core::{LockId, Result};
 use futures_util::future::{join, join_all};
 use mongodb::bson::doc;
@@ -19,17 +20,14 @@ use crate::state::StoreState;
 use crate::waiter_cache::WaiterState;
 
 /// One answer per lease.
-pub(crate) async fn release(state: &Arc<StoreState>, leases: &[&Lease]) -> Vec<Result<Released>> {
-    let (queued, direct) = batch::partition(leases, |lease| state.waiters.state(&lease.lock_id).is_some());
-    let in_queue = join_all(batch::pick(leases, &queued).into_iter().map(|lease| leave_queue(state, lease)));
-    let at_once = release_directly(state, batch::pick(leases, &direct));
+pub(crate) async fn release(state: &Arc<StoreState>, leases: Vec<&Lease>) -> Batch<Released> {
+    let (queued, direct) = batch::partition(&leases, |lease| state.waiters.state(&lease.lock_id).is_some());
+    let in_queue = batch::pick(&leases, &queued);
+    let in_queue = join_all(in_queue.into_iter().map(|lease| leave_queue(state, lease)));
+    let at_once = release_directly(state, batch::pick(&leases, &direct));
     let (in_queue, at_once) = join(in_queue, at_once).await;
-    let answers = batch::merge((queued, in_queue), (direct, at_once));
-    answers
-        .into_iter()
-        .zip(leases)
-        .map(|(answer, lease)| answer.map_err(|error| error.about(&lease.resource)))
-        .collect()
+    let answers = batch::merge((queued, in_queue), (direct, at_once)).into_iter().zip(leases);
+    Ok(answers.map(|(answer, lease)| answer.map_err(|error| error.about(&lease.resource))).collect())
 }
 
 /// Releases a lock id that is in the wait queue, as holder or as waiter. One that has left leaves again: an attempt that was
@@ -99,12 +97,7 @@ async fn release_one(state: &Arc<StoreState>, lease: &Lease) -> Result<Released>
 const MAX_ROUNDS: usize = 3;
 
 /// Gives a lock to the next waiter, or releases it if there is none. `token` is the newest token known of the document.
-async fn hand_off(
-    state: &Arc<StoreState>,
-    name: &str,
-    lock_id: &LockId,
-    mut token: i64,
-) -> Result<Released> {
+async fn hand_off(state: &Arc<StoreState>, name: &str, lock_id: &LockId, mut token: i64) -> Result<Released> {
     if state.can_merge() && hand_off_by_merge(state, name, lock_id).await? {
         state.waiters.set_contended(name);
         state.waiters.add_finished(name, lock_id);
@@ -192,12 +185,12 @@ async fn release_many(state: &Arc<StoreState>, leases: &[&Lease]) -> Vec<Result<
     if leases.is_empty() {
         return Vec::new();
     }
-    let chunks = batch::chunks(leases, MULTI_UPDATE_SIZE, |_| ());
+    let chunks = chunks_by_key(leases, MULTI_UPDATE_SIZE, |_| ());
     let updates = chunks.iter().map(|indices| multi_update(state, &batch::pick(leases, indices))).collect();
     let sent = Instant::now();
     let outcome = match state.commands.update_many(Namespace::Locks, Vec::new(), updates).await {
         Ok(outcome) => outcome,
-        Err(error) => return batch::fail_all(&error, leases.len()),
+        Err(error) => return all_failed(&error, leases.len()),
     };
     if usize::try_from(outcome.modified) == Ok(leases.len()) {
         return leases.iter().map(|_| Ok(Released::Done { woke: false })).collect();
@@ -205,7 +198,7 @@ async fn release_many(state: &Arc<StoreState>, leases: &[&Lease]) -> Vec<Result<
     let names: Vec<&str> = leases.iter().map(|lease| lease.resource.name()).collect();
     let found = match state.commands.read(Namespace::Locks, &names, outcome.time).await {
         Ok(found) => found,
-        Err(error) => return batch::fail_all(&error.with_unknown_outcome(), leases.len()),
+        Err(error) => return all_failed(&error.with_unknown_outcome(), leases.len()),
     };
     let took = sent.elapsed();
     let chunk_of = |index: usize| chunks.iter().position(|indices| indices.contains(&index));
@@ -284,12 +277,7 @@ mod tests {
 
     const NOW: i64 = 1_000_000;
 
-    fn shown(
-        lock_id: &str,
-        acquired_at: i64,
-        expires_at: Option<i64>,
-        now: Option<i64>,
-    ) -> BatchedRelease {
+    fn shown(lock_id: &str, acquired_at: i64, expires_at: Option<i64>, now: Option<i64>) -> BatchedRelease {
         let lock_id = LockId::from_stored(lock_id);
         let lock = LockDocument { lock_id, acquired_at: Some(acquired_at), expires_at, token: 7 };
         let lease = Lease {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use distlock_core::Result;
-use distlock_core::store::{Lease, Renewal};
+use distlock_core::store::support::batch::{all_failed, chunks_by_key};
+use distlock_core::store::support::errors;
+use distlock_core::store::{Batch, Lease, Renewal};
 use futures_util::future::join_all;
 use mongodb::bson::Timestamp;
 
@@ -11,16 +13,14 @@ use super::{is_held_by_any, read, update_held};
 use crate::batch;
 use crate::commands::{MULTI_UPDATE_SIZE, MultiUpdate, Namespace};
 use crate::documents::{stored_token, whole_ms};
-use crate::error;
 use crate::pipelines;
 use crate::state::StoreState;
 
 /// One answer per lease.
-pub(crate) async fn renew(state: &Arc<StoreState>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
-    match leases {
-        [] => Vec::new(),
-        [lease] => vec![renew_one(state, lease).await],
-        _ => renew_many(state, leases).await,
+pub(crate) async fn renew(state: &Arc<StoreState>, leases: Vec<&Lease>) -> Batch<Renewal> {
+    match leases.as_slice() {
+        [lease] => Ok(vec![renew_one(state, lease).await]),
+        leases => renew_many(state, leases).await,
     }
 }
 
@@ -53,7 +53,7 @@ async fn renew_together(state: &Arc<StoreState>, leases: &[&Lease]) -> Result<Ba
     if leases.is_empty() {
         return Ok(BatchedRenewal::All);
     }
-    let chunks = batch::chunks(leases, MULTI_UPDATE_SIZE, |lease| lease.expiry);
+    let chunks = chunks_by_key(leases, MULTI_UPDATE_SIZE, |lease| lease.expiry);
     let updates = chunks.iter().map(|indices| multi_update(&batch::pick(leases, indices))).collect();
     let outcome = state.commands.update_many(Namespace::Locks, Vec::new(), updates).await?;
     if let Some(failed) = outcome.failed.values().next() {
@@ -63,18 +63,14 @@ async fn renew_together(state: &Arc<StoreState>, leases: &[&Lease]) -> Result<Ba
     Ok(if all { BatchedRenewal::All } else { BatchedRenewal::Some(outcome.time) })
 }
 
-async fn renew_many(state: &Arc<StoreState>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
-    let written = match renew_together(state, leases).await {
-        Ok(BatchedRenewal::All) => return leases.iter().map(|_| Ok(Renewal::Renewed)).collect(),
-        Ok(BatchedRenewal::Some(written)) => written,
-        Err(error) => return batch::fail_all(&error, leases.len()),
+async fn renew_many(state: &Arc<StoreState>, leases: &[&Lease]) -> Batch<Renewal> {
+    let written = match renew_together(state, leases).await? {
+        BatchedRenewal::All => return Ok(leases.iter().map(|_| Ok(Renewal::Renewed)).collect()),
+        BatchedRenewal::Some(written) => written,
     };
     // The documents show which leases were lost.
     let names: Vec<&str> = leases.iter().map(|lease| lease.resource.name()).collect();
-    let found = match state.commands.read(Namespace::Locks, &names, written).await {
-        Ok(found) => found,
-        Err(error) => return batch::fail_all(&error, leases.len()),
-    };
+    let found = state.commands.read(Namespace::Locks, &names, written).await?;
     let is_ours = |lease: &Lease| match found.get(lease.resource.name()) {
         Some(found) => read(state, found).map(|lock| lock.lock_id == lease.lock_id),
         None => Ok(false),
@@ -91,13 +87,13 @@ async fn renew_many(state: &Arc<StoreState>, leases: &[&Lease]) -> Vec<Result<Re
     let mut again = match renew_together(state, &rest).await {
         Ok(BatchedRenewal::All) => rest.iter().map(|_| Ok(Renewal::Renewed)).collect(),
         Ok(BatchedRenewal::Some(_)) => join_all(rest.iter().map(|lease| renew_one(state, lease))).await,
-        Err(error) => batch::fail_all(&error, rest.len()),
+        Err(error) => all_failed(&error, rest.len()),
     }
     .into_iter();
     let answer = |ours: Result<bool>| match ours {
-        Ok(true) => again.next().unwrap_or_else(|| Err(error::unexpected_reply("fewer answers than leases"))),
+        Ok(true) => again.next().unwrap_or_else(|| Err(errors::too_few_answers())),
         Ok(false) => Ok(Renewal::NotYours),
         Err(error) => Err(error),
     };
-    ours.into_iter().map(answer).collect()
+    Ok(ours.into_iter().map(answer).collect())
 }

@@ -6,8 +6,5 @@ use super::{entries_behind, literal};
 
 /// The next waiter stays at the head of the queue: later waiters wait behind it.
 pub(crate) fn queue_next(lock_id: &str) -> Vec<Document> {
-    vec![
-        doc! { "$set": { "queue": entries_behind("$queue", &literal(lock_id)) } },
-        doc! { "$unset": "wake" },
-    ]
+    vec![doc! { "$set": { "queue": entries_behind("$queue", &literal(lock_id)) } }, doc! { "$unset": "wake" }]
 }

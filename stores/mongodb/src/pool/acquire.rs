@@ -1,139 +1,113 @@
-//! Asking pools: a lone claim is one `findAndModify`, many are one `update` and one read.
+//! Acquiring a part of a pool: a single claim is one `findAndModify`, many are one `update` and one read.
 
 use std::sync::Arc;
 
-use distlock_core::store::{Attempt, Claim};
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::Result;
+use distlock_core::store::support::{batch, errors};
+use distlock_core::store::{Attempt, Batch, Claim};
 use futures_util::future::join_all;
 
 use super::{document_id, is_pool};
-use crate::batch;
-use crate::core::Core;
-use crate::failure;
-use crate::message;
-use crate::pipelines::{self, Asking};
-use crate::record::{PoolRecord, above_zero, ask_again, countable, in_ms, token};
-use crate::wire::{Concern, Found, Place, Step, Version};
+use crate::commands::{DocumentUpdate, Durability, Image, Namespace, Snapshot};
+use crate::documents::{PoolDocument, check_countable, poll_interval, positive_ms, token, whole_ms};
+use crate::error::{self, DUPLICATE_KEY};
+use crate::pipelines::{self, PoolClaim};
+use crate::state::StoreState;
+use crate::wake_messages;
 
-/// One answer for each claim.
-pub(crate) async fn try_acquire(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
-    // What is wrong with a claim whatever the state of its pool is not sent.
-    let refused: Vec<Option<Error>> = claims.iter().map(|claim| claim.check_weight().err()).collect();
-    let good: Vec<&Claim> = claims
-        .iter()
-        .zip(&refused)
-        .filter(|(_, refused)| refused.is_none())
-        .map(|(claim, _)| *claim)
-        .collect();
-    let answers = match good.as_slice() {
-        [] => Vec::new(),
-        [claim] => vec![ask_one(core, claim).await],
-        _ => ask_many(core, &good).await,
-    };
-    let mut answers = answers.into_iter();
-    refused
-        .into_iter()
-        .zip(claims)
-        .map(|(refused, claim)| {
-            let answer = match refused {
-                Some(error) => Err(error),
-                None => answers.next().unwrap_or_else(|| Err(failure::odd("fewer answers than claims"))),
-            };
-            answer.map_err(|error| error.about(&claim.resource))
-        })
-        .collect()
+/// One answer per claim.
+pub(crate) async fn try_acquire(state: &Arc<StoreState>, claims: Vec<&Claim>) -> Batch<Attempt> {
+    let answers = batch::with_possible_weights(claims.iter().copied(), |claims| send(state, claims)).await?;
+    let answers = answers.into_iter().zip(&claims);
+    Ok(answers.map(|(answer, claim)| answer.map_err(|error| error.about(&claim.resource))).collect())
 }
 
-fn step(core: &Core, claim: &Claim) -> Step {
+async fn send(state: &Arc<StoreState>, claims: Vec<&Claim>) -> Batch<Attempt> {
+    match claims.as_slice() {
+        [claim] => Ok(vec![acquire_one(state, claim).await]),
+        claims => acquire_many(state, claims).await,
+    }
+}
+
+fn update(state: &StoreState, claim: &Claim) -> DocumentUpdate {
     // A holder that never waited is told too if its lock is broken.
     let inbox = claim.waiting.as_ref().map(|waiting| waiting.inbox.clone()).or_else(|| claim.lock_id.inbox());
-    let call = inbox.map(|inbox| message::call(&claim.lock_id, &inbox)).unwrap_or_default();
-    let asking = Asking {
+    let address = inbox.map(|inbox| wake_messages::recipient(&claim.lock_id, &inbox)).unwrap_or_default();
+    let attempt = claim.waiting.as_ref().map(|waiting| waiting.attempt);
+    let pool_claim = PoolClaim {
         lock_id: claim.lock_id.as_str(),
-        call: &call,
+        address: &address,
         weight: i64::from(claim.weight),
         capacity: i64::from(claim.capacity),
-        expiry_ms: in_ms(claim.expiry),
-        ttl_ms: claim.waiting.as_ref().map(|waiting| in_ms(waiting.ttl)),
-        attempt: claim.waiting.as_ref().map_or(i64::MAX, |waiting| number(waiting.attempt)),
-        floor: core.floor.get(),
-        retention_ms: core.retention_ms(),
+        expiry_ms: whole_ms(claim.expiry),
+        ttl_ms: claim.waiting.as_ref().map(|waiting| whole_ms(waiting.ttl)),
+        attempt: attempt.and_then(|attempt| i64::try_from(attempt).ok()).unwrap_or(i64::MAX),
+        terms: state.grant_terms(),
     };
-    Step {
+    DocumentUpdate {
         id: document_id(claim.resource.kind(), claim.resource.name()),
-        when: is_pool(),
-        pipeline: pipelines::pool_attempt(&asking),
+        filter: is_pool(),
+        pipeline: pipelines::pool_acquire(&pool_claim),
         upsert: true,
     }
 }
 
-fn number(attempt: u64) -> i64 {
-    i64::try_from(attempt).unwrap_or(i64::MAX)
+async fn acquire_one(state: &Arc<StoreState>, claim: &Claim) -> Result<Attempt> {
+    let update = update(state, claim);
+    let found = state
+        .commands
+        .find_and_modify(Namespace::Queues, &update, Image::After, Durability::Majority)
+        .await?;
+    let found = found.ok_or_else(|| error::unexpected_reply("an upsert without a document"))?;
+    read_attempt(state, claim, &found)
 }
 
-async fn ask_one(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
-    let step = step(core, claim);
-    let found = core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await?;
-    judge(core, claim, found.as_ref().ok_or_else(|| failure::odd("an upsert without a document"))?)
-}
-
-async fn ask_many(core: &Arc<Core>, claims: &[&Claim]) -> Vec<Result<Attempt>> {
-    let steps: Vec<Step> = claims.iter().map(|claim| step(core, claim)).collect();
-    let mut ids: Vec<&str> = steps.iter().map(|step| step.id.as_str()).collect();
+async fn acquire_many(state: &Arc<StoreState>, claims: &[&Claim]) -> Batch<Attempt> {
+    let updates: Vec<DocumentUpdate> = claims.iter().map(|claim| update(state, claim)).collect();
+    let mut ids: Vec<&str> = updates.iter().map(|update| update.id.as_str()).collect();
     ids.sort_unstable();
     ids.dedup();
-    let found = async {
-        let outcome = core.wire.steps(Place::Queues, &steps).await?;
-        let found = core.wire.read(Place::Queues, &ids, outcome.time).await;
-        Ok((outcome, found.map_err(|error| error.with_unknown_outcome())?))
-    };
-    let (outcome, found) = match found.await {
-        Ok(found) => found,
-        Err(error) => return batch::all_failed(&error, claims.len()),
-    };
-    join_all(claims.iter().zip(&steps).enumerate().map(|(at, (claim, step))| {
-        let (failed, found) = (outcome.failed.get(&at), found.get(&step.id));
+    let outcome = state.commands.update_each(Namespace::Queues, &updates).await?;
+    let found = state.commands.read(Namespace::Queues, &ids, outcome.time).await;
+    // The updates are applied, whether or not their result can be read.
+    let found = found.map_err(|error| error.with_unknown_outcome())?;
+    let answers = claims.iter().zip(&updates).enumerate().map(|(index, (claim, update))| {
+        let (failed, found) = (outcome.failed.get(&index), found.get(&update.id));
         async move {
             match (failed, found) {
-                (Some((code, words)), _) if *code != failure::DUPLICATE_KEY => {
-                    Err(failure::from_code(*code, "write error", words))
-                }
-                (Some(_), _) | (None, None) => ask_one(core, claim).await,
-                (None, Some(found)) => judge(core, claim, found),
+                (Some(failed), _) if failed.code != DUPLICATE_KEY => Err(failed.to_error()),
+                (Some(_), _) | (None, None) => acquire_one(state, claim).await,
+                (None, Some(found)) => read_attempt(state, claim, found),
             }
         }
-    }))
-    .await
+    });
+    Ok(join_all(answers).await)
 }
 
-fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Attempt> {
-    core.saw(found.now);
-    let pool = PoolRecord::read(&found.document)?;
-    countable(&found.document, "token", core.wire.collection(Place::Queues))?;
+fn read_attempt(state: &Arc<StoreState>, claim: &Claim, found: &Snapshot) -> Result<Attempt> {
+    state.observe_clock(found.now);
+    let pool = PoolDocument::read(&found.document)?;
+    check_countable(&found.document, "token", state.commands.collection(Namespace::Queues))?;
     if pool.is_in_use() && pool.capacity != claim.capacity {
-        let (theirs, ours) = (pool.capacity, claim.capacity);
-        return Err(Error::new(
-            ErrorKind::Mismatch,
-            format!("it is in use with a capacity of {theirs}, and {ours} was asked for"),
-        )
-        .advise("use one capacity everywhere; it can change once nobody holds it or waits for it"));
+        return Err(errors::capacity_mismatch(&claim.resource, pool.capacity, claim.capacity));
     }
     if let Some(held) = pool.holders.iter().find(|held| held.lock_id == claim.lock_id) {
         return Ok(Attempt::Granted { token: token(held.token) });
     }
-    let place = pool.queue.iter().position(|waiter| waiter.lock_id == claim.lock_id);
-    let decided_at = place.map(|place| pool.queue[place].decided_at);
-    let ahead = pool.queue.iter().take(place.unwrap_or(pool.queue.len()));
-    let changes =
+    let position = pool.queue.iter().position(|waiter| waiter.lock_id == claim.lock_id);
+    let decided_at = position.map(|position| pool.queue[position].decided_at);
+    let ahead = pool.queue.iter().take(position.unwrap_or(pool.queue.len()));
+    let expiries =
         pool.holders.iter().map(|held| held.expires_at).chain(ahead.map(|waiter| waiter.expires_at));
     let now = found.now.or(decided_at);
-    let mut retry_after = changes.min().zip(now).and_then(|(moment, now)| above_zero(moment - now));
-    if let (Some(place), Some(now), false) = (place, now, core.topology.pushes()) {
-        // A place that is given to the first in the queue stays empty until that one asks.
+    let mut retry_after = expiries.min().zip(now).and_then(|(expiry, now)| positive_ms(expiry - now));
+    if let (Some(position), Some(now), false) = (position, now, state.topology.has_change_streams()) {
+        // A part that is granted to the queue head stays unused until that waiter polls.
         let latest = pool.holders.iter().filter_map(|held| held.acquired_at).max();
-        let soon = latest.map(|latest| ask_again(latest, now));
-        let soon = soon.map(|soon| soon.saturating_mul(u32::try_from(place + 1).unwrap_or(u32::MAX)));
-        retry_after = retry_after.into_iter().chain(soon).min();
+        let interval = latest.map(|latest| poll_interval(latest, now));
+        let interval =
+            interval.map(|each| each.saturating_mul(u32::try_from(position + 1).unwrap_or(u32::MAX)));
+        retry_after = retry_after.into_iter().chain(interval).min();
     }
     Ok(Attempt::Busy { retry_after })
 }

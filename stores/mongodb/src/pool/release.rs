@@ -1,23 +1,22 @@
-//! Extending and giving back places in pools.
+//! Renewing and releasing parts of pools.
 
 use std::sync::Arc;
 
 use distlock_core::Result;
-use distlock_core::store::{Lease, Released, Renewal};
+use distlock_core::store::{Batch, Lease, Released, Renewal};
 use futures_util::future::join_all;
 use mongodb::bson::{Document, doc};
 
 use super::{document_id, is_pool};
-use crate::batch;
-use crate::core::Core;
-use crate::failure;
-use crate::message::address_in;
-use crate::pipelines::{self, LAST_TOKEN, NOT_OURS, NotOurs};
-use crate::record::{PoolRecord, in_ms};
-use crate::wire::{Concern, Place, Step, Version};
+use crate::commands::{DocumentUpdate, Durability, Image, Namespace, Snapshot};
+use crate::documents::{PoolDocument, stored_token, whole_ms};
+use crate::error::DUPLICATE_KEY;
+use crate::pipelines::{self, CONVERSION_FAILURE, IfNotHeld};
+use crate::state::StoreState;
+use crate::wake_messages::address_of;
 
-/// A holder of this lock id whose time is not over.
-fn still_ours(lease: &Lease) -> Document {
+/// Matches a document with a live holder of this lock id.
+fn is_held_by(lease: &Lease) -> Document {
     let lock_id = lease.lock_id.as_str();
     let is_live = doc! { "$and": [
         { "$eq": ["$$this.lockId", { "$literal": lock_id }] },
@@ -29,111 +28,95 @@ fn still_ours(lease: &Lease) -> Document {
     }
 }
 
-fn renewal(core: &Core, lease: &Lease) -> Step {
-    let token = i64::try_from(lease.token.get()).unwrap_or(LAST_TOKEN).min(LAST_TOKEN);
-    Step {
+async fn send(state: &Arc<StoreState>, update: &DocumentUpdate) -> Result<Option<Snapshot>> {
+    let found =
+        state.commands.find_and_modify(Namespace::Queues, update, Image::After, Durability::Majority).await?;
+    if let Some(found) = &found {
+        state.observe_clock(found.now);
+    }
+    Ok(found)
+}
+
+fn renewal(state: &StoreState, lease: &Lease) -> DocumentUpdate {
+    DocumentUpdate {
         id: document_id(lease.resource.kind(), lease.resource.name()),
-        when: still_ours(lease),
+        filter: is_held_by(lease),
         pipeline: pipelines::pool_renew(
             lease.lock_id.as_str(),
-            in_ms(lease.expiry),
-            token,
-            core.floor.get(),
-            core.retention_ms(),
+            whole_ms(lease.expiry),
+            stored_token(lease.token),
+            state.grant_terms(),
         ),
         upsert: false,
     }
 }
 
-/// One answer for each lease.
-pub(crate) async fn renew(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
-    match leases {
-        [] => Vec::new(),
-        [lease] => vec![renew_one(core, lease).await],
-        _ => renew_many(core, leases).await,
+/// One answer per lease.
+pub(crate) async fn renew(state: &Arc<StoreState>, leases: Vec<&Lease>) -> Batch<Renewal> {
+    if let [lease] = leases.as_slice() {
+        return Ok(vec![renew_one(state, lease).await]);
     }
+    let updates: Vec<DocumentUpdate> = leases.iter().map(|lease| renewal(state, lease)).collect();
+    let outcome = state.commands.update_each(Namespace::Queues, &updates).await?;
+    if usize::try_from(outcome.matched) == Ok(leases.len()) {
+        return Ok(leases.iter().map(|_| Ok(Renewal::Renewed)).collect());
+    }
+    // Some leases are lost. Renewing the others twice does no harm.
+    Ok(join_all(leases.iter().map(|lease| renew_one(state, lease))).await)
 }
 
-async fn renew_one(core: &Arc<Core>, lease: &Lease) -> Result<Renewal> {
-    let step = renewal(core, lease);
-    let found = core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await?;
-    if let Some(found) = &found {
-        core.saw(found.now);
-    }
-    Ok(if found.is_some() { Renewal::Renewed } else { Renewal::NotYours })
+async fn renew_one(state: &Arc<StoreState>, lease: &Lease) -> Result<Renewal> {
+    let renewed = send(state, &renewal(state, lease)).await?;
+    Ok(if renewed.is_some() { Renewal::Renewed } else { Renewal::NotYours })
 }
 
-async fn renew_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Renewal>> {
-    let steps: Vec<Step> = leases.iter().map(|lease| renewal(core, lease)).collect();
-    match core.wire.steps(Place::Queues, &steps).await {
-        Err(error) => batch::all_failed(&error, leases.len()),
-        Ok(outcome) if usize::try_from(outcome.matched) == Ok(leases.len()) => {
-            leases.iter().map(|_| Ok(Renewal::Renewed)).collect()
-        }
-        // Some are not ours any more, and those that are can be extended twice.
-        Ok(_) => join_all(leases.iter().map(|lease| renew_one(core, lease))).await,
-    }
-}
-
-fn leaving(core: &Core, lease: &Lease, not_ours: NotOurs) -> Step {
+fn release_update(state: &StoreState, lease: &Lease, if_not_held: IfNotHeld) -> DocumentUpdate {
     let lock_id = lease.lock_id.as_str();
-    let (when, upsert) = match not_ours {
-        NotOurs::Answer => {
+    let (filter, upsert) = match if_not_held {
+        IfNotHeld::Answer => {
             (doc! { "$or": [{ "holders.lockId": lock_id }, { "queue.lockId": lock_id }] }, false)
         }
-        // The step itself must find out, whatever is there and if nothing is.
-        NotOurs::Fail => (is_pool(), true),
+        // The pipeline must run to fail, even if there is no document.
+        IfNotHeld::Fail => (is_pool(), true),
     };
-    Step {
+    DocumentUpdate {
         id: document_id(lease.resource.kind(), lease.resource.name()),
-        when,
-        pipeline: pipelines::pool_release(lock_id, not_ours, core.floor.get(), core.retention_ms()),
+        filter,
+        pipeline: pipelines::pool_release(lock_id, if_not_held, state.grant_terms()),
         upsert,
     }
 }
 
-/// One answer for each lease.
-pub(crate) async fn release(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Released>> {
-    match leases {
-        [] => Vec::new(),
-        [lease] => vec![release_one(core, lease).await.map_err(|error| error.about(&lease.resource))],
-        _ => release_many(core, leases).await,
+/// One answer per lease.
+pub(crate) async fn release(state: &Arc<StoreState>, leases: Vec<&Lease>) -> Batch<Released> {
+    match leases.as_slice() {
+        [lease] => Ok(vec![release_one(state, lease).await.map_err(|error| error.about(&lease.resource))]),
+        _ => release_many(state, &leases).await,
     }
 }
 
-async fn release_one(core: &Arc<Core>, lease: &Lease) -> Result<Released> {
-    let step = leaving(core, lease, NotOurs::Answer);
-    let found = core.wire.step(Place::Queues, &step, Version::After, Concern::Majority).await?;
+async fn release_one(state: &Arc<StoreState>, lease: &Lease) -> Result<Released> {
+    let found = send(state, &release_update(state, lease, IfNotHeld::Answer)).await?;
     let Some(found) = found else { return Ok(Released::NotYours) };
-    core.saw(found.now);
-    let pool = PoolRecord::read(&found.document)?;
-    let Some((lock_id, call)) = pool.answer else { return Ok(Released::NotYours) };
+    let pool = PoolDocument::read(&found.document)?;
+    let Some((lock_id, address)) = pool.released else { return Ok(Released::NotYours) };
     if lock_id != lease.lock_id {
         return Ok(Released::NotYours);
     }
-    let woke = pool.wake.lines().any(|message| address_in(message) != address_in(&call));
+    let woke = pool.wake.lines().any(|message| address_of(message) != address_of(&address));
     Ok(Released::Done { woke })
 }
 
-/// An item that is not ours fails, and so says which it was. Whether somebody was woken is not told for one item of
-/// many; only for mutexes does anybody ask.
-async fn release_many(core: &Arc<Core>, leases: &[&Lease]) -> Vec<Result<Released>> {
-    let steps: Vec<Step> = leases.iter().map(|lease| leaving(core, lease, NotOurs::Fail)).collect();
-    let outcome = match core.wire.steps(Place::Queues, &steps).await {
-        Ok(outcome) => outcome,
-        Err(error) => return batch::all_failed(&error, leases.len()),
+/// The update of a lease that is not held fails, and so shows which one it was. Whether a waiter was woken is not known for
+/// one of many; the engine uses that for mutexes only.
+async fn release_many(state: &Arc<StoreState>, leases: &[&Lease]) -> Batch<Released> {
+    let updates: Vec<DocumentUpdate> =
+        leases.iter().map(|lease| release_update(state, lease, IfNotHeld::Fail)).collect();
+    let outcome = state.commands.update_each(Namespace::Queues, &updates).await?;
+    let answer = |(index, lease): (usize, &&Lease)| match outcome.failed.get(&index) {
+        Some(failed) if matches!(failed.code, DUPLICATE_KEY | CONVERSION_FAILURE) => Ok(Released::NotYours),
+        Some(failed) => Err(failed.to_error().about(&lease.resource)),
+        None => Ok(Released::Done { woke: false }),
     };
-    leases
-        .iter()
-        .enumerate()
-        .map(|(at, lease)| match outcome.failed.get(&at) {
-            Some((code, words)) if *code == failure::DUPLICATE_KEY || words.contains(NOT_OURS) => {
-                Ok(Released::NotYours)
-            }
-            Some((code, words)) => {
-                Err(failure::from_code(*code, "write error", words).about(&lease.resource))
-            }
-            None => Ok(Released::Done { woke: false }),
-        })
-        .collect()
+    Ok(leases.iter().enumerate().map(answer).collect())
 }

@@ -103,8 +103,7 @@ fn a_handoff_to_a_waiter_that_left_is_passed_on() {
 #[test]
 fn a_late_event_of_a_hold_that_is_over_is_not_taken_for_a_new_one() {
     let cache = waiting(&[], 0);
-    let lock =
-        LockDocument { lock_id: id("a"), acquired_at: Some(5), expires_at: Some(2005), token: 9 };
+    let lock = LockDocument { lock_id: id("a"), acquired_at: Some(5), expires_at: Some(2005), token: 9 };
     cache.set_granted(&id("a"), &lock);
     cache.leave(&id("a"));
     assert!(matches!(handed_off(&cache, 5, 9), HandoffAction::Ignore));

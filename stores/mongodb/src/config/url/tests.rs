@@ -1,23 +1,38 @@
+use std::time::Duration;
+
 use distlock_core::ErrorKind;
 
 use super::*;
-use crate::config::{DEFAULT_COLLECTION, DEFAULT_DATABASE};
+use crate::config::{DEFAULT_COLLECTION, DEFAULT_DATABASE, Names};
 
-fn target(url: &str) -> Result<Target> {
-    Target::from_url(StoreUrl::parse(url)?)
+fn read(url: &str) -> Result<MongoConfig> {
+    MongoConfig::from_url(&StoreUrl::parse(url)?)
+}
+
+fn connection(url: &str) -> ConnectionString {
+    match read(url).unwrap_or_else(|error| panic!("{url}: {error}")).connection {
+        ConnectionSource::Url { connection, .. } => *connection,
+        ConnectionSource::Options(_) => panic!("{url} was not read as a URL"),
+    }
+}
+
+fn names(url: &str) -> Names {
+    let config = read(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+    config.names(config.default_database()).unwrap()
 }
 
 #[test]
-fn a_url_names_database_and_collection() {
-    let default = target("mongodb://h/").unwrap().names;
+fn a_url_names_database_collection_and_retention() {
+    let default = names("mongodb://h/");
     assert_eq!((default.database.as_str(), default.locks.as_str()), (DEFAULT_DATABASE, DEFAULT_COLLECTION));
-    let named = target("mongodb://u:p@a:1,b:2/app?replicaSet=r&distlock.collection=my.locks").unwrap().names;
+    let named = names("mongodb://u:p@a:1,b:2/app?replicaSet=r&distlock.collection=my.locks");
     assert_eq!((named.database.as_str(), named.locks.as_str()), ("app", "my.locks"));
     assert_eq!(named.queues, "my.locks.queues");
+    assert_eq!(names("mongodb://h/?distlock.retention=90m").retention, Duration::from_secs(5400));
 }
 
 #[test]
-fn illegal_names_and_unknown_parameters_are_refused_before_anything_is_sent() {
+fn illegal_names_and_unknown_options_are_refused() {
     for bad in [
         "mongodb://h/local",
         "mongodb://h/config",
@@ -27,6 +42,8 @@ fn illegal_names_and_unknown_parameters_are_refused_before_anything_is_sent() {
         "mongodb://h/app?distlock.collection=a..b",
         "mongodb://h/app?distlock.collection=a%00b",
         "mongodb://h/app?distlock.collection=system.users",
+        "mongodb://h/app?distlock.retention=60",
+        "mongodb://h/app?distlock.retention=0s",
         "mongodb://h/app?distlock.table=locks",
         "mongodb://h/app?nonsense",
         "mongodb://h/app?nonsense=1",
@@ -34,20 +51,20 @@ fn illegal_names_and_unknown_parameters_are_refused_before_anything_is_sent() {
         "mongodb:h/app",
         "mongodb://%2Frun%2Fmongo/app",
     ] {
-        let error = target(bad).err().unwrap_or_else(|| panic!("{bad} was accepted"));
+        let error = read(bad).err().unwrap_or_else(|| panic!("{bad} was accepted"));
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}: {error}");
     }
-    let option = target("mongodb://h/app?directConnection=secret").err().unwrap().to_string();
+    let option = read("mongodb://h/app?directConnection=secret").err().unwrap().to_string();
     assert!(option.contains("directConnection") && !option.contains("secret"), "{option}");
-    let unknown = target("mongodb://h/app?w=1&secret=1").err().unwrap().to_string();
+    let unknown = read("mongodb://h/app?w=1&secret=1").err().unwrap().to_string();
     assert!(unknown.contains("second parameter") && !unknown.contains("secret"), "{unknown}");
 }
 
 #[test]
-fn the_driver_gets_what_was_written() {
-    let read = |url: &str| target(url).unwrap_or_else(|error| panic!("{url}: {error}")).connection;
-    let full =
-        read("mongodb://u%40x:p%2540%2F%3A+,@H1:1,[::1]:2,h3/app?appName=me@host%26tls=false&w=majority");
+fn the_driver_reads_what_was_written() {
+    let full = connection(
+        "mongodb://u%40x:p%2540%2F%3A+,@H1:1,[::1]:2,h3/app?appName=me@host%26tls=false&w=majority",
+    );
     let credential = full.credential.unwrap();
     assert_eq!(credential.username.as_deref(), Some("u@x"));
     assert_eq!(credential.password.as_deref(), Some("p%40/:+,"));
@@ -55,21 +72,20 @@ fn the_driver_gets_what_was_written() {
     assert_eq!((full.tls, full.default_database.as_deref()), (None, Some("app")));
     let HostInfo::HostIdentifiers(hosts) = full.host_info else { panic!("no hosts") };
     assert_eq!(hosts.len(), 3);
-    let socket = read("mongodb://%2Frun%2Fmongodb-27017.sock/app");
+    let socket = connection("mongodb://%2Frun%2Fmongodb-27017.sock/app");
     let HostInfo::HostIdentifiers(hosts) = socket.host_info else { panic!("no hosts") };
     assert_eq!(hosts, [ServerAddress::Unix { path: "/run/mongodb-27017.sock".into() }]);
-    let record = read("mongodb+srv://cluster.example.com/app");
+    let record = connection("mongodb+srv://cluster.example.com/app");
     assert_eq!(record.host_info, HostInfo::DnsRecord("cluster.example.com".to_owned()));
     assert!(matches!(record.tls, Some(Tls::Enabled(_))));
 }
 
 #[test]
-fn no_option_takes_away_the_encryption_that_was_asked_for() {
+fn no_option_disables_requested_encryption() {
     for secure in ["tls=true", "ssl=true", "tls=true&ssl=true", "tlsCAFile=/ca", "appName=a@b&tls=true"] {
         for scheme in ["mongodb", "mongodb+srv"] {
             let url = format!("{scheme}://h.example.com/app?{secure}");
-            let connection = target(&url).unwrap_or_else(|error| panic!("{url}: {error}")).connection;
-            let Some(Tls::Enabled(tls)) = connection.tls else { panic!("{url} is in the clear") };
+            let Some(Tls::Enabled(tls)) = connection(&url).tls else { panic!("{url} is not encrypted") };
             assert_ne!(tls.allow_invalid_certificates, Some(true), "{url}");
         }
         for less in [
@@ -86,7 +102,7 @@ fn no_option_takes_away_the_encryption_that_was_asked_for() {
             "tlsAllowInvalidHostnames=true",
             "tlsDisableCertificateRevocationCheck=true",
         ] {
-            // The same word twice is refused too.
+            // The same option twice is refused too.
             if less.starts_with("tls=true") && !secure.contains("tls=true") {
                 continue;
             }
@@ -95,32 +111,28 @@ fn no_option_takes_away_the_encryption_that_was_asked_for() {
                 format!("mongodb://h/app?{less}&{secure}"),
                 format!("mongodb://h/app?{secure}&appName=x@y&{less}"),
             ] {
-                assert!(target(&url).is_err(), "{url} was accepted");
+                assert!(read(&url).is_err(), "{url} was accepted");
             }
         }
     }
-    // A user that asks for it explicitly gets it.
-    let unchecked = target("mongodb://h/app?tls=true&tlsInsecure=true").unwrap().connection;
+    // Explicitly requested, it is allowed.
+    let unchecked = connection("mongodb://h/app?tls=true&tlsInsecure=true");
     assert!(matches!(unchecked.tls, Some(Tls::Enabled(tls)) if tls.allow_invalid_certificates == Some(true)));
-    assert_eq!(
-        target("mongodb+srv://h.example.com/app?tls=false").unwrap().connection.tls,
-        Some(Tls::Disabled)
-    );
+    assert_eq!(connection("mongodb+srv://h.example.com/app?tls=false").tls, Some(Tls::Disabled));
 }
 
 #[test]
-fn a_login_is_not_dropped() {
+fn a_login_is_never_dropped() {
     for bad in ["mongodb://@h/app", "mongodb://:p@h/app", "mongodb://u:%ff@h/app", "mongodb://u:p@x:y@h/app"]
     {
-        assert!(target(bad).is_err(), "{bad}");
+        assert!(read(bad).is_err(), "{bad}");
     }
-    let x509 =
-        target("mongodb://h/app?authMechanism=MONGODB-X509&tls=true&tlsCertificateKeyFile=/k").unwrap();
-    assert!(x509.connection.credential.is_some_and(|credential| credential.mechanism.is_some()));
+    let x509 = connection("mongodb://h/app?authMechanism=MONGODB-X509&tls=true&tlsCertificateKeyFile=/k");
+    assert!(x509.credential.is_some_and(|credential| credential.mechanism.is_some()));
 }
 
 #[test]
 fn a_password_is_not_repeated_in_errors() {
-    let error = target("mongodb://u:s3cr@t:/@h/app").err().unwrap();
+    let error = read("mongodb://u:s3cr@t:/@h/app").err().unwrap();
     assert!(!error.to_string().contains("s3cr"), "{error}");
 }
