@@ -92,7 +92,7 @@ impl FileConfig {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a host, a relative path or an unknown parameter.
     pub fn from_url(mut url: StoreUrl) -> Result<Self> {
-        url.accept(DRIVER.schemes)?;
+        url.accept(DRIVER.schemes())?;
         let access = match url.take_word(ACCESS, &["private", "group"])? {
             Some("group") => Access::Group,
             _ => Access::Private,
@@ -149,14 +149,18 @@ fn user_dir(state_home: Option<OsString>, home: Option<OsString>) -> Result<Path
 }
 
 /// The driver for `file:` URLs.
-pub static DRIVER: Driver = Driver {
-    schemes: &["file"],
-    example: "file:///var/lock/app",
-    connect: |url| {
+pub static DRIVER: Driver = driver();
+
+const fn driver() -> Driver {
+    let driver = Driver::new(&["file"], "file:///var/lock/app", |url| {
         Box::pin(async move { Ok(Backend::session(FileStore::with(FileConfig::from_url(url)?)?)) })
-    },
-    schema: None,
-};
+    });
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| {
+        Box::pin(async move { Ok(Some(FileStore::with(FileConfig::from_url(url)?)?.baseline())) })
+    });
+    driver
+}
 
 #[cfg(test)]
 mod tests {

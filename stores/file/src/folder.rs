@@ -80,6 +80,7 @@ impl Folder {
     }
 
     /// The same, made for this user alone if need be.
+    #[cfg(feature = "bench")]
     pub(crate) fn open_or_create(&self, name: &Path, path: &Path) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | FILE;
         let opened = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR);

@@ -11,15 +11,8 @@
 //! # async fn main() -> distlock_core::Result<()> {
 //! # let dir = tempfile::tempdir().unwrap();
 //! let store = FileStore::open(dir.path())?;
-//! let claim = Claim {
-//!     resource: Resource::new(Kind::Mutex, "nightly")?,
-//!     lock_id: LockIds::new("me").next(),
-//!     weight: 1,
-//!     capacity: 1,
-//!     expiry: std::time::Duration::from_secs(30),
-//!     waiting: None,
-//!     no_overtaking: false,
-//! };
+//! let resource = Resource::new(Kind::Mutex, "nightly")?;
+//! let claim = Claim::new(resource, LockIds::new("me").next(), std::time::Duration::from_secs(30));
 //! let hold = store.acquire(&claim, &CancellationToken::new()).await?.expect("nobody withdrew");
 //! store.release(&Lease::of(&claim, hold.token)).await?;
 //! # Ok(()) }
@@ -83,6 +76,7 @@
 #[cfg(not(unix))]
 compile_error!("the file store needs a Unix system: it tells files apart by their inodes");
 
+#[cfg(feature = "bench")]
 mod baseline;
 mod config;
 mod doctor;

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Baseline, Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold,
-    SessionStore, Store,
+    Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
 };
 use distlock_core::{Error, ErrorKind, LockId, RecordKind, Resource, Result};
 use tokio_util::sync::CancellationToken;
@@ -59,6 +58,16 @@ impl FileStore {
     }
 }
 
+#[cfg(feature = "bench")]
+impl FileStore {
+    /// The bare lock, for benchmarks.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn baseline(&self) -> Box<dyn distlock_core::bench::Baseline> {
+        crate::baseline::open(&self.shared)
+    }
+}
+
 #[async_trait]
 impl Store for FileStore {
     fn describe(&self) -> String {
@@ -83,7 +92,7 @@ impl Store for FileStore {
     }
 
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
-        let query = Query { kind: Some(resource.kind()), ..Query::named(resource.name()) };
+        let query = Query::named(resource.name()).with_kind(resource.kind());
         let complete = |error: Error| error.doing("break").about(resource).on(self.describe());
         let found = self.find(&query).await.map_err(complete)?;
         let holders: Vec<_> = found.iter().flat_map(|found| &found.holders).collect();
@@ -110,10 +119,6 @@ impl Store for FileStore {
 
     fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
         self.shared.holds().get(lock_id).and_then(Hold::descriptor)
-    }
-
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        Ok(Some(crate::baseline::open(&self.shared)))
     }
 }
 

@@ -41,7 +41,7 @@ fn until_waiting(dir: &std::path::Path, kind: Kind, count: usize) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let store = FileStore::open(dir).unwrap();
     runtime.block_on(until("enough wait", async || {
-        let records = store.inspect(&Query { kind: Some(kind), ..Query::default() }).await.unwrap();
+        let records = store.inspect(&Query::default().with_kind(kind)).await.unwrap();
         records.iter().map(|record| record.waiters.len()).sum::<usize>() == count
     }));
 }
@@ -135,7 +135,7 @@ fn a_runtime_that_ends_keeps_no_lock_of_its_waiters() {
 
 async fn until_waiting_async(store: &FileStore, kind: Kind) {
     until("nobody waits", async || {
-        let records = store.inspect(&Query { kind: Some(kind), ..Query::default() }).await.unwrap();
+        let records = store.inspect(&Query::default().with_kind(kind)).await.unwrap();
         records.iter().all(|record| record.waiters.is_empty())
     })
     .await;

@@ -13,15 +13,13 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 /// A claim, with a lock id of its own.
 pub(crate) fn claim(kind: Kind, name: &str, weight: u32, capacity: u32) -> Claim {
-    Claim {
-        resource: Resource::new(kind, name).unwrap(),
-        lock_id: LockIds::new(&LockIds::default_label()).next(),
-        weight,
-        capacity,
-        expiry: Duration::from_secs(30),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(
+        Resource::new(kind, name).unwrap(),
+        LockIds::new(&LockIds::default_label()).next(),
+        Duration::from_secs(30),
+    )
+    .with_weight(weight)
+    .with_capacity(capacity)
 }
 
 pub(crate) fn mutex(name: &str) -> Claim {
