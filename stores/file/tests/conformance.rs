@@ -4,7 +4,7 @@
 
 use distlock_core::store::Backend;
 use distlock_file::FileStore;
-use distlock_testkit::conformance::{Fixture, Others};
+use distlock_testkit::conformance::{ActorMode, Fixture};
 use tempfile::TempDir;
 
 struct Folder(TempDir);
@@ -15,14 +15,14 @@ impl Fixture for Folder {
     }
 
     async fn connect(&self) -> Backend {
-        Folder::join(self.0.path().to_str().unwrap().to_owned()).await
+        Folder::connect_to(self.0.path().to_str().unwrap().to_owned()).await
     }
 
-    fn others(&self) -> Others {
-        Others::Processes(self.0.path().to_str().unwrap().to_owned())
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Processes(self.0.path().to_str().unwrap().to_owned())
     }
 
-    async fn join(address: String) -> Backend {
+    async fn connect_to(address: String) -> Backend {
         Backend::session(FileStore::open(address).unwrap())
     }
 }
