@@ -128,7 +128,7 @@ fn handoff(state: &Arc<StoreState>, lock_id: LockId, fields: &Document) -> Optio
         fields.get("fencingToken").and_then(number),
     ) else {
         // An event without a field that did not change, such as the same millisecond as before.
-        return Some(Wake::Retry { lock_id });
+        return Some(Wake::retry(lock_id));
     };
     match state.waiters.handed_off(&lock_id, HandoffEvent { acquired_at, expires_at, token }) {
         HandoffAction::Wake(wake) => Some(wake),

@@ -5,6 +5,7 @@ mod url;
 use std::fmt;
 use std::time::Duration;
 
+use distlock_core::store::UrlOption;
 use distlock_core::store::url::plain;
 use distlock_core::{Error, ErrorKind, Result};
 use mongodb::options::{ClientOptions, ConnectionString};
@@ -17,16 +18,6 @@ pub const DEFAULT_DATABASE: &str = "distlock";
 
 /// The default of [`MongoConfig::retention`].
 pub const DEFAULT_RETENTION: Duration = Duration::from_secs(3600);
-
-/// A `distlock.` option of a URL.
-#[derive(Clone, Copy, Debug)]
-#[allow(dead_code)]
-pub(crate) struct UrlOption {
-    pub(crate) name: &'static str,
-    value: &'static str,
-    default: &'static str,
-    meaning: &'static str,
-}
 
 /// The `distlock.` options of a URL.
 pub(crate) const URL_OPTIONS: &[UrlOption] = &[

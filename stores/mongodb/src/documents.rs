@@ -56,13 +56,12 @@ impl LockDocument {
 
     pub(crate) fn holder(&self, now: i64) -> Option<Holder> {
         let left = self.time_left(now)?;
-        Some(Holder {
-            lock_id: self.lock_id.clone(),
-            token: Some(token(self.token)),
-            acquired_at: self.acquired_at.and_then(system_time),
-            expires_in: Some(left),
-            weight: 1,
-        })
+        Some(
+            Holder::new(self.lock_id.clone(), 1)
+                .with_token(token(self.token))
+                .with_acquired_at(self.acquired_at.and_then(system_time))
+                .with_expires_in(left),
+        )
     }
 }
 
@@ -177,13 +176,13 @@ impl PoolDocument {
 
 impl PoolHolder {
     pub(crate) fn holder(&self, now: i64) -> Option<Holder> {
-        Some(Holder {
-            lock_id: self.lock_id.clone(),
-            token: Some(token(self.token)),
-            acquired_at: self.acquired_at.and_then(system_time),
-            expires_in: Some(positive_ms(self.expires_at - now)?),
-            weight: self.weight,
-        })
+        let left = positive_ms(self.expires_at - now)?;
+        Some(
+            Holder::new(self.lock_id.clone(), self.weight)
+                .with_token(token(self.token))
+                .with_acquired_at(self.acquired_at.and_then(system_time))
+                .with_expires_in(left),
+        )
     }
 }
 

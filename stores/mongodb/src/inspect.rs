@@ -102,30 +102,19 @@ fn mutex_record(
         // The entries of the holder and of those before it are done.
         let done = holder.as_ref().and_then(|holder| queue.position(&holder.lock_id)).map_or(0, |at| at + 1);
         let waiting = queue.queue.into_iter().skip(done).filter(move |entry| entry.expires_at > now);
-        waiting.map(|entry| Waiter { lock_id: entry.lock_id, weight: 1 }).collect()
+        waiting.map(|entry| Waiter::new(entry.lock_id, 1)).collect::<Vec<_>>()
     });
-    Record {
-        kind: Kind::Mutex,
-        name: Some(name),
-        key: None,
-        capacity: 1,
-        holders: holder.into_iter().collect(),
-        waiters: waiters.unwrap_or_default(),
-    }
+    Record::new(Kind::Mutex, 1)
+        .with_name(name)
+        .with_holders(holder.into_iter().collect::<Vec<_>>())
+        .with_waiters(waiters.unwrap_or_default())
 }
 
 fn pool_record(kind: Kind, name: &str, pool: &PoolDocument, now: i64) -> Record {
+    let holders: Vec<_> = pool.holders.iter().filter_map(|holder| holder.holder(now)).collect();
     let waiting = pool.queue.iter().filter(|waiter| waiter.expires_at > now);
-    Record {
-        kind,
-        name: Some(name.to_owned()),
-        key: None,
-        capacity: pool.capacity,
-        holders: pool.holders.iter().filter_map(|holder| holder.holder(now)).collect(),
-        waiters: waiting
-            .map(|waiter| Waiter { lock_id: waiter.lock_id.clone(), weight: waiter.weight })
-            .collect(),
-    }
+    let waiters: Vec<_> = waiting.map(|waiter| Waiter::new(waiter.lock_id.clone(), waiter.weight)).collect();
+    Record::new(kind, pool.capacity).with_name(name.to_owned()).with_holders(holders).with_waiters(waiters)
 }
 
 /// The mutexes that are held.

@@ -23,6 +23,7 @@
 //! # Ok(()) }
 //! ```
 
+#[cfg(feature = "bench")]
 mod baseline;
 mod batch;
 mod change_stream;
@@ -51,14 +52,18 @@ pub use store::MongoStore;
 use distlock_core::store::{Backend, Driver};
 
 /// `mongodb://` and `mongodb+srv://`.
-pub static DRIVER: Driver = Driver {
-    schemes: &["mongodb", "mongodb+srv"],
-    example: "mongodb://host:27017/database",
-    connect: |url| {
+pub static DRIVER: Driver = driver();
+
+const fn driver() -> Driver {
+    let driver = Driver::new(&["mongodb", "mongodb+srv"], "mongodb://host:27017/database", |url| {
         Box::pin(async move { Ok(Backend::lease(MongoStore::connect(MongoConfig::from_url(&url)?).await?)) })
-    },
-    schema: Some(|url| {
+    })
+    .with_options(config::URL_OPTIONS)
+    .with_schema(|url| {
         let config = MongoConfig::from_url(url)?;
         Ok(indexes::script(&config.names(config.default_database())?))
-    }),
-};
+    });
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| Box::pin(baseline::connect(url)));
+    driver
+}

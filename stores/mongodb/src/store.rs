@@ -6,14 +6,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use distlock_core::store::support::batch;
 use distlock_core::store::{
-    Attempt, Baseline, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
-    Released, Renewal, Store, WakeStream,
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
+    Renewal, Store, WakeStream,
 };
 use distlock_core::{RecordKind, Resource, Result};
 
 use crate::connect::with_timeout;
 use crate::state::StoreState;
-use crate::{baseline, change_stream, doctor, indexes, inspect, mutex, pool};
+use crate::{change_stream, doctor, indexes, inspect, mutex, pool};
 
 /// How long a request of an operator may take, such as reading a large collection.
 pub(crate) const OPERATOR_TIMEOUT: Duration = Duration::from_secs(30);
@@ -41,6 +41,11 @@ pub struct MongoStore {
 impl MongoStore {
     pub(crate) fn new(state: Arc<StoreState>, location: String) -> Self {
         MongoStore { state, location: location.into() }
+    }
+
+    #[cfg(feature = "bench")]
+    pub(crate) fn state(&self) -> &Arc<StoreState> {
+        &self.state
     }
 }
 
@@ -82,10 +87,6 @@ impl Store for MongoStore {
     async fn doctor(&self) -> Result<Vec<Finding>> {
         let state = Arc::clone(&self.state);
         with_timeout(OPERATOR_TIMEOUT, async move { doctor::examine(&state).await }).await
-    }
-
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        Ok(Some(baseline::open(&self.state)))
     }
 }
 

@@ -248,12 +248,13 @@ impl Waiter {
                     (answered, after, window)
                 else {
                     // Older than the newest answer, or decided by another clock: trying again is safe.
-                    return HandoffAction::Wake(Wake::Retry { lock_id: lock_id.clone() });
+                    return HandoffAction::Wake(Wake::retry(lock_id.clone()));
                 };
                 self.state = WaiterState::Holding;
                 self.hold = Some((event.token, Some(event.acquired_at)));
-                let grant = PushedGrant { token: token(event.token), attempt, after, window };
-                HandoffAction::Wake(Wake::Granted { lock_id: lock_id.clone(), grant })
+                let grant =
+                    PushedGrant::new(token(event.token), window).with_attempt(attempt).with_after(after);
+                HandoffAction::Wake(Wake::granted(lock_id.clone(), grant))
             }
         }
     }

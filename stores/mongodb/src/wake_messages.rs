@@ -89,10 +89,10 @@ fn parse_one(message: &str, address: &InboxAddress) -> Option<Wake> {
     match verb {
         "G" => {
             let grant = GRANT.parse(arguments).or_else(|| GRANT_WITHOUT_ATTEMPT.parse(arguments));
-            grant.map(|(grant, _)| Wake::Granted { lock_id, grant })
+            grant.map(|(grant, _)| Wake::granted(lock_id, grant))
         }
-        "R" => Some(Wake::Retry { lock_id }),
-        "B" => Some(Wake::Broken { lock_id }),
+        "R" => Some(Wake::retry(lock_id)),
+        "B" => Some(Wake::broken(lock_id)),
         _ => None,
     }
 }
@@ -113,7 +113,7 @@ mod tests {
             let recipient = recipient(&lock_id, &inbox);
             let address = InboxAddress::of(&inbox);
             let granted = |text: &str| match &parse(text, &address)[..] {
-                [Wake::Granted { lock_id: told, grant }] => {
+                [Wake::Granted { lock_id: told, grant, .. }] => {
                     assert_eq!(*told, lock_id);
                     *grant
                 }
@@ -125,7 +125,7 @@ mod tests {
             assert_eq!(granted(&format!("{recipient} G 17 5 2000")).attempt, 0);
             let both = parse(&format!("{recipient} B 1\n{recipient} R 1\n{recipient} N -"), &address);
             assert!(
-                matches!(&both[..], [Wake::Broken { lock_id: one }, Wake::Retry { lock_id: two }]
+                matches!(&both[..], [Wake::Broken { lock_id: one, .. }, Wake::Retry { lock_id: two, .. }]
                     if *one == lock_id && *two == lock_id),
                 "{both:?}"
             );

@@ -63,11 +63,10 @@ impl MongoConfig {
     /// not take, without repeating it.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let mut url = url.clone();
-        url.accept(crate::DRIVER.schemes)?;
+        url.accept(crate::DRIVER.schemes())?;
         let collection = url.take("collection");
         let retention = url.take_duration("retention")?;
-        let known: Vec<&str> = URL_OPTIONS.iter().map(|option| option.name).collect();
-        url.refuse_unknown(&known)?;
+        url.refuse_other_options(URL_OPTIONS)?;
         let mut config = MongoConfig { connection: read_connection(&url)?, ..MongoConfig::default() };
         if let Some(collection) = collection {
             config = config.collection(collection)?;

@@ -91,7 +91,7 @@ impl Decision {
     }
 
     fn granted(&self) -> Attempt {
-        Attempt::Granted { token: token(self.lock.token) }
+        Attempt::granted(token(self.lock.token))
     }
 
     /// Held by another lock id, and when to try again.
@@ -104,7 +104,7 @@ impl Decision {
         } else {
             self.lock.acquired_at.zip(self.now).map(|(since, now)| poll_interval(since, now))
         };
-        Attempt::Busy { retry_after: left.into_iter().chain(sooner).min() }
+        Attempt::busy(left.into_iter().chain(sooner).min())
     }
 }
 
@@ -196,7 +196,7 @@ fn multi_update(state: &StoreState, claims: &[&Claim]) -> MultiUpdate {
 /// An attempt of a waiter: registers in the wait queue or renews its entry, then tries the lock unless other waiters are
 /// before it.
 async fn wait(state: &Arc<StoreState>, claim: &Claim) -> Result<Attempt> {
-    let Some(waiting) = &claim.waiting else { return Ok(Attempt::Busy { retry_after: None }) };
+    let Some(waiting) = &claim.waiting else { return Ok(Attempt::busy(None)) };
     let (name, lock_id, waiters) = (claim.resource.name(), &claim.lock_id, &state.waiters);
     let answered = |at| AnsweredAttempt { attempt: waiting.attempt, at };
     let was = waiters.state(lock_id);
@@ -218,8 +218,7 @@ async fn wait(state: &Arc<StoreState>, claim: &Claim) -> Result<Attempt> {
         if is_new && ahead > 0 {
             waiters.set_answered(lock_id, answered(registered_at));
             waiters.set_contended(name);
-            let retry_after = TRY_AFTER_EACH.saturating_mul(ahead).min(TRY_AFTER_AT_MOST);
-            return Ok(Attempt::Busy { retry_after: Some(retry_after) });
+            return Ok(Attempt::busy(TRY_AFTER_EACH.saturating_mul(ahead).min(TRY_AFTER_AT_MOST)));
         }
     }
     let decision = try_lock(state, claim, Some(waiters.seen_token(lock_id))).await?;

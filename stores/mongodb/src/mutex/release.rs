@@ -280,14 +280,12 @@ mod tests {
     fn shown(lock_id: &str, acquired_at: i64, expires_at: Option<i64>, now: Option<i64>) -> BatchedRelease {
         let lock_id = LockId::from_stored(lock_id);
         let lock = LockDocument { lock_id, acquired_at: Some(acquired_at), expires_at, token: 7 };
-        let lease = Lease {
-            resource: Resource::new(Kind::Mutex, "name").expect("a good name"),
-            lock_id: LockId::from_stored("ours"),
-            token: FencingToken::new(7),
-            weight: 1,
-            capacity: 1,
-            expiry: Duration::from_secs(9),
-        };
+        let lease = Lease::new(
+            Resource::new(Kind::Mutex, "name").expect("a good name"),
+            LockId::from_stored("ours"),
+            FencingToken::new(7),
+            Duration::from_secs(9),
+        );
         BatchedRelease::of(&lock, &lease, now, Duration::from_millis(20))
     }
 

@@ -92,7 +92,7 @@ fn read_attempt(state: &Arc<StoreState>, claim: &Claim, found: &Snapshot) -> Res
         return Err(errors::capacity_mismatch(&claim.resource, pool.capacity, claim.capacity));
     }
     if let Some(held) = pool.holders.iter().find(|held| held.lock_id == claim.lock_id) {
-        return Ok(Attempt::Granted { token: token(held.token) });
+        return Ok(Attempt::granted(token(held.token)));
     }
     let position = pool.queue.iter().position(|waiter| waiter.lock_id == claim.lock_id);
     let decided_at = position.map(|position| pool.queue[position].decided_at);
@@ -109,5 +109,5 @@ fn read_attempt(state: &Arc<StoreState>, claim: &Claim, found: &Snapshot) -> Res
             interval.map(|each| each.saturating_mul(u32::try_from(position + 1).unwrap_or(u32::MAX)));
         retry_after = retry_after.into_iter().chain(interval).min();
     }
-    Ok(Attempt::Busy { retry_after })
+    Ok(Attempt::busy(retry_after))
 }

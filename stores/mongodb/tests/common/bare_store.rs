@@ -7,42 +7,35 @@ use std::time::Duration;
 use distlock_core::store::{Attempt, Backend, Claim, Inbox, LeaseStore, Waiting};
 use distlock_core::{Kind, LockId, LockIds, Resource};
 
-use super::{Place, SECOND, connect};
+use super::{SECOND, TestDatabase, connect};
 
-pub struct Bare {
+pub struct BareStore {
     pub store: Arc<dyn LeaseStore>,
     pub ids: LockIds,
 }
 
-impl Bare {
-    pub async fn new(place: &Place) -> Self {
-        Bare::at(&place.url).await
+impl BareStore {
+    pub async fn new(test_db: &TestDatabase) -> Self {
+        BareStore::at(&test_db.url).await
     }
 
     pub async fn at(url: &str) -> Self {
         match connect(url).await.unwrap() {
-            Backend::Lease(store) => Bare { store, ids: LockIds::new("bare") },
-            Backend::Session(_) => panic!("MongoDB has leases"),
+            Backend::Lease(store) => BareStore { store, ids: LockIds::new("bare") },
+            Backend::Session(_) => panic!("not a lease store"),
         }
     }
 
-    /// One attempt, and no trace of it; of a pool, one of ten.
+    /// A claim that does not wait. Pools have a capacity of ten.
     pub fn claim(&self, kind: Kind, name: &str, expiry: Duration) -> Claim {
-        Claim {
-            resource: Resource::new(kind, name).unwrap(),
-            lock_id: self.ids.next(),
-            weight: 1,
-            capacity: if kind == Kind::Mutex { 1 } else { 10 },
-            expiry,
-            waiting: None,
-            no_overtaking: false,
-        }
+        Claim::new(Resource::new(kind, name).unwrap(), self.ids.next(), expiry)
+            .with_capacity(if kind == Kind::Mutex { 1 } else { 10 })
     }
 
-    /// An attempt that waits.
+    /// A claim that waits.
     pub fn waiting(&self, kind: Kind, name: &str, lock_id: LockId, ttl: Duration) -> Claim {
-        let waiting = Some(Waiting { inbox: Inbox::new(self.ids.prefix()), ttl, attempt: 1 });
-        Claim { lock_id, waiting, ..self.claim(kind, name, 60 * SECOND) }
+        let waiting = Some(Waiting::new(Inbox::new(self.ids.prefix()), ttl, 1));
+        self.claim(kind, name, 60 * SECOND).with_lock_id(lock_id).with_waiting(waiting)
     }
 
     pub async fn ask(&self, claim: &Claim) -> Attempt {

@@ -1,5 +1,5 @@
-//! A second implementation of the format, as a program in another language would have it: it knows nothing of us,
-//! counts its tokens from one, deletes the document on release and polls.
+//! Another implementation of the format, as in a program in another language: it counts its tokens from one, deletes the
+//! document on release, and polls.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
@@ -8,10 +8,10 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::ReturnDocument;
 use mongodb::{Collection, Database};
 
-pub struct OtherProgram {
+pub struct ForeignClient {
     locks: Collection<Document>,
     instance: String,
-    taken: std::sync::atomic::AtomicU32,
+    acquisitions: std::sync::atomic::AtomicU32,
 }
 
 /// What it holds.
@@ -22,14 +22,14 @@ pub struct Handle {
     pub token: i64,
 }
 
-impl OtherProgram {
+impl ForeignClient {
     pub fn new(database: &Database, instance: &str) -> Self {
         let locks = database.collection("distributed.locks");
-        OtherProgram { locks, instance: instance.to_owned(), taken: 0.into() }
+        ForeignClient { locks, instance: instance.to_owned(), acquisitions: 0.into() }
     }
 
     pub async fn try_acquire(&self, name: &str, expiry: Duration) -> Option<Handle> {
-        let n = self.taken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let n = self.acquisitions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let lock_id = format!("{}-{n:012}", self.instance);
         let is_free = doc! { "$lte": [{ "$ifNull": ["$expiresAt", mongodb::bson::DateTime::from_millis(0)] }, "$$NOW"] };
         let set = |value: Bson, field: &str| doc! { "$cond": [is_free.clone(), value, format!("${field}")] };
@@ -49,7 +49,7 @@ impl OtherProgram {
                 .await;
             match taken {
                 Ok(taken) => break taken.unwrap(),
-                // Two upserts met.
+                // Two upserts collided.
                 Err(error) if error.to_string().contains("11000") => {}
                 Err(error) => panic!("{error}"),
             }
@@ -71,7 +71,7 @@ impl OtherProgram {
     }
 
     /// False: the handle is lost.
-    pub async fn extend(&self, handle: &Handle, expiry: Duration) -> bool {
+    pub async fn renew(&self, handle: &Handle, expiry: Duration) -> bool {
         let expiry = i64::try_from(expiry.as_millis()).unwrap();
         let pipeline = vec![doc! { "$set": { "expiresAt": { "$add": ["$$NOW", expiry] } } }];
         let ours = doc! { "_id": &handle.name, "lockId": &handle.lock_id };

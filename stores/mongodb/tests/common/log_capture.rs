@@ -1,23 +1,23 @@
-//! What was logged.
+//! Captured log events.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Mutex;
 
 /// Message and fields of each event.
-static SAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+static LOGGED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-pub fn said(what: &str, about: &str) -> usize {
-    SAID.lock().unwrap().iter().filter(|line| line.contains(what) && line.contains(about)).count()
+pub fn logged(what: &str, about: &str) -> usize {
+    LOGGED.lock().unwrap().iter().filter(|line| line.contains(what) && line.contains(about)).count()
 }
 
-pub fn listen() {
-    // The second one to set it is refused, and hears through the first.
-    let _ = tracing::subscriber::set_global_default(Listener);
+pub fn capture_logs() {
+    // Only the first call sets it; later ones share its events.
+    let _ = tracing::subscriber::set_global_default(Capture);
 }
 
-struct Listener;
+struct Capture;
 
-impl tracing::Subscriber for Listener {
+impl tracing::Subscriber for Capture {
     fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
         metadata.target().starts_with("distlock_mongodb") && *metadata.level() <= tracing::Level::INFO
     }
@@ -35,7 +35,7 @@ impl tracing::Subscriber for Listener {
         event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
             line.push_str(&format!("{field}={value:?} "));
         });
-        SAID.lock().unwrap().push(line);
+        LOGGED.lock().unwrap().push(line);
     }
 
     fn enter(&self, _: &tracing::span::Id) {}
