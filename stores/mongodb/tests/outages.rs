@@ -7,7 +7,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::bare_store::BareStore;
-use common::{MS, SECOND, TestDatabase, eventually, expiring, one_node, records, until_waiting, within};
+use common::{MS, SECOND, TestDatabase, eventually, expiring, records, replica_set, until_waiting, within};
 use distlock_core::store::{Attempt, Claim, Lease, Released};
 use distlock_core::{FencingToken, Kind, Locks, Options};
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
