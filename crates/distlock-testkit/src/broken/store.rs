@@ -55,20 +55,18 @@ impl BrokenStore {
     }
 
     fn claim(&self, claim: &Claim) -> Claim {
-        let mut claim_sent = Claim {
-            resource: broken_resource(self.defect, &claim.resource, claim.capacity),
-            lock_id: broken_lock_id(self.defect, &claim.lock_id),
-            expiry: self.expiry(claim.expiry),
-            ..claim.clone()
-        };
+        let mut claim_sent = claim
+            .clone()
+            .with_resource(broken_resource(self.defect, &claim.resource, claim.capacity))
+            .with_lock_id(broken_lock_id(self.defect, &claim.lock_id))
+            .with_expiry(self.expiry(claim.expiry));
         let writes = claim.weight == WRITER_WEIGHT;
         match self.defect {
             Some(Defect::TwoWriters) if writes => claim_sent.weight = WRITER_WEIGHT / 2,
             Some(Defect::ReaderBesideWriter) if writes => claim_sent.weight = WRITER_WEIGHT - 1,
             Some(Defect::NoQueue) => claim_sent.waiting = None,
             Some(Defect::SingleAttemptQueues) => {
-                let waiting =
-                    || Waiting { inbox: Inbox::new("unused"), ttl: Duration::from_secs(60), attempt: 1 };
+                let waiting = || Waiting::new(Inbox::new("unused"), Duration::from_secs(60), 1);
                 claim_sent.waiting.get_or_insert_with(waiting);
             }
             _ => {}
@@ -77,18 +75,17 @@ impl BrokenStore {
     }
 
     fn lease(&self, lease: &Lease) -> Lease {
-        Lease {
-            resource: broken_resource(self.defect, &lease.resource, lease.capacity),
-            lock_id: broken_lock_id(self.defect, &lease.lock_id),
-            expiry: self.expiry(lease.expiry),
+        lease
+            .clone()
+            .with_resource(broken_resource(self.defect, &lease.resource, lease.capacity))
+            .with_lock_id(broken_lock_id(self.defect, &lease.lock_id))
+            .with_expiry(self.expiry(lease.expiry))
             // An invented token must not reach the inner store.
-            token: FencingToken::new(0),
-            ..lease.clone()
-        }
+            .with_token(FencingToken::new(0))
     }
 
     async fn holders(&self, resource: &Resource) -> Vec<Holder> {
-        let query = Query { kind: Some(resource.kind()), ..Query::named(resource.name()) };
+        let query = Query::named(resource.name()).with_kind(resource.kind());
         let found = self.inner.inspect(&query).await.expect("a memory store answers");
         found.into_iter().flat_map(|record| record.holders).collect()
     }
@@ -121,16 +118,16 @@ impl BrokenStore {
             self.inner.break_lock(&claim.resource).await?;
         }
         if self.has(Defect::ForgetsLockIds) && holders.iter().any(|holder| holder.lock_id == claim.lock_id) {
-            return Ok(Attempt::Busy { retry_after: None });
+            return Ok(Attempt::busy(None));
         }
         let mut answers = self.inner.try_acquire(std::slice::from_ref(&claim)).await?;
         match answers.pop().expect("one answer for one claim")? {
-            Attempt::Granted { token } => {
+            Attempt::Granted { token, .. } => {
                 let token = self.token(&claim.resource, &claim.lock_id, token).await;
-                Ok(Attempt::Granted { token })
+                Ok(Attempt::granted(token))
             }
-            Attempt::Busy { .. } if self.has(Defect::NoRetryAfter) => Ok(Attempt::Busy { retry_after: None }),
-            busy @ Attempt::Busy { .. } => Ok(busy),
+            Attempt::Busy { .. } if self.has(Defect::NoRetryAfter) => Ok(Attempt::busy(None)),
+            busy => Ok(busy),
         }
     }
 
@@ -149,20 +146,14 @@ impl BrokenStore {
             }
             (Some(Defect::RenewsForeignLock), Renewal::NotYours) => Ok(Renewal::Renewed),
             (Some(Defect::RenewalAcquires), Renewal::NotYours) => {
-                let again = Claim {
-                    resource: lease.resource.clone(),
-                    lock_id: lease.lock_id.clone(),
-                    weight: lease.weight,
-                    capacity: lease.capacity,
-                    expiry: lease.expiry,
-                    waiting: None,
-                    no_overtaking: false,
-                };
+                let again = Claim::new(lease.resource.clone(), lease.lock_id.clone(), lease.expiry)
+                    .with_weight(lease.weight)
+                    .with_capacity(lease.capacity);
                 let acquired =
                     self.inner.try_acquire(&[again]).await?.pop().expect("one answer for one claim")?;
                 Ok(match acquired {
                     Attempt::Granted { .. } => Renewal::Renewed,
-                    Attempt::Busy { .. } => Renewal::NotYours,
+                    _ => Renewal::NotYours,
                 })
             }
             (_, renewed) => Ok(renewed),
@@ -256,13 +247,14 @@ impl LeaseStore for BrokenStore {
         Ok(match self.defect {
             Some(Defect::NeverWakes) => Box::pin(stream.filter(|_| std::future::ready(false))),
             Some(Defect::WakesClaimAGrant) => Box::pin(stream.map(move |wake| match wake {
-                Wake::Retry { lock_id } => {
+                Wake::Retry { lock_id, .. } => {
                     static INVENTED: AtomicU64 = AtomicU64::new(1 << 60);
                     let token = FencingToken::new(INVENTED.fetch_add(1, Ordering::SeqCst));
                     let window = Duration::from_secs(2);
                     let attempt = store.attempts().get(&lock_id).copied().unwrap_or_default();
-                    let grant = PushedGrant { token, attempt, after: Duration::MAX, window };
-                    Wake::Granted { lock_id, grant }
+                    let grant =
+                        PushedGrant::new(token, window).with_attempt(attempt).with_after(Duration::MAX);
+                    Wake::granted(lock_id, grant)
                 }
                 wake => wake,
             })),
@@ -280,7 +272,7 @@ impl LeaseStore for BrokenStore {
 impl BrokenStore {
     /// Replaces the token of a pushed grant by this store's own.
     async fn with_own_token(&self, wake: Wake) -> Wake {
-        let Wake::Granted { lock_id, grant } = wake else { return wake };
+        let Wake::Granted { lock_id, grant, .. } = wake else { return wake };
         let records = self.inner.inspect(&Query::default()).await.expect("a memory store answers");
         let held = |record: &Record| record.holders.iter().any(|holder| holder.lock_id == lock_id);
         let record = records.into_iter().find(held);
@@ -288,9 +280,9 @@ impl BrokenStore {
         match resource {
             Some(resource) => {
                 let token = self.counters.token(&resource, &lock_id);
-                Wake::Granted { lock_id, grant: PushedGrant { token, ..grant } }
+                Wake::granted(lock_id, grant.with_token(token))
             }
-            None => Wake::Retry { lock_id },
+            None => Wake::retry(lock_id),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The ledger of tickets forgets nothing too early and keeps nothing for ever.
+//! The generations of generations forgets nothing too early and keeps nothing for ever.
 
 use super::*;
 use crate::faults::{Fault, Faults, FaultyStore, Verb};
@@ -43,13 +43,13 @@ async fn a_lock_that_is_held_released_or_refused_costs_no_memory() {
     let (quorum, _) = quorum();
     let Attempt::Granted { token } = ask(&quorum, "a").await else { panic!() };
     rest().await;
-    assert_eq!(quorum.0.ledger.len(), 0);
+    assert_eq!(quorum.0.generations.len(), 0);
     ask(&quorum, "b").await;
     let lease = Lease::of(&claim("a"), token);
     quorum.renew(std::slice::from_ref(&lease)).await.unwrap();
     quorum.release(&[lease]).await.unwrap();
     rest().await;
-    assert_eq!(quorum.0.ledger.len(), 0);
+    assert_eq!(quorum.0.generations.len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,11 +60,11 @@ async fn generations_count_on_while_an_older_one_may_still_be_heard_of() {
     for generation in 0..3 {
         ask(&quorum, "a").await;
         rest().await;
-        let tickets = quorum.0.ledger.tickets();
-        assert_eq!(tickets.by_id.values().next().unwrap().generation, generation);
+        let generations = quorum.0.generations.lock();
+        assert_eq!(generations.by_id.values().next().unwrap().number, generation);
     }
     tokio::time::sleep(Duration::from_secs(40)).await;
-    assert_eq!(quorum.0.ledger.len(), 0, "the last answer is in");
+    assert_eq!(quorum.0.generations.len(), 0, "the last answer is in");
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,7 +87,7 @@ async fn a_lease_of_a_later_generation_is_found_until_it_is_released() {
 #[test]
 fn a_generation_is_told_from_a_lock_id_that_looks_like_one() {
     let plain = LockId::from_stored("host~2:7#ab-1");
-    assert_eq!(as_asked(&plain), plain);
-    assert_eq!(as_asked(&of_generation(&plain, 12)), plain);
+    assert_eq!(callers_lock_id(&plain), plain);
+    assert_eq!(callers_lock_id(&of_generation(&plain, 12)), plain);
     assert_eq!(of_generation(&plain, 0), plain);
 }

@@ -13,10 +13,10 @@ use crate::store::Batch;
 
 /// The runtime that the quorum was made on; if there was none or it has ended, the first one that uses the quorum.
 #[derive(Debug, Default)]
-pub(super) struct Home(Mutex<Option<Settled>>);
+pub(super) struct QuorumRuntime(Mutex<Option<WatchedRuntime>>);
 
 #[derive(Debug)]
-struct Settled {
+struct WatchedRuntime {
     runtime: Handle,
     /// Cancelled when that runtime ends.
     ended: CancellationToken,
@@ -24,7 +24,7 @@ struct Settled {
     _watch: oneshot::Sender<()>,
 }
 
-impl Settled {
+impl WatchedRuntime {
     fn on(runtime: Handle) -> Self {
         let (watch, gone) = oneshot::channel();
         let ended = CancellationToken::new();
@@ -34,34 +34,34 @@ impl Settled {
             let _notice = notice;
             let _ = gone.await;
         });
-        Settled { runtime, ended, _watch: watch }
+        WatchedRuntime { runtime, ended, _watch: watch }
     }
 }
 
-impl Home {
+impl QuorumRuntime {
     /// Settles on the current runtime, if there is one.
     pub(super) fn new() -> Self {
-        Home(Mutex::new(Handle::try_current().ok().map(Settled::on)))
+        QuorumRuntime(Mutex::new(Handle::try_current().ok().map(WatchedRuntime::on)))
     }
 
     /// The home, if that is another runtime than the current one. Settles on the current one if there is no home.
-    pub(super) fn elsewhere(&self) -> Option<Elsewhere> {
+    pub(super) fn other_than_current(&self) -> Option<OtherRuntime> {
         let current = Handle::try_current().ok();
         let mut home = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if home.as_ref().is_none_or(|settled| settled.ended.is_cancelled()) {
-            *home = current.map(Settled::on);
+            *home = current.map(WatchedRuntime::on);
             return None;
         }
         let settled = home.as_ref()?;
         let is_current = current.is_some_and(|current| current.id() == settled.runtime.id());
-        (!is_current).then(|| Elsewhere(settled.runtime.clone()))
+        (!is_current).then(|| OtherRuntime(settled.runtime.clone()))
     }
 }
 
 /// A home that is not the current runtime.
-pub(super) struct Elsewhere(Handle);
+pub(super) struct OtherRuntime(Handle);
 
-impl Elsewhere {
+impl OtherRuntime {
     /// Does the work there, to its end, whether or not the answer is awaited.
     pub(super) async fn run<T: Send + 'static>(
         self,

@@ -12,7 +12,7 @@ use super::records::Wakes;
 use crate::store::{Inbox, Wake};
 
 #[derive(Debug, Default)]
-struct Listeners {
+struct StreamTable {
     next: u64,
     open: HashMap<Inbox, Vec<(u64, UnboundedSender<Wake>)>>,
     /// How many messages to lose.
@@ -21,10 +21,10 @@ struct Listeners {
 
 /// One channel for each stream that is open. A message to an inbox without any is gone.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Mailbox(Arc<Mutex<Listeners>>);
+pub(super) struct WakeStreams(Arc<Mutex<StreamTable>>);
 
-impl Mailbox {
-    fn listeners(&self) -> MutexGuard<'_, Listeners> {
+impl WakeStreams {
+    fn listeners(&self) -> MutexGuard<'_, StreamTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -54,13 +54,13 @@ impl Mailbox {
         self.listeners().open.clear();
     }
 
-    pub(super) fn open(&self, inbox: &Inbox) -> Listening {
+    pub(super) fn open(&self, inbox: &Inbox) -> OpenStream {
         let (sender, receiver) = unbounded_channel();
         let mut listeners = self.listeners();
         let number = listeners.next;
         listeners.next += 1;
         listeners.open.entry(inbox.clone()).or_default().push((number, sender));
-        Listening { receiver, number, inbox: inbox.clone(), mailbox: self.clone() }
+        OpenStream { receiver, number, inbox: inbox.clone(), streams: self.clone() }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -70,14 +70,14 @@ impl Mailbox {
 
 /// The wake-ups of one inbox. Dropping it unsubscribes.
 #[derive(Debug)]
-pub(super) struct Listening {
+pub(super) struct OpenStream {
     receiver: UnboundedReceiver<Wake>,
     number: u64,
     inbox: Inbox,
-    mailbox: Mailbox,
+    streams: WakeStreams,
 }
 
-impl Stream for Listening {
+impl Stream for OpenStream {
     type Item = Wake;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Wake>> {
@@ -85,9 +85,9 @@ impl Stream for Listening {
     }
 }
 
-impl Drop for Listening {
+impl Drop for OpenStream {
     fn drop(&mut self) {
-        let mut listeners = self.mailbox.listeners();
+        let mut listeners = self.streams.listeners();
         if let Some(open) = listeners.open.get_mut(&self.inbox) {
             open.retain(|(number, _)| *number != self.number);
             if open.is_empty() {

@@ -1,4 +1,4 @@
-//! Acquiring on a session store: the server does the waiting.
+//! Acquiring on a session store, whose server does the waiting.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -6,29 +6,28 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::contain::contained;
-use super::desk::Mail;
+use super::command_channel::Command;
 use super::held::{Grant, Held};
-use super::lane::{AcquireVerb, silent};
-use super::local_queue::{Answers, Standing, stand_in_line};
+use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
+use super::store_call::{AcquireOperation, contained, no_answer};
 use super::{Ask, Shared, Wait};
 use crate::clock::sleep_until;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, RecordKind};
 use crate::store::{Backend, Claim, Lease, SessionHold};
 
-type Answer = Result<Option<SessionHold>>;
+type SessionReply = Result<Option<SessionHold>>;
 
 pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Result<Option<Arc<Held>>> {
     let Backend::Session(store) = &shared.backend else {
         return Err(Error::new(ErrorKind::Internal, "a session store was expected"));
     };
-    let (place, probe) = match ask.resource.kind().record() {
+    let (head, probe) = match ask.resource.kind().record() {
         RecordKind::Pool => (None, None),
-        RecordKind::Lock => match stand_in_line(shared, ask, wait, Answers::Store).await? {
-            Standing::First(place) => (Some(place), None),
-            Standing::Probe { probe, .. } => (None, Some(probe)),
-            Standing::Busy => return Ok(None),
+        RecordKind::Lock => match wait_for_head(shared, ask, wait, WaitSite::Server).await? {
+            LocalOutcome::Head(head) => (Some(head), None),
+            LocalOutcome::Probe { probe, .. } => (None, Some(probe)),
+            LocalOutcome::Busy => return Ok(None),
         },
     };
     let wait = if probe.is_some() { Wait::Once } else { wait };
@@ -45,29 +44,29 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
     if wait == Wait::Once {
         withdraw.cancel();
     }
-    // Dropped with this future: then the store withdraws, and what comes of it all the same is released below.
+    // If this future is dropped, the store withdraws the claim. A hold that it grants nevertheless is released below.
     let _withdraw_on_drop = withdraw.clone().drop_guard();
-    let (reply, answer) = oneshot::channel::<Answer>();
+    let (reply, answer) = oneshot::channel::<SessionReply>();
     let call = {
-        let (store, claim, desk) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.desk));
+        let (store, claim, commands) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.commands));
         let withdraw = withdraw.clone();
         async move {
-            // The caller left before the engine's task came to this: nothing was asked of the store yet.
+            // The caller left before the background task ran this, so the store was not asked.
             if reply.is_closed() {
                 return;
             }
             let answer =
                 contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await;
             let unknown = matches!(&answer, Err(error) if error.is_outcome_unknown());
-            let unheard = reply.send(answer);
-            if unknown || matches!(unheard, Err(Ok(Some(_)))) {
-                desk.post(Mail::Forget(Lease::of(&claim, FencingToken::new(0))));
+            let undelivered = reply.send(answer);
+            if unknown || matches!(undelivered, Err(Ok(Some(_)))) {
+                commands.send(Command::Forget(Lease::of(&claim, FencingToken::new(0))));
             }
         }
     };
-    shared.desk.post(Mail::Work(Box::pin(call)));
-    let received = Received { shared, claim, answer: Some(answer) };
-    let hold = received.wait(wait, &withdraw, ask.options.get_request_timeout()).await;
+    shared.commands.send(Command::Work(Box::pin(call)));
+    let pending = PendingReply { shared, claim, answer: Some(answer) };
+    let hold = pending.wait(wait, &withdraw, ask.options.get_request_timeout()).await;
     match (probe, &hold) {
         (Some(probe), Ok(_)) => probe.answered(shared.clock.now()),
         (Some(probe), Err(error)) => probe.failed(error),
@@ -80,7 +79,7 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
         granted_at: shared.clock.now(),
         options: Arc::clone(&ask.options),
         session: Some(hold.session.clone()),
-        place,
+        head,
     });
     shared.watch(hold.session.deadline(), &held);
     let dependent: Weak<Held> = Arc::downgrade(&held);
@@ -88,19 +87,19 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
     Ok(Some(held))
 }
 
-/// An answer that may be there although nobody has looked yet: then dropping must give it back.
-struct Received<'a> {
+/// A reply that may have arrived before it was read. Dropping it then releases the hold.
+struct PendingReply<'a> {
     shared: &'a Arc<Shared>,
     claim: Claim,
-    answer: Option<oneshot::Receiver<Answer>>,
+    answer: Option<oneshot::Receiver<SessionReply>>,
 }
 
-impl Received<'_> {
+impl PendingReply<'_> {
     async fn wait(
         mut self,
         wait: Wait,
         withdraw: &CancellationToken,
-        patience: Duration,
+        request_timeout: Duration,
     ) -> Result<Option<(Claim, SessionHold)>> {
         let shared = self.shared;
         let Some(answer) = &mut self.answer else { return Ok(None) };
@@ -110,10 +109,12 @@ impl Received<'_> {
             hold = &mut *answer => hold,
             () = shared.closing.cancelled() => return Err(shared.stopped()),
             () = sleep_until(&*shared.clock, limit) => {
-                // At the limit the store is told to stop; what it answers then still counts. One that does not
-                // answer at all is down, and must not look like contention.
+                // At the limit the store withdraws the claim; its answer still counts. A store that does not answer is
+                // down, and must not look like contention.
                 withdraw.cancel();
-                tokio::time::timeout(patience, &mut *answer).await.map_err(|_| silent::<AcquireVerb>(patience))?
+                tokio::time::timeout(request_timeout, &mut *answer)
+                    .await
+                    .map_err(|_| no_answer::<AcquireOperation>(request_timeout))?
             }
         };
         self.answer = None;
@@ -126,12 +127,12 @@ impl Received<'_> {
     }
 }
 
-impl Drop for Received<'_> {
+impl Drop for PendingReply<'_> {
     fn drop(&mut self) {
         if let Some(mut answer) = self.answer.take() {
             answer.close();
             if let Ok(Ok(Some(_))) = answer.try_recv() {
-                self.shared.desk.post(Mail::Forget(Lease::of(&self.claim, FencingToken::new(0))));
+                self.shared.commands.send(Command::Forget(Lease::of(&self.claim, FencingToken::new(0))));
             }
         }
     }
