@@ -1,4 +1,4 @@
-//! All records of a memory store, and the purge of those that nobody used for long.
+//! The records of a memory store, and the purge of unused ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::resource::{FencingToken, RecordKind, Resource};
 use crate::store::{Attempt, Claim, Holder, Lease, Query, Record, Released, Renewal, Waiter, Wake};
 
-/// How many records one item of a request looks at for the purge: the work stays bounded, and since an item makes
-/// at most one record, more is purged than is made.
+/// How many records one item of a request checks for the purge. The work stays bounded, and since an item creates at most
+/// one record, more records are purged than created.
 const PURGE_AT_ONCE: usize = 4;
 
 #[derive(Debug)]
@@ -19,7 +19,7 @@ enum TableRecord {
     Pool(PoolRecord),
 }
 
-/// The records by resource. Each has exactly one entry in `due`, which says when to look whether it is spent.
+/// The records by resource. Each has exactly one entry in `due`, which says when to check whether it can be purged.
 #[derive(Debug)]
 pub(super) struct Table {
     records: HashMap<Resource, TableRecord>,
@@ -79,10 +79,10 @@ impl Table {
             let lock_id = held.lock_id.clone();
             Some((lock_id.inbox()?, Wake::Broken { lock_id }))
         }));
-        held.iter().map(|held| show(held, now)).collect()
+        held.iter().map(|held| describe_holder(held, now)).collect()
     }
 
-    /// How many records there are, those included that only remember a token.
+    /// How many records there are, including those that only keep a token.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -102,12 +102,20 @@ impl Table {
                     TableRecord::Lock(lock) => {
                         let (holder, waiters) = lock.live(now);
                         let waiters = waiters.map(|w| Waiter { lock_id: w.lock_id.clone(), weight: 1 });
-                        (1, holder.map(|held| show(held, now)).into_iter().collect(), waiters.collect())
+                        (
+                            1,
+                            holder.map(|held| describe_holder(held, now)).into_iter().collect(),
+                            waiters.collect(),
+                        )
                     }
                     TableRecord::Pool(pool) => {
                         let (holders, queue) = pool.live(now);
                         let waiters = queue.map(|q| Waiter { lock_id: q.lock_id.clone(), weight: q.weight });
-                        (pool.capacity(), holders.map(|held| show(held, now)).collect(), waiters.collect())
+                        (
+                            pool.capacity(),
+                            holders.map(|held| describe_holder(held, now)).collect(),
+                            waiters.collect(),
+                        )
                     }
                 };
                 let name = Some(resource.name().to_owned());
@@ -139,7 +147,7 @@ impl Table {
     }
 }
 
-fn show(held: &HoldEntry, now: Moment) -> Holder {
+fn describe_holder(held: &HoldEntry, now: Moment) -> Holder {
     Holder {
         lock_id: held.lock_id.clone(),
         token: Some(held.token),
