@@ -14,7 +14,7 @@ use common::{MS, Place, SECOND, connect, eventually, expiring, until_waiting, wi
 use distlock_core::faults::{Fault, FaultyStore, Verb};
 use distlock_core::store::{Attempt, Backend, Claim, Inbox, Lease, PushedGrant, Wake, WakeStream};
 use distlock_core::{FencingToken, Kind, LockId, Locks};
-use distlock_testkit::actors::{Actor, Role, Terms, perform};
+use distlock_testkit::actors::{Actor, ActorConfig, TestOptions, run_if_actor};
 use distlock_testkit::history::{LockSpec, Recorder};
 use mongodb::bson::{Document, doc};
 
@@ -53,7 +53,7 @@ async fn never_two(kind: Kind, waits: Duration, second: &distlock_core::Guard, g
 
 #[test]
 fn actor_entry() {
-    perform(|url| async move { connect(&url).await.unwrap() });
+    run_if_actor(|url| async move { connect(&url).await.unwrap() });
 }
 
 /// The waiter is stopped while it waits, the holder releases, and after the window another takes the lock. When the waiter
@@ -67,15 +67,19 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
         let logs = std::env::temp_dir().join(format!("distlock-{}-{kind}", std::process::id()));
         std::fs::create_dir_all(&logs).unwrap();
         let director = Recorder::create(&logs, "director");
-        let terms = Terms::expiring(30 * SECOND);
-        let role =
-            Role { name: "waiter".into(), logs: logs.clone(), terms, address: Some(place.url.clone()) };
-        let mut waiter = Actor::in_process("actor_entry", &role, &director);
+        let terms = TestOptions::with_expiry(30 * SECOND);
+        let role = ActorConfig {
+            name: "waiter".into(),
+            logs: logs.clone(),
+            options: terms,
+            address: Some(place.url.clone()),
+        };
+        let mut waiter = Actor::spawn_process("actor_entry", &role, &director);
         for round in 0..ROUNDS {
             let name = format!("stopped {round}");
             let spec = spec(kind, &name);
             let held = spec.acquire(&holder).await.unwrap();
-            let mut waiting = Box::pin(waiter.take(1, &spec));
+            let mut waiting = Box::pin(waiter.acquire(1, &spec));
             until_waiting(&holder, &name, 1).await;
             // Now and then in the middle of an attempt.
             tokio::time::sleep(Duration::from_millis(230 * u64::try_from(round).unwrap())).await;
@@ -95,9 +99,9 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
             let last = second.token().get();
             second.release().await.unwrap();
             assert!(within("the waiter's turn", waiting).await.unwrap() > last);
-            waiter.give_back(1).await;
+            waiter.release(1).await;
         }
-        waiter.leave().await;
+        waiter.shutdown().await;
         std::fs::remove_dir_all(logs).unwrap();
     })
     .await;

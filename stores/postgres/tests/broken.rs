@@ -120,7 +120,7 @@ impl Fixture for Advisory {
 
 #[test]
 fn actor_entry() {
-    distlock_testkit::conformance::actor::<Advisory>();
+    distlock_testkit::conformance::run_if_actor::<Advisory>();
 }
 
 /// A process is stopped while it waits for a permit. It is granted the permit, which is broken and goes to another; then
@@ -132,9 +132,9 @@ fn a_permit_that_was_granted_and_broken_while_its_waiter_was_stopped_is_lost() {
         let spec = LockSpec::permits("s", 1, 1);
         for round in 0..20 {
             let held = spec.acquire(&holder).await.unwrap();
-            let mut waiter = harness.actor("stopped", harness.lasting());
-            let waiting = tokio::spawn(waiter.take(1, &spec));
-            harness.until_waiting(&holder, &spec, 1).await;
+            let mut waiter = harness.actor("stopped", harness.long_lease());
+            let waiting = tokio::spawn(waiter.acquire(1, &spec));
+            harness.wait_for_waiters(&holder, &spec, 1).await;
             waiter.pause().await;
             held.release().await.unwrap();
             let taken = harness.break_lock(&holder, &spec).await;

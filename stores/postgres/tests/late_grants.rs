@@ -12,7 +12,7 @@ use distlock_core::store::{
 };
 use distlock_core::{FencingToken, Kind, LockId, Locks, Resource};
 use distlock_postgres::{LEASE_DRIVER, LeaseTable};
-use distlock_testkit::actors::Terms;
+use distlock_testkit::actors::TestOptions;
 use distlock_testkit::conformance::{Fixture, Harness, run};
 use distlock_testkit::history::LockSpec;
 use futures_util::StreamExt;
@@ -153,7 +153,7 @@ impl Fixture for Leases {
 
 #[test]
 fn actor_entry() {
-    distlock_testkit::conformance::actor::<Leases>();
+    distlock_testkit::conformance::run_if_actor::<Leases>();
 }
 
 /// A process is stopped while it waits. It is granted the lock meanwhile, the grant ends, another takes the lock, and the
@@ -165,10 +165,10 @@ fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_n
         for round in 0..4 {
             let held = spec.acquire(&holder).await.unwrap();
             // If it is stopped while an attempt is in flight, that attempt is granted, and lasts for the expiry.
-            let terms = Terms { expiry: Duration::from_secs(5), ..harness.lasting() };
+            let terms = TestOptions { expiry: Duration::from_secs(5), ..harness.long_lease() };
             let mut waiter = harness.actor("stopped", terms);
-            let waiting = tokio::spawn(waiter.take(1, &spec));
-            harness.until_waiting(&holder, &spec, 1).await;
+            let waiting = tokio::spawn(waiter.acquire(1, &spec));
+            harness.wait_for_waiters(&holder, &spec, 1).await;
             waiter.pause().await;
             held.release().await.unwrap();
             tokio::time::sleep(Duration::from_millis(2150)).await;
@@ -182,8 +182,8 @@ fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_n
             second.release().await.unwrap();
             harness.within("the waiter's grant", waiting).await.unwrap();
             assert!(!waiter.is_lost(1).await);
-            waiter.give_back(1).await;
-            waiter.leave().await;
+            waiter.release(1).await;
+            waiter.shutdown().await;
         }
     }
     run::<Leases, _, _>("late_grants::actor_entry", |harness| async move {

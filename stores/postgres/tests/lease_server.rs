@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Corner, backend, eventually, lease_table, locks, server, within};
 use distlock_core::store::{Attempt, Backend, Claim, Inbox, Lease, LeaseStore, Query, Store, Waiting};
 use distlock_core::{ErrorKind, FencingToken, Kind, LockId, LockIds, Locks, Resource};
-use distlock_testkit::conformance::{Fixture, Others, cases, run};
+use distlock_testkit::conformance::{ActorMode, Fixture, cases, run};
 use distlock_testkit::servers::{PostgresPair, PostgresServer};
 
 const LIMIT: Duration = Duration::from_secs(25);
@@ -28,8 +28,8 @@ impl Fixture for Fragile {
         backend(&self.0.url()).await.unwrap()
     }
 
-    fn others(&self) -> Others {
-        Others::Threads { because: "these cases need none" }
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Threads { reason: "these cases need none" }
     }
 
     async fn restart(&self) {
@@ -72,8 +72,8 @@ impl Fixture for Pair {
         panic!("no server takes writes");
     }
 
-    fn others(&self) -> Others {
-        Others::Threads { because: "these cases need none" }
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Threads { reason: "these cases need none" }
     }
 
     /// The second time there is nobody left to take over.

@@ -163,7 +163,7 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
     assert_eq!(replica.command(&["GET", "distlock:m"]).text(), next.lock_id().as_str());
     next.release().await.unwrap();
 
-    replica.freeze();
+    replica.pause();
     let error = one.mutex("alone").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("min_replicas"), "{error}");
@@ -173,7 +173,7 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
     .await;
     let findings = one.doctor().await.unwrap();
     assert!(findings.iter().all(|finding| finding.level == Level::Ok || finding.advice.is_some()));
-    replica.thaw();
+    replica.resume();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -171,7 +171,7 @@ impl BrokenStore {
         }
     }
 
-    async fn give_back(&self, lease: &Lease) -> Result<Released> {
+    async fn release(&self, lease: &Lease) -> Result<Released> {
         let lease = self.lease(lease);
         let holds = self.holders(&lease.resource).await.iter().any(|holder| holder.lock_id == lease.lock_id);
         if self.has(Defect::WithdrawnWaitersStay) && !holds {
@@ -247,7 +247,7 @@ impl LeaseStore for BrokenStore {
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         let mut answers = Vec::new();
         for lease in leases {
-            answers.push(self.give_back(lease).await);
+            answers.push(self.release(lease).await);
         }
         Ok(answers)
     }

@@ -100,7 +100,7 @@ fn kinds(store: &dyn LeaseStore) -> Vec<Kind> {
 
 /// A claim whose answer was lost is asked again under its lock id: it is recognised, keeps its token and starts its
 /// expiry anew. Nobody else gets it meanwhile.
-pub async fn a_claim_that_is_asked_again_is_recognised<F: Fixture>(harness: Harness<F>) {
+pub async fn a_retried_claim_is_recognised<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
@@ -119,15 +119,15 @@ pub async fn a_claim_that_is_asked_again_is_recognised<F: Fixture>(harness: Harn
 }
 
 /// A renewal extends what is ours and never takes a lock: not a free one, not one that expired, not somebody else's.
-pub async fn a_renewal_never_takes_a_lock<F: Fixture>(harness: Harness<F>) {
+pub async fn a_renewal_never_acquires<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
         let never = claims.claim(kind, "renewed");
         assert_eq!(renew(&*one, &lease_of(&never, 1)).await, Renewal::NotYours);
-        let claim = Claim { expiry: harness.pace().expiry / 4, ..claims.claim(kind, "renewed") };
+        let claim = Claim { expiry: harness.timing().expiry / 4, ..claims.claim(kind, "renewed") };
         let token = granted(&*one, &claim).await;
-        harness.within("an expiry", until_nothing_is_left(&*other, kind, "renewed")).await;
+        harness.within("an expiry", wait_until_unused(&*other, kind, "renewed")).await;
         let late = renew(&*one, &lease_of(&claim, token)).await;
         assert_eq!(late, Renewal::NotYours, "a renewal that came too late took the {kind} again");
         let next = claims.claim(kind, "renewed");
@@ -155,7 +155,7 @@ pub async fn a_renewal_raises_the_token<F: Fixture>(harness: Harness<F>) {
 }
 
 /// Whoever gives back what it does not have changes nothing, on either sort of store.
-pub async fn giving_back_what_is_not_ours_changes_nothing<F: Fixture>(harness: Harness<F>) {
+pub async fn releasing_a_foreign_lock_changes_nothing<F: Fixture>(harness: Harness<F>) {
     let claims = Claims::new();
     let stranger = |claim: &Claim| Claim { lock_id: LockId::from_stored("stranger#0"), ..claim.clone() };
     if let Some((one, other)) = sessions(&harness).await {
@@ -196,7 +196,7 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
         let hold = one.acquire(&claim, &once).await.unwrap().expect("it is free: one attempt is enough");
         let begun = Instant::now();
         assert!(other.acquire(&claims.claim(Kind::Mutex, "tried"), &once).await.unwrap().is_none());
-        assert!(begun.elapsed() < harness.pace().patience / 4, "one attempt took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < harness.timing().wait_limit / 4, "one attempt took {:?}", begun.elapsed());
         // A wait that is withdrawn ends soon, with nothing.
         let withdraw = CancellationToken::new();
         let waiting = tokio::spawn({
@@ -204,7 +204,7 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
                 (Arc::clone(&other), claims.claim(Kind::Mutex, "tried"), withdraw.clone());
             async move { other.acquire(&claim, &withdraw).await }
         });
-        tokio::time::sleep(harness.pace().settling).await;
+        tokio::time::sleep(harness.timing().queue_delay).await;
         assert!(!waiting.is_finished());
         withdraw.cancel();
         assert!(harness.within("an end of the wait", waiting).await.unwrap().unwrap().is_none());
@@ -231,7 +231,7 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
 }
 
 /// A waiter that withdraws is gone: it is released under its lock id like a holder.
-pub async fn a_withdrawn_claim_is_gone<F: Fixture>(harness: Harness<F>) {
+pub async fn a_withdrawn_claim_leaves_no_waiter<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
@@ -243,13 +243,13 @@ pub async fn a_withdrawn_claim_is_gone<F: Fixture>(harness: Harness<F>) {
         release(&*other, &lease_of(&waiter, 0)).await;
         assert!(matches!(release(&*one, &lease_of(&holder, 0)).await, Released::Done { .. }));
         // A store of many nodes may answer before the last of them knows.
-        let gone = until_nothing_is_left(&*other, kind, "withdrawn");
+        let gone = wait_until_unused(&*other, kind, "withdrawn");
         harness.within(format!("an end of a {kind}'s waiter that withdrew"), gone).await;
     }
 }
 
 /// Looks until nobody holds it and nobody waits for it.
-async fn until_nothing_is_left(store: &dyn LeaseStore, kind: Kind, name: &str) {
+async fn wait_until_unused(store: &dyn LeaseStore, kind: Kind, name: &str) {
     let query = Query { kind: Some(kind), ..Query::named(name) };
     loop {
         let found = store.inspect(&query).await.expect("inspect");
@@ -261,7 +261,7 @@ async fn until_nothing_is_left(store: &dyn LeaseStore, kind: Kind, name: &str) {
 }
 
 /// A batch is many single steps: as many answers as items, in their order, and one bad claim fails alone.
-pub async fn a_batch_is_many_single_steps<F: Fixture>(harness: Harness<F>) {
+pub async fn a_batch_is_answered_item_by_item<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
@@ -322,10 +322,10 @@ pub async fn a_batch_that_names_a_resource_twice_grants_it_once<F: Fixture>(harn
 }
 
 /// What keeps us out says for how long: a waiter that is told nothing else comes back at that moment.
-pub async fn a_busy_lock_says_when_to_ask_again<F: Fixture>(harness: Harness<F>) {
+pub async fn a_busy_lock_says_when_to_retry<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
-    let expiry = harness.pace().expiry;
+    let expiry = harness.timing().expiry;
     for kind in kinds(&*one) {
         let claim = Claim { expiry, ..claims.claim(kind, "told when") };
         granted(&*one, &claim).await;
