@@ -7,6 +7,7 @@ use super::records::{HoldEntry, LockRecord, PoolRecord, Wakes};
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::resource::{FencingToken, RecordKind, Resource};
+use crate::store::support::inspect;
 use crate::store::{Attempt, Claim, Holder, Lease, Query, Record, Released, Renewal, Waiter, Wake};
 
 /// How many records one item of a request checks for the purge. The work stays bounded, and since an item creates at most
@@ -96,7 +97,7 @@ impl Table {
 
     pub(super) fn inspect(&self, query: &Query, now: Moment) -> Vec<Record> {
         let wanted = self.records.iter().filter(|(r, _)| query.matches(r.kind(), r.name()));
-        let mut found: Vec<Record> = wanted
+        let found = wanted
             .map(|(resource, entry)| {
                 let (capacity, holders, waiters) = match entry {
                     TableRecord::Lock(lock) => {
@@ -121,10 +122,8 @@ impl Table {
                 let name = Some(resource.name().to_owned());
                 Record { kind: resource.kind(), name, key: None, capacity, holders, waiters }
             })
-            .filter(|record: &Record| !(record.holders.is_empty() && record.waiters.is_empty()))
             .collect();
-        found.sort_by(|a, b| (&a.name, a.kind).cmp(&(&b.name, b.kind)));
-        found
+        inspect::select(found, query)
     }
 
     fn purge(&mut self, now: Moment, wakes: &mut Wakes) {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::withdraw::PendingReleases;
 use crate::engine::contained;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::support::errors::too_few_answers;
 use crate::store::{Batch, LeaseStore};
 
 /// How many unanswered calls one node may have. A node that never answers would otherwise collect one task for each
@@ -89,10 +90,6 @@ fn one_per_item<T>(answers: Batch<T>, items: usize) -> Vec<Result<T>> {
         Ok(answers) => answers,
         Err(error) => return (0..items).map(|_| Err(error.clone())).collect(),
     };
-    answers.truncate(items);
-    while answers.len() < items {
-        let what = "the store answered fewer items than it was asked";
-        answers.push(Err(Error::new(ErrorKind::Internal, what).with_unknown_outcome()));
-    }
+    answers.resize_with(items, || Err(too_few_answers()));
     answers
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::{HoldEntry, TokenHistory, Wakes};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::resource::{FencingToken, LockId};
+use crate::store::support::errors::capacity_mismatch;
 use crate::store::{Attempt, Claim, GRANT_WINDOW, Inbox, Lease, PushedGrant, Released, Renewal, Wake};
 
 /// One waiter in the queue of a pool.
@@ -170,13 +171,7 @@ impl PoolRecord {
         if unused || self.capacity == claim.capacity {
             return Ok(());
         }
-        let (theirs, ours) = (self.capacity, claim.capacity);
-        Err(Error::new(
-            ErrorKind::Mismatch,
-            format!("it is in use with a capacity of {theirs}, and {ours} was asked for"),
-        )
-        .about(&claim.resource)
-        .advise("use one capacity everywhere; it can change once nobody holds it or waits for it"))
+        Err(capacity_mismatch(&claim.resource, self.capacity, claim.capacity))
     }
 
     fn fits(&self, weight: u32) -> bool {
