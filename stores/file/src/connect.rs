@@ -9,14 +9,18 @@ use crate::doctor;
 use crate::store::{StoreState, blocking};
 
 /// The driver for `file:` URLs.
-pub static DRIVER: Driver = Driver {
-    schemes: SCHEMES,
-    example: "file:///var/lock/app",
-    connect: |url| {
+pub static DRIVER: Driver = driver();
+
+const fn driver() -> Driver {
+    let driver = Driver::new(SCHEMES, "file:///var/lock/app", |url| {
         Box::pin(async move { Ok(Backend::session(FileStore::connect(FileConfig::from_url(url)?).await?)) })
-    },
-    schema: None,
-};
+    });
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| {
+        Box::pin(async move { Ok(Some(FileStore::connect(FileConfig::from_url(url)?).await?.baseline())) })
+    });
+    driver
+}
 
 impl FileStore {
     /// Opens the store. The folder is created on first use; a relative path is resolved against the current folder now.
