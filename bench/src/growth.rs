@@ -141,7 +141,7 @@ fn fits(contestant: &Contestant, dimension: &Dimension, step: usize, choice: &Ch
 }
 
 async fn one(url: &str, plan: &Plan) -> Result<Vec<Outcome>, String> {
-    let mut bench = Bench::prepare(target(url)).await.map_err(|error| error.to_string())?;
+    let mut bench = Bench::prepare(target(url)).await.map_err(|error| format!("{error:#}"))?;
     let outcomes = bench.run(plan, &Silent).await.map_err(|error| error.to_string());
     bench.finish().await.map_err(|error| error.to_string())?;
     outcomes

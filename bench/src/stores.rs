@@ -99,17 +99,17 @@ fn plans(choice: &Choice, contestant: &Contestant) -> Vec<Plan> {
 
 /// What was measured, and the first failure. One scenario that fails does not take the others with it.
 async fn measure(url: &str, plans: &[Plan]) -> Result<(Vec<Outcome>, Option<String>), String> {
-    let mut bench = Bench::prepare(target(url)).await.map_err(|error| error.to_string())?;
+    let mut bench = Bench::prepare(target(url)).await.map_err(|error| format!("{error:#}"))?;
     let mut outcomes = Vec::new();
     let mut failure = None;
     for plan in plans {
         if let Err(error) = bench.run(plan, &Silent).await.map(|mut some| outcomes.append(&mut some)) {
             let scenario = plan.scenarios.first().map_or("?", |scenario| scenario.as_str());
-            failure.get_or_insert(format!("{scenario}: {error}"));
+            failure.get_or_insert(format!("{scenario}: {error:#}"));
         }
     }
     if let Err(error) = bench.finish().await {
-        failure.get_or_insert(error.to_string());
+        failure.get_or_insert(format!("{error:#}"));
     }
     Ok((outcomes, failure))
 }

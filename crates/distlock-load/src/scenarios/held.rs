@@ -79,7 +79,7 @@ pub(crate) async fn run(ground: &Ground<'_>, plan: &Plan) -> Result<Outcome> {
         outcome.notes.push(format!("{lost} of {count} locks were lost"));
     }
     if let Some(error) = refused {
-        outcome.notes.push(format!("the store would not give more than {count} locks: {error}"));
+        outcome.notes.push(format!("the store would not give more than {count} locks: {error:#}"));
     }
     outcome.notes.iter().for_each(|note| ground.observer.note(&format!("{scenario}: {note}")));
     Ok(outcome)

@@ -22,7 +22,7 @@ pub fn worker(open: Open) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = tell(&Answer::Failed(error.to_string()));
+            let _ = tell(&Answer::Failed(format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
