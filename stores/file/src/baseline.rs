@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use distlock_core::store::Baseline;
+use distlock_core::bench::Baseline;
 use distlock_core::{Kind, Result};
 
 use crate::error::io_error;

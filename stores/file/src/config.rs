@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use distlock_core::store::StoreUrl;
 use distlock_core::store::url::Host;
+use distlock_core::store::{StoreUrl, UrlOption};
 use distlock_core::{Error, ErrorKind, Result};
 
 /// The users that may use the locks of a folder.
@@ -50,8 +50,21 @@ pub struct FileConfig {
 
 pub(crate) const SCHEMES: &[&str] = &["file"];
 
-const ACCESS: &str = "access";
-const WAKEUPS: &str = "wakeups";
+/// The `distlock.` options of a URL.
+pub(crate) const URL_OPTIONS: &[UrlOption] = &[
+    UrlOption {
+        name: "access",
+        value: "private|group",
+        default: "private",
+        meaning: "the users that may use the locks: the owner, or also the members of the folder's group",
+    },
+    UrlOption {
+        name: "wakeups",
+        value: "auto|poll",
+        default: "auto",
+        meaning: "how waiters learn that a lock is free: from the kernel on local file systems, or by polling only",
+    },
+];
 
 impl FileConfig {
     /// Lock files in this folder, private to the user. The folder is created on first use.
@@ -93,17 +106,18 @@ impl FileConfig {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a host, a relative path or an unknown parameter.
-    pub fn from_url(mut url: StoreUrl) -> Result<Self> {
+    pub fn from_url(url: &StoreUrl) -> Result<Self> {
+        let mut url = url.clone();
         url.accept(SCHEMES)?;
-        let access = match url.take_word(ACCESS, &["private", "group"])? {
+        let access = match url.take_word("access", &["private", "group"])? {
             Some("group") => Access::Group,
             _ => Access::Private,
         };
-        let wakeups = match url.take_word(WAKEUPS, &["auto", "poll"])? {
+        let wakeups = match url.take_word("wakeups", &["auto", "poll"])? {
             Some("poll") => Wakeups::Poll,
             _ => Wakeups::Auto,
         };
-        url.refuse_unknown(&[ACCESS, WAKEUPS])?;
+        url.refuse_other_options(URL_OPTIONS)?;
         url.refuse_unknown_driver(&[])?;
         let path = url.file_path()?;
         let config = if !url.has_authority() && path.as_os_str().is_empty() {
@@ -158,7 +172,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<FileConfig> {
-        FileConfig::from_url(StoreUrl::parse(text)?)
+        FileConfig::from_url(&StoreUrl::parse(text)?)
     }
 
     #[test]

@@ -4,19 +4,24 @@ use distlock_core::store::{Backend, Driver};
 use distlock_core::{Error, ErrorKind, Result};
 
 use crate::FileStore;
-use crate::config::{FileConfig, SCHEMES, Wakeups};
+use crate::config::{FileConfig, SCHEMES, URL_OPTIONS, Wakeups};
 use crate::doctor;
 use crate::store::{StoreState, blocking};
 
 /// The driver for `file:` URLs.
-pub static DRIVER: Driver = Driver {
-    schemes: SCHEMES,
-    example: "file:///var/lock/app",
-    connect: |url| {
-        Box::pin(async move { Ok(Backend::session(FileStore::connect(FileConfig::from_url(url)?).await?)) })
-    },
-    schema: None,
-};
+pub static DRIVER: Driver = driver();
+
+const fn driver() -> Driver {
+    let driver = Driver::new(SCHEMES, "file:///var/lock/app", |url| {
+        Box::pin(async move { Ok(Backend::session(FileStore::connect(FileConfig::from_url(&url)?).await?)) })
+    })
+    .with_options(URL_OPTIONS);
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| {
+        Box::pin(async move { Ok(Some(FileStore::connect(FileConfig::from_url(&url)?).await?.baseline())) })
+    });
+    driver
+}
 
 impl FileStore {
     /// Opens the store. The folder is created on first use; a relative path is resolved against the current folder now.

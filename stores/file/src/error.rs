@@ -11,10 +11,12 @@ use crate::folder::Refusal;
 /// The error for a call on `path` that failed during `action`.
 pub(crate) fn io_error(error: io::Error, action: &'static str, path: &Path) -> Error {
     let (kind, advice) = classify(&error);
-    // A refusal names its own path, which may be a folder above.
-    let what =
-        if refusal(&error).is_some() { error.to_string() } else { format!("{}: {error}", path.display()) };
-    let made = Error::new(kind, what).doing(action).caused_by(error);
+    let made = match refusal(&error) {
+        // It names its own path, which may be a folder above.
+        Some(refusal) => Error::new(kind, refusal.to_string()),
+        None => Error::new(kind, path.display().to_string()).caused_by(error),
+    };
+    let made = made.doing(action);
     match advice {
         Some(advice) => made.advise(advice),
         None => made,

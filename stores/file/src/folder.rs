@@ -79,6 +79,7 @@ impl Folder {
     }
 
     /// Opens a file in this folder for reading and writing, and creates it for this user only if it is missing.
+    #[cfg(feature = "bench")]
     pub(crate) fn open_or_create(&self, name: &Path, path: &Path) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | FILE;
         let opened = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR);

@@ -199,17 +199,13 @@ impl Owner {
     }
 
     pub(crate) fn holder(&self) -> Holder {
-        Holder {
-            lock_id: self.lock_id.clone(),
-            token: self.token.map(FencingToken::new),
-            acquired_at: SystemTime::UNIX_EPOCH.checked_add(self.since),
-            expires_in: None,
-            weight: self.weight,
-        }
+        Holder::new(self.lock_id.clone(), self.weight)
+            .with_token(self.token.map(FencingToken::new))
+            .with_acquired_at(SystemTime::UNIX_EPOCH.checked_add(self.since))
     }
 
     pub(crate) fn waiter(&self) -> Waiter {
-        Waiter { lock_id: self.lock_id.clone(), weight: self.weight }
+        Waiter::new(self.lock_id.clone(), self.weight)
     }
 }
 

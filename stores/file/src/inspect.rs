@@ -28,14 +28,10 @@ pub(crate) struct ResourceState {
 
 impl ResourceState {
     pub(crate) fn record(&self) -> Record {
-        Record {
-            kind: self.kind,
-            name: Some(self.name.clone()),
-            key: None,
-            capacity: self.capacity,
-            holders: self.holders.iter().map(Owner::holder).collect(),
-            waiters: self.waiters.iter().map(Owner::waiter).collect(),
-        }
+        Record::new(self.kind, self.capacity)
+            .with_name(self.name.clone())
+            .with_holders(self.holders.iter().map(Owner::holder).collect())
+            .with_waiters(self.waiters.iter().map(Owner::waiter).collect())
     }
 }
 
@@ -65,7 +61,7 @@ pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<ResourceState>>
         return Err(unreadable.swap_remove(0));
     }
     for error in unreadable {
-        tracing::warn!("unreadable, left out of the list: {error}");
+        tracing::warn!("unreadable, left out of the list: {error:#}");
     }
     Ok(found)
 }

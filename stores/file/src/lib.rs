@@ -76,6 +76,7 @@
 compile_error!("the file store needs a Unix system: it tells files apart by their inodes");
 
 mod backoff;
+#[cfg(feature = "bench")]
 mod baseline;
 mod config;
 mod connect;

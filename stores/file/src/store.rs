@@ -8,20 +8,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use async_trait::async_trait;
 use distlock_core::store::support::inspect::select;
 use distlock_core::store::{
-    Baseline, Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold,
-    SessionStore, Store,
+    Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
 };
 use distlock_core::{Error, ErrorKind, FencingToken, LockId, LockIds, RecordKind, Resource, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::FileConfig;
+use crate::doctor;
 use crate::format::{Owner, time_of_day};
 use crate::inspect::{ResourceState, find};
 use crate::layout::Layout;
 use crate::mutex::{self, MutexHold};
 use crate::pool::{self, LocalFifo, PoolHold};
 use crate::watch::Watcher;
-use crate::{baseline, doctor};
 
 /// Lock files in a folder. Cheap to clone; see the [crate documentation](crate).
 #[derive(Clone, Debug)]
@@ -112,6 +111,16 @@ impl FileStore {
     }
 }
 
+#[cfg(feature = "bench")]
+impl FileStore {
+    /// The baseline for benchmarks.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn baseline(&self) -> Box<dyn distlock_core::bench::Baseline> {
+        crate::baseline::open(&self.state)
+    }
+}
+
 #[async_trait]
 impl Store for FileStore {
     fn describe(&self) -> String {
@@ -136,7 +145,7 @@ impl Store for FileStore {
     }
 
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
-        let query = Query { kind: Some(resource.kind()), ..Query::named(resource.name()) };
+        let query = Query::named(resource.name()).with_kind(resource.kind());
         let complete = |error: Error| error.doing("break").about(resource).on(self.describe());
         let found = self.find(&query).await.map_err(complete)?;
         let holders: Vec<&Owner> = found.iter().flat_map(|found| &found.holders).collect();
@@ -164,10 +173,6 @@ impl Store for FileStore {
 
     fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
         self.state.held().get(lock_id).and_then(HeldLock::descriptor)
-    }
-
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        Ok(Some(baseline::open(&self.state)))
     }
 }
 

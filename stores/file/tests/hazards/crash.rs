@@ -131,7 +131,7 @@ fn a_runtime_that_ends_leaves_no_waiter_and_no_lock() {
 }
 
 async fn waiters(store: &FileStore, kind: Kind) -> usize {
-    let records = store.inspect(&Query { kind: Some(kind), ..Query::default() }).await.unwrap();
+    let records = store.inspect(&Query::default().with_kind(kind)).await.unwrap();
     records.iter().map(|record| record.waiters.len()).sum()
 }
 

@@ -66,7 +66,7 @@ async fn waiters_are_shown_in_order_and_until_they_withdraw() {
     for kind in [Kind::Mutex, Kind::Semaphore] {
         let held = claim(kind, "x", 1, 1);
         let hold = acquire(&store, &held).await;
-        let query = Query { kind: Some(kind), ..Query::named("x") };
+        let query = Query::named("x").with_kind(kind);
         let waiters = async || {
             let record = store.inspect(&query).await.unwrap().remove(0);
             record.waiters.iter().map(|w| w.lock_id.label().to_owned()).collect::<Vec<_>>()

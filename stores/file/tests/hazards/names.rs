@@ -45,7 +45,7 @@ async fn strange_names_stay_in_the_folder_share_no_lock_and_are_shown_unchanged(
             let hold = try_once(&store, &claim).await.unwrap();
             held.push((claim, hold.unwrap_or_else(|| panic!("{name:?} shares a lock with another name"))));
         }
-        let shown = store.inspect(&Query { kind: Some(kind), ..Query::default() }).await.unwrap();
+        let shown = store.inspect(&Query::default().with_kind(kind)).await.unwrap();
         let mut shown: Vec<String> = shown.into_iter().map(|record| record.name.unwrap()).collect();
         let mut expected: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         shown.sort();

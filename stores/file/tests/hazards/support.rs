@@ -24,15 +24,13 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 /// A claim with a fresh lock id.
 pub(crate) fn claim(kind: Kind, name: &str, weight: u32, capacity: u32) -> Claim {
-    Claim {
-        resource: Resource::new(kind, name).unwrap(),
-        lock_id: LockIds::new(&LockIds::default_label()).next(),
-        weight,
-        capacity,
-        expiry: Duration::from_secs(30),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(
+        Resource::new(kind, name).unwrap(),
+        LockIds::new(&LockIds::default_label()).next(),
+        Duration::from_secs(30),
+    )
+    .with_weight(weight)
+    .with_capacity(capacity)
 }
 
 pub(crate) fn mutex(name: &str) -> Claim {

@@ -84,6 +84,7 @@ impl RunArgs {
         if let Some(cadence) = self.extend_every {
             options = options.extension_cadence(cadence)?;
         }
+        options.check()?;
         Ok(options)
     }
 

@@ -191,7 +191,7 @@ impl Run<'_> {
         };
         acquired.map_err(|error| match error.kind() {
             ErrorKind::Timeout => {
-                self.messages.info(&error.to_string());
+                self.messages.info(&format!("{error:#}"));
                 Failure::silent(args.conflict_exit_code)
             }
             _ => error.into(),
@@ -219,18 +219,18 @@ impl Run<'_> {
         match released {
             Ok(()) => ReleaseOutcome::Done,
             Err(ReleaseError::Lost { error, .. }) => {
-                let text = format!("{error}; the command may have run at the same time as another holder");
+                let text = format!("{error:#}; the command may have run at the same time as another holder");
                 self.messages.error(&text);
                 // A loss after the end of the command does not concern the command.
                 if held_longer { ReleaseOutcome::Done } else { ReleaseOutcome::WasLost }
             }
             Err(ReleaseError::Unknown { until, error }) => {
                 let until = duration::show(until);
-                self.messages.error(&format!("{error}; the lock expires within {until}"));
+                self.messages.error(&format!("{error:#}; the lock expires within {until}"));
                 ReleaseOutcome::Done
             }
             Err(error) => {
-                self.messages.error(&error.to_string());
+                self.messages.error(&format!("{error:#}"));
                 ReleaseOutcome::Done
             }
         }
