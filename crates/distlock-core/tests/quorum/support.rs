@@ -8,8 +8,10 @@ use std::time::Duration;
 use distlock_core::faults::{Faults, FaultyStore};
 use distlock_core::memory::MemoryStore;
 use distlock_core::quorum::{Quorum, QuorumOptions};
-use distlock_core::store::{Attempt, Claim, Holder, Lease, LeaseStore, Query, Released, Renewal, Store};
-use distlock_core::{Clock, FencingToken, Kind, LockId, Resource, Result, VirtualClock};
+use distlock_core::store::{
+    Attempt, Claim, Holder, Inbox, Lease, LeaseStore, Query, Released, Renewal, Store, Waiting,
+};
+use distlock_core::{Clock, FencingToken, Kind, LockId, Resource, Result, VirtualClock, WRITER_WEIGHT};
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
@@ -101,6 +103,21 @@ pub fn claim(id: &str) -> Claim {
         waiting: None,
         no_overtaking: false,
     }
+}
+
+/// A claim that leaves an entry in the nodes' queues.
+pub fn waiting(id: &str) -> Claim {
+    let mut claim = claim(id);
+    claim.waiting = Some(Waiting { inbox: Inbox::new("box"), ttl: 600 * SECOND, attempt: 1 });
+    claim
+}
+
+/// The claim of a writer for the reader-writer lock `m`.
+pub fn writer(id: &str) -> Claim {
+    let mut claim = waiting(id);
+    claim.resource = Resource::new(Kind::RwLock, "m").unwrap();
+    (claim.weight, claim.capacity) = (WRITER_WEIGHT, WRITER_WEIGHT);
+    claim
 }
 
 pub fn lease(id: &str, token: FencingToken) -> Lease {
