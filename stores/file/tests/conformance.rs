@@ -1,9 +1,9 @@
-//! The contract of every store, on lock files in a folder of their own.
+//! The conformance suite of all stores, on lock files in a temporary folder.
 
 #![allow(clippy::unwrap_used)]
 
 use distlock_core::store::Backend;
-use distlock_file::FileStore;
+use distlock_file::{FileConfig, FileStore};
 use distlock_testkit::conformance::{ActorMode, Fixture};
 use tempfile::TempDir;
 
@@ -23,7 +23,7 @@ impl Fixture for Folder {
     }
 
     async fn connect_to(address: String) -> Backend {
-        Backend::session(FileStore::open(address).unwrap())
+        Backend::session(FileStore::connect(FileConfig::new(address)).await.unwrap())
     }
 }
 

@@ -84,7 +84,10 @@ async fn a_batch_whose_update_or_read_was_not_answered_is_recognised() {
         for lost in ["updates", "singleBatch"] {
             let name = |n: u32| format!("{lost}-{n}");
             let claims: Vec<Claim> = (0..5).map(|n| bare.claim(kind, &name(n), 60 * SECOND)).collect();
-            let all = |claim: Claim| Claim { weight: claim.capacity, ..claim };
+            let all = |claim: Claim| {
+                let capacity = claim.capacity;
+                claim.with_weight(capacity)
+            };
             let claims: Vec<Claim> = claims.into_iter().map(all).collect();
             way.proxy.lose_reply_to(lost, AfterLoss::Close);
             let told = bare.store.try_acquire(&claims).await;
@@ -107,8 +110,8 @@ async fn a_batch_whose_update_or_read_was_not_answered_is_recognised() {
             .await;
             for answer in bare.store.try_acquire(&claims).await.unwrap() {
                 match answer.unwrap() {
-                    Attempt::Granted { token } => again.push(token),
-                    busy @ Attempt::Busy { .. } => panic!("{kind}, {lost}: {busy:?}"),
+                    Attempt::Granted { token, .. } => again.push(token),
+                    busy => panic!("{kind}, {lost}: {busy:?}"),
                 }
             }
             let held: Vec<Lease> =

@@ -161,7 +161,7 @@ async fn next(wakes: &mut WakeStream) -> Wake {
 
 async fn pushed(wakes: &mut WakeStream, lock_id: &LockId) -> PushedGrant {
     match next(wakes).await {
-        Wake::Granted { lock_id: told, grant } if told == *lock_id => grant,
+        Wake::Granted { lock_id: told, grant, .. } if told == *lock_id => grant,
         other => panic!("{other:?}"),
     }
 }
@@ -182,10 +182,8 @@ async fn a_pushed_grant_carries_the_number_of_the_newest_attempt() {
     for kind in KINDS {
         for newest in [1, 3] {
             let name = format!("numbered {newest}");
-            let held = Claim {
-                weight: if kind == Kind::Mutex { 1 } else { 10 },
-                ..bare.claim(kind, &name, 60 * SECOND)
-            };
+            let held =
+                bare.claim(kind, &name, 60 * SECOND).with_weight(if kind == Kind::Mutex { 1 } else { 10 });
             assert!(matches!(bare.ask(&held).await, Attempt::Granted { .. }));
             let waiter = bare.waiting(kind, &name, bare.ids.next(), 60 * SECOND);
             let mut sent = Instant::now();
@@ -212,7 +210,7 @@ async fn a_pushed_grant_carries_the_number_of_the_newest_attempt() {
 async fn an_older_attempt_leaves_the_entry_of_a_later_one_as_it_is() {
     let place = Place::on_one_node();
     let bare = Bare::new(&place).await;
-    let held = Claim { weight: 10, ..bare.claim(Kind::Semaphore, "queue", 60 * SECOND) };
+    let held = bare.claim(Kind::Semaphore, "queue", 60 * SECOND).with_weight(10);
     assert!(matches!(bare.ask(&held).await, Attempt::Granted { .. }));
     let waiter = bare.waiting(Kind::Semaphore, "queue", bare.ids.next(), 60 * SECOND);
     let queues = place.database().await.collection::<Document>("distributed.locks.queues");

@@ -18,22 +18,15 @@ use futures_util::StreamExt;
 const LIMIT: Duration = Duration::from_secs(25);
 
 async fn hold(store: &LeaseTable, kind: Kind, lock_id: LockId) {
-    let claim = Claim {
-        resource: Resource::new(kind, "m").unwrap(),
-        lock_id,
-        weight: 1,
-        capacity: if kind == Kind::Mutex { 1 } else { 3 },
-        expiry: Duration::from_secs(60),
-        waiting: None,
-        no_overtaking: false,
-    };
+    let claim = Claim::new(Resource::new(kind, "m").unwrap(), lock_id, Duration::from_secs(60))
+        .with_capacity(if kind == Kind::Mutex { 1 } else { 3 });
     let answer = store.try_acquire(&[claim]).await.unwrap().pop().unwrap().unwrap();
     assert!(matches!(answer, Attempt::Granted { .. }), "{answer:?}");
 }
 
 async fn broken(messages: &mut WakeStream) -> LockId {
     match within("a message", LIMIT, messages.next()).await {
-        Some(Wake::Broken { lock_id }) => lock_id,
+        Some(Wake::Broken { lock_id, .. }) => lock_id,
         other => panic!("{other:?}"),
     }
 }

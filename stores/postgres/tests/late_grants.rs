@@ -22,20 +22,12 @@ const LONG: Duration = Duration::from_secs(60);
 const KINDS: [Kind; 3] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore];
 
 fn claim(kind: Kind, id: &str) -> Claim {
-    Claim {
-        resource: Resource::new(kind, "m").unwrap(),
-        lock_id: LockId::from_stored(id),
-        weight: 1,
-        capacity: 1,
-        expiry: LONG,
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(kind, "m").unwrap(), LockId::from_stored(id), LONG)
 }
 
 fn attempt(kind: Kind, number: u64, inbox: &str) -> Claim {
-    let waiting = Waiting { inbox: Inbox::new(inbox), ttl: LONG, attempt: number };
-    Claim { waiting: Some(waiting), ..claim(kind, "waiter") }
+    let waiting = Waiting::new(Inbox::new(inbox), LONG, number);
+    claim(kind, "waiter").with_waiting(waiting)
 }
 
 /// Asks alone or together with a claim for another name: these are two statements.
@@ -43,7 +35,7 @@ async fn ask(store: &LeaseTable, company: bool, asked: Claim) -> Attempt {
     let mut claims = vec![asked];
     if company {
         let resource = Resource::new(claims[0].resource.kind(), "company").unwrap();
-        claims.insert(0, Claim { resource, ..claim(Kind::Mutex, "another") });
+        claims.insert(0, claim(Kind::Mutex, "another").with_resource(resource));
     }
     store.try_acquire(&claims).await.unwrap().pop().unwrap().unwrap()
 }
@@ -55,7 +47,7 @@ async fn release(store: &LeaseTable, kind: Kind) {
 
 async fn pushed(messages: &mut WakeStream) -> PushedGrant {
     match within("a grant", LIMIT, messages.next()).await {
-        Some(Wake::Granted { lock_id, grant }) if lock_id.as_str() == "waiter" => grant,
+        Some(Wake::Granted { lock_id, grant, .. }) if lock_id.as_str() == "waiter" => grant,
         other => panic!("{other:?}"),
     }
 }

@@ -175,14 +175,8 @@ async fn requests_given_up_half_way_do_not_mix_up_the_answers_of_others() {
     let corner = Corner::new();
     let store = lease_table(&corner.url("postgres", &server().url())).await;
     let ids = LockIds::new("dropped");
-    let claim = |name: String| Claim {
-        resource: Resource::new(Kind::Mutex, name).unwrap(),
-        lock_id: ids.next(),
-        weight: 1,
-        capacity: 1,
-        expiry: Duration::from_secs(60),
-        waiting: None,
-        no_overtaking: false,
+    let claim = |name: String| {
+        Claim::new(Resource::new(Kind::Mutex, name).unwrap(), ids.next(), Duration::from_secs(60))
     };
     for round in 0..200_u64 {
         let given_up = claim(format!("dropped/{round}"));

@@ -43,15 +43,8 @@ fn lock_row(corner: &Corner, kind: Kind) -> (PostgresConnection, String) {
 }
 
 fn claims(ids: &LockIds, kind: Kind, names: &[&str]) -> Vec<Claim> {
-    let claim = |name: &&str| Claim {
-        resource: Resource::new(kind, *name).unwrap(),
-        lock_id: ids.next(),
-        weight: 1,
-        capacity: 1,
-        expiry: Duration::from_secs(60),
-        waiting: None,
-        no_overtaking: false,
-    };
+    let claim =
+        |name: &&str| Claim::new(Resource::new(kind, *name).unwrap(), ids.next(), Duration::from_secs(60));
     names.iter().map(claim).collect()
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_core::store::{Backend, Claim, Lease, LeaseStore, Store};
+use distlock_core::store::{Backend, Claim, Lease, LeaseStore};
 use distlock_core::{FencingToken, Kind, LockIds, Locks, Resource};
 use distlock_redis::{RedisConfig, RedisStore};
 use distlock_testkit::servers::RedisServer;
@@ -35,15 +35,11 @@ async fn main() {
             bare.push(begun.elapsed());
         }
         for _ in 0..CYCLES {
-            let claim = Claim {
-                resource: Resource::new(Kind::Mutex, "layers").unwrap(),
-                lock_id: ids.next(),
-                weight: 1,
-                capacity: 1,
-                expiry: Duration::from_secs(30),
-                waiting: None,
-                no_overtaking: false,
-            };
+            let claim = Claim::new(
+                Resource::new(Kind::Mutex, "layers").unwrap(),
+                ids.next(),
+                Duration::from_secs(30),
+            );
             let begun = Instant::now();
             store.try_acquire(std::slice::from_ref(&claim)).await.unwrap();
             store.release(&[Lease::of(&claim, FencingToken::new(0))]).await.unwrap();

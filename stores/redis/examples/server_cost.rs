@@ -35,15 +35,12 @@ async fn main() {
             let mut spent = [Duration::ZERO; 3];
             for call in 0..CALLS {
                 let claims: Vec<Claim> = (0..size)
-                    .map(|n| Claim {
-                        resource: Resource::new(Kind::Mutex, format!("server-cost/{}", call * size + n))
-                            .unwrap(),
-                        lock_id: ids.next(),
-                        weight: 1,
-                        capacity: 1,
-                        expiry: Duration::from_secs(30),
-                        waiting: None,
-                        no_overtaking: false,
+                    .map(|n| {
+                        Claim::new(
+                            Resource::new(Kind::Mutex, format!("server-cost/{}", call * size + n)).unwrap(),
+                            ids.next(),
+                            Duration::from_secs(30),
+                        )
                     })
                     .collect();
                 let before = cpu(pid);
@@ -53,7 +50,7 @@ async fn main() {
                     .iter()
                     .zip(answers)
                     .map(|(claim, answer)| match answer {
-                        Ok(Attempt::Granted { token }) => Lease::of(claim, token),
+                        Ok(Attempt::Granted { token, .. }) => Lease::of(claim, token),
                         other => panic!("{other:?}"),
                     })
                     .collect();

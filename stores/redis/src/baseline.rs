@@ -2,7 +2,8 @@
 
 use async_trait::async_trait;
 use distlock_core::Result;
-use distlock_core::store::{Baseline, Store};
+use distlock_core::bench::Baseline;
+use distlock_core::store::Store;
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
 

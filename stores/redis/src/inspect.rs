@@ -60,14 +60,10 @@ pub(crate) async fn take(inner: &Inner, resource: &Resource) -> Result<Vec<Holde
     if let (Some(_), Some(holder)) = (next, record.holders.first()) {
         // More gone waiters than one call looks at: a release continues until one is told. Nothing is left of this
         // holder that could be released.
-        let lease = Lease {
-            resource: resource.clone(),
-            lock_id: holder.lock_id.clone(),
-            token: FencingToken::new(0),
-            expiry: Duration::ZERO,
-            weight: holder.weight,
-            capacity: record.capacity,
-        };
+        let lease =
+            Lease::new(resource.clone(), holder.lock_id.clone(), FencingToken::new(0), Duration::ZERO)
+                .with_weight(holder.weight)
+                .with_capacity(record.capacity);
         let request = inner.request(&inner.scripts.release, inner.config.response_timeout);
         // What fails here costs time, not the lock: waiters ask once a second.
         let _ = inner.call(request, vec![release_item(&inner.config.keys, &lease)]).await;
@@ -155,14 +151,10 @@ fn read(resource: &Resource, answer: &Answer) -> Result<(Record, Option<u64>)> {
     let (Some(holders), Some(waiters)) = (holders, waiters) else {
         return Err(trouble::nonsense(parts));
     };
-    let record = Record {
-        kind: resource.kind(),
-        name: Some(resource.name().to_owned()),
-        key: None,
-        capacity: u32::try_from(*capacity).unwrap_or(u32::MAX),
-        holders,
-        waiters,
-    };
+    let record = Record::new(resource.kind(), u32::try_from(*capacity).unwrap_or(u32::MAX))
+        .with_name(resource.name().to_owned())
+        .with_holders(holders)
+        .with_waiters(waiters);
     Ok((record, u64::try_from(*next).ok()))
 }
 
@@ -179,16 +171,17 @@ fn holder(values: &[Value]) -> Option<Holder> {
         return None;
     };
     let known = |number: &i64| u64::try_from(*number).ok();
-    Some(Holder {
-        lock_id: lock_id(id)?,
-        token: known(token).map(FencingToken::new),
-        acquired_at: known(at).and_then(|ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms))),
-        expires_in: known(left).map(Duration::from_millis),
-        weight: u32::try_from(*weight).ok()?,
-    })
+    Some(
+        Holder::new(lock_id(id)?, u32::try_from(*weight).ok()?)
+            .with_token(known(token).map(FencingToken::new))
+            .with_acquired_at(
+                known(at).and_then(|ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms))),
+            )
+            .with_expires_in(known(left).map(Duration::from_millis)),
+    )
 }
 
 fn waiter(values: &[Value]) -> Option<Waiter> {
     let [id, Value::Int(weight)] = values else { return None };
-    Some(Waiter { lock_id: lock_id(id)?, weight: u32::try_from(*weight).ok()? })
+    Some(Waiter::new(lock_id(id)?, u32::try_from(*weight).ok()?))
 }

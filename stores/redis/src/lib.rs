@@ -64,6 +64,7 @@
 //! `~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall
 //! +publish +subscribe +unsubscribe`, and for lists, checks and the other topologies `+scan +info +wait +role +cluster|slots`.
 
+#[cfg(feature = "bench")]
 mod baseline;
 mod config;
 mod doctor;
@@ -87,26 +88,38 @@ use distlock_core::Result;
 use distlock_core::store::{Backend, Driver, StoreUrl};
 
 /// All Redis stores, by URL.
-pub static DRIVER: Driver = Driver {
-    schemes: &[
-        "redis",
-        "rediss",
-        "redis+sentinel",
-        "rediss+sentinel",
-        "redis+cluster",
-        "rediss+cluster",
-        "redlock",
-        "redlocks",
-        "unix",
-        "redis+unix",
-        "valkey",
-        "valkeys",
-        "valkey+unix",
-    ],
-    example: "redis://host:6379",
-    connect: |url| Box::pin(connect(url)),
-    schema: None,
-};
+pub static DRIVER: Driver = driver();
+
+const SCHEMES: &[&str] = &[
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "redlock",
+    "redlocks",
+    "unix",
+    "redis+unix",
+    "valkey",
+    "valkeys",
+    "valkey+unix",
+];
+
+const fn driver() -> Driver {
+    let driver = Driver::new(SCHEMES, "redis://host:6379", |url| Box::pin(connect(url)));
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| Box::pin(open_baseline(url)));
+    driver
+}
+
+#[cfg(feature = "bench")]
+async fn open_baseline(url: StoreUrl) -> Result<Option<Box<dyn distlock_core::bench::Baseline>>> {
+    match url.scheme() {
+        "redlock" | "redlocks" => Ok(None),
+        _ => RedisStore::connect(RedisConfig::from_url(url)?).await?.baseline().await,
+    }
+}
 
 async fn connect(url: StoreUrl) -> Result<Backend> {
     match url.scheme() {

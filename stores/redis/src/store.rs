@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use distlock_core::Resource;
 use distlock_core::Result;
 use distlock_core::store::{
-    Attempt, Baseline, Batch, Capabilities, Claim, Finding, GRANT_WINDOW, Holder, Inbox, Lease, LeaseStore,
-    Query, Record, Released, Renewal, Store, WakeStream,
+    Attempt, Batch, Capabilities, Claim, Finding, GRANT_WINDOW, Holder, Inbox, Lease, LeaseStore, Query,
+    Record, Released, Renewal, Store, WakeStream,
 };
 
 use crate::config::{RedisConfig, Servers};
@@ -136,6 +136,21 @@ impl Inner {
     }
 }
 
+#[cfg(feature = "bench")]
+impl RedisStore {
+    /// The bare driver, for benchmarks; `None` where there is more than one server.
+    ///
+    /// # Errors
+    /// If the server cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    #[doc(hidden)]
+    pub async fn baseline(&self) -> Result<Option<Box<dyn distlock_core::bench::Baseline>>> {
+        crate::baseline::open(self).await
+    }
+}
+
 #[async_trait]
 impl Store for RedisStore {
     fn describe(&self) -> String {
@@ -161,10 +176,6 @@ impl Store for RedisStore {
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         doctor::examine(self).await
-    }
-
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        crate::baseline::open(self).await
     }
 }
 

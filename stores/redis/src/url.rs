@@ -55,7 +55,7 @@ impl RedisConfig {
     /// # Errors
     /// [`ErrorKind::InvalidInput`](distlock_core::ErrorKind::InvalidInput) for anything that is wrong with it.
     pub fn from_url(mut url: StoreUrl) -> Result<Self> {
-        url.accept(crate::DRIVER.schemes)?;
+        url.accept(crate::DRIVER.schemes())?;
         let config = match url.scheme() {
             "redis+sentinel" | "rediss+sentinel" => {
                 let path = url.path()?;

@@ -163,14 +163,14 @@ pub(crate) fn attempt(claim: &Claim, answer: &Answer) -> Result<Attempt> {
     match numbers(answer)? {
         (1, token) => match u64::try_from(token) {
             Ok(_) if !answer.confirmed => Err(unconfirmed()),
-            Ok(token) => Ok(Attempt::Granted { token: FencingToken::new(token) }),
+            Ok(token) => Ok(Attempt::granted(FencingToken::new(token))),
             Err(_) => Err(trouble::nonsense(token)),
         },
         // A key lives through the whole of its last millisecond.
-        (0, left) => Ok(Attempt::Busy {
-            retry_after: u64::try_from(left).ok().map(|left| Duration::from_millis(left.saturating_add(1))),
-        }),
-        (UNFINISHED, _) => Ok(Attempt::Busy { retry_after: Some(Duration::ZERO) }),
+        (0, left) => Ok(Attempt::busy(
+            u64::try_from(left).ok().map(|left| Duration::from_millis(left.saturating_add(1))),
+        )),
+        (UNFINISHED, _) => Ok(Attempt::busy(Duration::ZERO)),
         (2, theirs) => {
             let ours = claim.capacity;
             Err(Error::new(

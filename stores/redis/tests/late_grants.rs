@@ -30,9 +30,7 @@ const WATCHED: Duration = Duration::from_millis(1500);
 /// The entry for other processes: see [`perform`].
 #[test]
 fn actor_entry() {
-    run_if_actor(
-        |address| async move { (DRIVER.connect)(StoreUrl::parse(&address).unwrap()).await.unwrap() },
-    );
+    run_if_actor(|address| async move { DRIVER.connect(StoreUrl::parse(&address).unwrap()).await.unwrap() });
 }
 
 fn specs() -> [LockSpec; 4] {

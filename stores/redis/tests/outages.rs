@@ -14,15 +14,7 @@ use distlock_testkit::servers::RedisServer;
 use distlock_testkit::servers::redis::resp::Reply;
 
 fn claim(name: &str, id: &str) -> Claim {
-    Claim {
-        resource: Resource::new(Kind::Mutex, name).unwrap(),
-        lock_id: LockId::from_stored(id),
-        weight: 1,
-        capacity: 1,
-        expiry: ms(5000),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(Kind::Mutex, name).unwrap(), LockId::from_stored(id), ms(5000))
 }
 
 async fn attempt(store: &impl LeaseStore, claim: &Claim) -> distlock_core::Result<Attempt> {

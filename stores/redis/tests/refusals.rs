@@ -95,18 +95,11 @@ async fn a_user_without_the_rights_is_told_so_and_one_with_the_documented_rights
 
 async fn many_at_once(store: &RedisStore) {
     let ids = LockIds::new("many");
-    let claims = ["a", "b"].map(|name| Claim {
-        resource: Resource::new(Kind::Mutex, name).unwrap(),
-        lock_id: ids.next(),
-        weight: 1,
-        capacity: 1,
-        expiry: ms(5000),
-        waiting: None,
-        no_overtaking: false,
-    });
+    let claims =
+        ["a", "b"].map(|name| Claim::new(Resource::new(Kind::Mutex, name).unwrap(), ids.next(), ms(5000)));
     let mut leases = Vec::new();
     for (claim, answer) in claims.iter().zip(store.try_acquire(&claims).await.unwrap()) {
-        let Ok(Attempt::Granted { token }) = answer else { panic!("{answer:?}") };
+        let Ok(Attempt::Granted { token, .. }) = answer else { panic!("{answer:?}") };
         leases.push(Lease::of(claim, token));
     }
     assert!(store.renew(&leases).await.unwrap().iter().all(|one| matches!(one, Ok(Renewal::Renewed))));

@@ -175,6 +175,7 @@ impl Engine {
                 .doing("start the lock engine")
                 .advise("connect inside a runtime, or use the blocking API")
         })?;
+        backend.store().use_clock(Arc::clone(&clock));
         let capabilities = backend.capabilities();
         let ids = LockIds::new(label);
         let commands = Arc::new(CommandChannel::default());

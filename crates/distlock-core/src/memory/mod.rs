@@ -31,17 +31,12 @@ use crate::store::{
 pub const DEFAULT_RETENTION: Duration = Duration::from_secs(3600);
 
 /// `memory:`, one store for the whole process: everybody who connects to it shares its locks.
-pub static DRIVER: Driver = Driver {
-    schemes: &["memory"],
-    example: "memory:",
-    connect: |url| Box::pin(async move { connect(url) }),
-    schema: None,
-};
+pub static DRIVER: Driver = Driver::new(&["memory"], "memory:", |url| Box::pin(async move { connect(url) }));
 
 fn connect(mut url: StoreUrl) -> Result<Backend> {
     static SHARED: LazyLock<MemoryStore> = LazyLock::new(MemoryStore::new);
-    url.accept(DRIVER.schemes)?;
-    url.refuse_unknown(&[])?;
+    url.accept(DRIVER.schemes())?;
+    url.refuse_other_options(&[])?;
     url.refuse_unknown_driver(&[])?;
     if url.has_authority() || !url.path()?.is_empty() {
         return Err(url

@@ -61,7 +61,7 @@ pub trait Fixture: Send + Sync + Sized + 'static {
     fn connect_to(address: String) -> impl Future<Output = Backend> + Send {
         async move {
             let url = StoreUrl::parse(&address).unwrap_or_else(|error| panic!("{address}: {error}"));
-            let connected = (Self::driver().connect)(url).await;
+            let connected = Self::driver().connect(url).await;
             connected.unwrap_or_else(|error| panic!("{address}: {error}"))
         }
     }

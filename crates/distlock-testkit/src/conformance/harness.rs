@@ -177,7 +177,7 @@ impl<F: Fixture> Harness<F> {
     /// # Panics
     /// If `inspect` fails, or shows the resource twice.
     pub async fn record(&self, locks: &Locks, spec: &LockSpec) -> Option<Record> {
-        let query = Query { kind: Some(spec.kind()), ..Query::named(spec.name()) };
+        let query = Query::named(spec.name()).with_kind(spec.kind());
         let mut found = locks.inspect(&query).await.expect("inspect");
         assert!(found.len() <= 1, "{spec:?} is shown more than once: {found:?}");
         found.pop()

@@ -55,6 +55,7 @@ impl Live {
     }
 
     /// The bare connection, for what needs nothing of the rest.
+    #[cfg(feature = "bench")]
     pub(crate) fn connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }

@@ -96,8 +96,8 @@ impl Mailbox {
 fn read(message: &[u8]) -> Option<Wake> {
     let (kind, rest) = std::str::from_utf8(message).ok()?.split_once(' ')?;
     let words = match kind {
-        "R" => return Some(Wake::Retry { lock_id: LockId::from_stored(rest) }),
-        "B" => return Some(Wake::Broken { lock_id: LockId::from_stored(rest) }),
+        "R" => return Some(Wake::retry(LockId::from_stored(rest))),
+        "B" => return Some(Wake::broken(LockId::from_stored(rest))),
         "P" => 5,
         "G" => 4,
         _ => return None,
@@ -105,13 +105,10 @@ fn read(message: &[u8]) -> Option<Wake> {
     let mut parts = rest.splitn(words, ' ');
     let mut number = || parts.next()?.parse::<u64>().ok();
     let (token, after, window) = (number()?, number()?, number()?);
-    let grant = PushedGrant {
-        token: FencingToken::new(token),
-        attempt: if words == 5 { number()? } else { 0 },
-        after: Duration::from_millis(after),
-        window: Duration::from_millis(window),
-    };
-    Some(Wake::Granted { lock_id: LockId::from_stored(parts.next()?), grant })
+    let grant = PushedGrant::new(FencingToken::new(token), Duration::from_millis(window))
+        .with_attempt(if words == 5 { number()? } else { 0 })
+        .with_after(Duration::from_millis(after));
+    Some(Wake::granted(LockId::from_stored(parts.next()?), grant))
 }
 
 /// The wake-ups of one inbox. Ends with the connection; dropping it unsubscribes.
@@ -150,15 +147,15 @@ mod tests {
         for (message, attempt) in
             [(b"P 1700000000000 12 2000 7 a b#1-2".as_slice(), 7), (b"G 1700000000000 12 2000 a b#1-2", 0)]
         {
-            let Some(Wake::Granted { lock_id, grant }) = read(message) else {
+            let Some(Wake::Granted { lock_id, grant, .. }) = read(message) else {
                 panic!("not a grant");
             };
             assert_eq!((lock_id.as_str(), grant.attempt), ("a b#1-2", attempt));
             assert_eq!((grant.token.get(), grant.after.as_millis()), (1_700_000_000_000, 12));
             assert_eq!(grant.window.as_millis(), 2000);
         }
-        assert!(matches!(read(b"R x y"), Some(Wake::Retry { lock_id }) if lock_id.as_str() == "x y"));
-        assert!(matches!(read(b"B x y"), Some(Wake::Broken { lock_id }) if lock_id.as_str() == "x y"));
+        assert!(matches!(read(b"R x y"), Some(Wake::Retry { lock_id, .. }) if lock_id.as_str() == "x y"));
+        assert!(matches!(read(b"B x y"), Some(Wake::Broken { lock_id, .. }) if lock_id.as_str() == "x y"));
         for bad in [b"".as_slice(), b"P 1 2", b"P 1 2 3 y z", b"P 1 2 3 4", b"G 1 2 x y", b"hello", b"\xff"] {
             assert!(read(bad).is_none());
         }

@@ -88,7 +88,7 @@ pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(harness: Harness<
     assert_eq!(names(locks.inspect(&Query::named("app")).await.unwrap()), [""; 0]);
     assert_eq!(names(locks.inspect(&Query::prefixed("app/")).await.unwrap()), ["app/a", "app/b"]);
     assert_eq!(names(locks.inspect(&Query::prefixed("app%")).await.unwrap()), ["app%"]);
-    let semaphores = Query { kind: Some(distlock_core::Kind::Semaphore), ..Query::default() };
+    let semaphores = Query::default().with_kind(distlock_core::Kind::Semaphore);
     assert_eq!(names(locks.inspect(&semaphores).await.unwrap()), [""; 0]);
 }
 

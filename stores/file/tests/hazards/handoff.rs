@@ -1,17 +1,16 @@
-//! A waiter that learns late.
+//! Hazard: a waiter learns late that the lock is free.
 //!
-//! The limits are orders of magnitude, for slow machines; the figures are printed (`--nocapture`).
+//! The limits are orders of magnitude, for slow machines; the measured times are printed (`--nocapture`).
 
 use std::time::{Duration, Instant};
 
 use distlock_core::Kind;
-use distlock_file::FileStore;
 
 use crate::agent::{Agent, spell};
-use crate::support::{acquire, claim, median, release};
+use crate::support::{acquire, claim, median, open, release};
 
-/// From the release in one process to the grant in another one that waits.
-fn hand_overs(kind: Kind, start: fn(&std::path::Path) -> Agent, bystanders: usize) -> Vec<Duration> {
+/// From the release in one process to the grant of a waiter in another one.
+fn handoffs(kind: Kind, start: fn(&std::path::Path) -> Agent, bystanders: usize) -> Vec<Duration> {
     let dir = tempfile::tempdir().unwrap();
     let lock = spell(kind, "x", 1, 1);
     let mut agents: Vec<Agent> = (0..2 + bystanders).map(|_| start(dir.path())).collect();
@@ -24,7 +23,7 @@ fn hand_overs(kind: Kind, start: fn(&std::path::Path) -> Agent, bystanders: usiz
     }
     let mut times = Vec::new();
     for _ in 0..60 {
-        // Long enough for everybody to have gone to sleep: this is about being woken.
+        // Long enough for all waiters to sleep: this measures the wake-up.
         std::thread::sleep(Duration::from_millis(20));
         let released = agents[holder].release(number);
         let before = holder;
@@ -46,12 +45,12 @@ fn first_granted(agents: &mut [Agent], asked: &[u32]) -> (usize, u64) {
                 return (at, granted);
             }
         }
-        assert!(start.elapsed() < crate::support::LONG, "nobody was granted");
+        assert!(start.elapsed() < crate::support::LONG, "no waiter was granted");
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// A machine that is busy with other things may spoil a round, but not three in a row.
+/// A busy machine may spoil one round, but not three in a row.
 fn check(what: &str, limit: Duration, mut measure: impl FnMut() -> Vec<Duration>) {
     let reached = (0..3).any(|_| {
         let mut times = measure();
@@ -65,32 +64,32 @@ fn check(what: &str, limit: Duration, mut measure: impl FnMut() -> Vec<Duration>
 const TEN: Duration = Duration::from_millis(10);
 
 #[test]
-fn a_mutex_is_not_handed_over_at_the_next_poll_only() {
-    check("hand-over of a mutex", TEN, || hand_overs(Kind::Mutex, Agent::start, 0));
+fn the_handoff_of_a_mutex_does_not_wait_for_a_poll() {
+    check("handoff of a mutex", TEN, || handoffs(Kind::Mutex, Agent::start, 0));
 }
 
 #[test]
-fn a_pool_is_not_handed_over_at_the_next_poll_only() {
-    check("hand-over of a pool", TEN, || hand_overs(Kind::Semaphore, Agent::start, 0));
+fn the_handoff_of_a_pool_does_not_wait_for_a_poll() {
+    check("handoff of a pool", TEN, || handoffs(Kind::Semaphore, Agent::start, 0));
 }
 
 #[test]
-fn many_waiters_do_not_slow_the_hand_over_down() {
-    check("hand-over of a mutex, 16 waiters", 3 * TEN, || hand_overs(Kind::Mutex, Agent::start, 15));
-    check("hand-over of a pool, 16 waiters", 3 * TEN, || hand_overs(Kind::Semaphore, Agent::start, 15));
+fn many_waiters_do_not_slow_the_handoff_down() {
+    check("handoff of a mutex, 16 waiters", 3 * TEN, || handoffs(Kind::Mutex, Agent::start, 15));
+    check("handoff of a pool, 16 waiters", 3 * TEN, || handoffs(Kind::Semaphore, Agent::start, 15));
 }
 
 #[test]
-fn without_inotify_a_waiter_is_served_all_the_same() {
+fn without_inotify_a_waiter_is_still_served() {
     let limit = Duration::from_millis(200);
-    check("hand-over of a mutex by polling", limit, || hand_overs(Kind::Mutex, Agent::start_polling, 0));
-    check("hand-over of a pool by polling", limit, || hand_overs(Kind::FairQueue, Agent::start_polling, 0));
+    check("handoff of a mutex by polling", limit, || handoffs(Kind::Mutex, Agent::start_polling, 0));
+    check("handoff of a pool by polling", limit, || handoffs(Kind::FairQueue, Agent::start_polling, 0));
 }
 
 #[tokio::test]
 async fn waiting_is_not_a_busy_loop() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let mut agent = Agent::start(dir.path());
     for (number, kind) in [(1, Kind::Mutex), (2, Kind::RwLock)] {
         acquire(&store, &claim(kind, "x", 1, 1)).await;
@@ -109,10 +108,10 @@ async fn waiting_is_not_a_busy_loop() {
 }
 
 #[test]
-fn a_lock_nobody_else_wants_does_not_take_long() {
+fn an_uncontended_lock_is_not_slow() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let store = runtime.block_on(open(dir.path()));
     let mut used = 0;
     let cycle = |kind, name: &str| {
         let claim = claim(kind, name, 1, 1);

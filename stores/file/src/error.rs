@@ -1,4 +1,4 @@
-//! From an error of the operating system to one that says what to do.
+//! From an error of the operating system to an error that says what to do.
 
 use std::io;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use distlock_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
-use crate::folder::Refused;
+use crate::folder::Refusal;
 
-/// The error for a call on `path` that failed while we wanted to do `action`.
-pub(crate) fn failure(error: io::Error, action: &'static str, path: &Path) -> Error {
-    let (kind, advice) = sort(&error);
-    // What was refused names itself, and may be a folder above.
+/// The error for a call on `path` that failed during `action`.
+pub(crate) fn io_error(error: io::Error, action: &'static str, path: &Path) -> Error {
+    let (kind, advice) = classify(&error);
+    // A refusal names its own path, which may be a folder above.
     let what =
-        if refused(&error).is_some() { error.to_string() } else { format!("{}: {error}", path.display()) };
+        if refusal(&error).is_some() { error.to_string() } else { format!("{}: {error}", path.display()) };
     let made = Error::new(kind, what).doing(action).caused_by(error);
     match advice {
         Some(advice) => made.advise(advice),
@@ -21,23 +21,23 @@ pub(crate) fn failure(error: io::Error, action: &'static str, path: &Path) -> Er
     }
 }
 
-/// What was not used although it could be opened, if that is the reason.
-pub(crate) fn refused(error: &io::Error) -> Option<&Refused> {
-    error.get_ref().and_then(|inner| inner.downcast_ref::<Refused>())
+/// The refusal inside an error, if that is the cause.
+pub(crate) fn refusal(error: &io::Error) -> Option<&Refusal> {
+    error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>())
 }
 
-/// The error for a file that is locked and does not say by whom.
-pub(crate) fn garbled(path: &Path) -> Error {
-    Error::new(ErrorKind::Corrupt, format!("{}: it is locked, and its note cannot be read", path.display()))
-        .doing("look at a lock")
-        .advise("find out who has it open with fuser or lsof")
+/// The error for a locked file that does not name its holder.
+pub(crate) fn unreadable_owner(path: &Path) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("{} is locked, but does not name its holder", path.display()))
+        .doing("read a lock")
+        .advise("find the process that has it open with fuser or lsof")
 }
 
-fn sort(error: &io::Error) -> (ErrorKind, Option<&'static str>) {
-    if let Some(refused) = refused(error) {
-        let advice = match refused {
-            Refused::Link(_) => "links are not followed: find out who made it, and remove it",
-            Refused::Owner(..) => {
+fn classify(error: &io::Error) -> (ErrorKind, Option<&'static str>) {
+    if let Some(refusal) = refusal(error) {
+        let advice = match refusal {
+            Refusal::SymbolicLink(_) => "links are not followed: find out who made it, and remove it",
+            Refusal::Owner(..) => {
                 "its owner can remove lock files under their holders: use a folder that no other user can write to, or \
                  share it on purpose with distlock.access=group"
             }
@@ -75,7 +75,7 @@ fn sort(error: &io::Error) -> (ErrorKind, Option<&'static str>) {
         ),
         Errno::NOTDIR | Errno::EXIST | Errno::ISDIR => (
             ErrorKind::InvalidInput,
-            Some("something else stands where a folder or a lock file should be: choose another folder"),
+            Some("the path exists and is not a folder or a lock file: choose another folder"),
         ),
         Errno::NAMETOOLONG => {
             (ErrorKind::InvalidInput, Some("the path of the folder is too long: choose a shorter one"))
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_refusal_of_the_system_says_where_and_what_to_do() {
+    fn every_system_error_says_where_it_failed_and_what_to_do() {
         for (errno, kind) in [
             (Errno::ACCESS, ErrorKind::Denied),
             (Errno::ROFS, ErrorKind::Denied),
@@ -98,10 +98,10 @@ mod tests {
             (Errno::MFILE, ErrorKind::Exhausted),
             (Errno::NOTDIR, ErrorKind::InvalidInput),
         ] {
-            let error = failure(errno.into(), "open the lock file", Path::new("/var/lock/x"));
+            let error = io_error(errno.into(), "open the lock file", Path::new("/var/lock/x"));
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.advice().is_some() && error.to_string().contains("/var/lock/x"), "{error}");
         }
-        assert_eq!(failure(Errno::IO.into(), "read", Path::new("/x")).kind(), ErrorKind::Unavailable);
+        assert_eq!(io_error(Errno::IO.into(), "read", Path::new("/x")).kind(), ErrorKind::Unavailable);
     }
 }

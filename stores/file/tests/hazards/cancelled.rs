@@ -1,14 +1,13 @@
-//! Users who give up at random moments: in the end nothing is held and nobody waits, and no file says so.
+//! Hazard: an acquisition that is cancelled at a random moment leaves a hold, a waiter or a file.
 
 use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use distlock_core::store::{Backend, Query};
 use distlock_core::{Locks, Request};
-use distlock_file::FileStore;
 use fastrand::Rng;
 
-use crate::support::{LONG, tree};
+use crate::support::{LONG, open, tree};
 
 const NAMES: [&str; 2] = ["a", "b"];
 
@@ -16,9 +15,9 @@ fn moment(rng: &mut Rng, most: u64) -> Duration {
     Duration::from_micros(rng.u64(0..most))
 }
 
-async fn use_it(locks: &Locks, rng: &mut Rng) {
+async fn acquire_and_cancel(locks: &Locks, rng: &mut Rng) {
     let name = NAMES[rng.usize(..NAMES.len())];
-    let patience = moment(rng, 15_000);
+    let limit = moment(rng, 15_000);
     let asking = match rng.u8(0..6) {
         0 => locks.mutex(name).fair().acquire(),
         1 => locks.rw_lock(name).read(),
@@ -28,10 +27,10 @@ async fn use_it(locks: &Locks, rng: &mut Rng) {
     };
     if rng.u8(0..8) == 0 {
         let all = locks.acquire_all([Request::fair_mutex("a"), Request::read("b")]);
-        let _ = tokio::time::timeout(patience, all.into_future()).await;
+        let _ = tokio::time::timeout(limit, all.into_future()).await;
         return;
     }
-    let Ok(Ok(guard)) = tokio::time::timeout(patience, asking.into_future()).await else { return };
+    let Ok(Ok(guard)) = tokio::time::timeout(limit, asking.into_future()).await else { return };
     tokio::time::sleep(moment(rng, 2_000)).await;
     if rng.bool() {
         let _ = tokio::time::timeout(moment(rng, 1_000), guard.release()).await;
@@ -39,16 +38,18 @@ async fn use_it(locks: &Locks, rng: &mut Rng) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_everybody_has_given_up_nothing_is_held_and_nobody_waits() {
+async fn cancelled_acquisitions_leave_no_holder_no_waiter_and_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let engines: Vec<Locks> =
-        (0..2).map(|_| Locks::new(Backend::session(FileStore::open(dir.path()).unwrap())).unwrap()).collect();
+    let mut engines: Vec<Locks> = Vec::new();
+    for _ in 0..2 {
+        engines.push(Locks::new(Backend::session(open(dir.path()).await)).unwrap());
+    }
     let mut users = tokio::task::JoinSet::new();
     for seed in 0..12 {
         let (locks, mut rng) = (engines[usize::from(seed % 2 == 0)].clone(), Rng::with_seed(seed));
         users.spawn(async move {
             for _ in 0..40 {
-                use_it(&locks, &mut rng).await;
+                acquire_and_cancel(&locks, &mut rng).await;
             }
         });
     }

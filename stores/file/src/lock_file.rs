@@ -1,4 +1,4 @@
-//! A file with a counter and a kernel lock: the lock file of a mutex, and the gate of a pool.
+//! A file with a token counter and a kernel lock: the lock file of a mutex, and the `gate` file of a pool.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 
 use distlock_core::{Error, ErrorKind, FencingToken, Result};
 
-use crate::failure::failure;
+use crate::error::io_error;
 use crate::folder::Folder;
+use crate::format::{self, Counter, NAME_AT, OWNER, OWNER_AT, Owner};
 use crate::layout::{FileId, Layout, sync_dir};
 use crate::names;
-use crate::record::{self, Count, NAME_AT, NOTE, NOTE_AT, Note};
 use crate::watch::Watcher;
 
-/// An open lock file. The kernel lock belongs to the open file, not to the process: two of them exclude each
-/// other inside one process as well, and closing, by death of the process too, gives it back.
+/// An open lock file. The kernel lock belongs to the open file, not to the process: two of them exclude each other in one
+/// process too. Closing the file releases the lock, also when the process dies.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: File,
@@ -24,13 +24,13 @@ pub(crate) struct LockFile {
 }
 
 impl LockFile {
-    /// Opens it for reading and writing, and makes it if need be.
+    /// Opens it for reading and writing, and creates it if it is missing.
     pub(crate) fn open(layout: &Layout, path: &Path) -> Result<Self> {
         let opened = layout.open(path).map(|(file, id)| LockFile { file, path: path.to_owned(), id });
-        opened.map_err(|error| failure(error, "open the lock file", path))
+        opened.map_err(|error| io_error(error, "open the lock file", path))
     }
 
-    /// The same in a folder that was opened before.
+    /// The same in an open folder.
     pub(crate) fn open_in(layout: &Layout, folder: &Folder, path: &Path) -> io::Result<Self> {
         let opened = match layout.open_in(folder, path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => match layout.create_in(folder, path) {
@@ -42,9 +42,9 @@ impl LockFile {
         opened.map(|(file, id)| LockFile { file, path: path.to_owned(), id })
     }
 
-    /// The same, in the place among our files that a held one should have.
-    pub(crate) fn raised(self, watcher: &Watcher) -> Self {
-        LockFile { file: watcher.raise(self.file), ..self }
+    /// The same file under a descriptor that the kernel closes early when this process dies.
+    pub(crate) fn with_high_descriptor(self, watcher: &Watcher) -> Self {
+        LockFile { file: watcher.raise_descriptor(self.file), ..self }
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -60,15 +60,15 @@ impl LockFile {
     }
 
     fn failed(&self, error: io::Error, action: &'static str) -> Error {
-        failure(error, action, &self.path)
+        io_error(error, action, &self.path)
     }
 
-    /// Tries to lock it for us alone. `false`: somebody has it.
+    /// Tries to take the exclusive lock. `false`: it is locked.
     pub(crate) fn try_lock(&self) -> Result<bool> {
         self.tried(self.file.try_lock())
     }
 
-    /// Tries to lock it together with others who only look. `false`: somebody has it alone.
+    /// Tries to take a shared lock. `false`: another client has the exclusive one.
     pub(crate) fn try_lock_shared(&self) -> Result<bool> {
         self.tried(self.file.try_lock_shared())
     }
@@ -77,77 +77,76 @@ impl LockFile {
         could_lock(tried).map_err(|error| self.failed(error, "lock the file"))
     }
 
-    /// Gives the lock back and keeps the file open.
+    /// Releases the lock and keeps the file open.
     pub(crate) fn unlock(&self) {
-        // It cannot fail on an open file that supports locks, and closing unlocks in any case.
+        // This cannot fail on an open file that supports locks, and closing unlocks in any case.
         let _ = self.file.unlock();
     }
 
-    /// Whether its path still stands for this file. If somebody removed or replaced it, a lock on this one
-    /// excludes nobody who comes later.
+    /// Whether its path still leads to this file. After an unlink or a replacement, a lock on this file no longer excludes
+    /// new clients.
     pub(crate) fn is_in_place(&self) -> Result<bool> {
-        let there = FileId::at(&self.path).map_err(|error| self.failed(error, "look at the lock file"))?;
+        let there = FileId::at(&self.path).map_err(|error| self.failed(error, "check the lock file"))?;
         Ok(there == Some(self.id))
     }
 
-    /// What its note says now.
-    pub(crate) fn note(&self) -> Option<Note> {
-        read_note(&self.file)
+    /// The owner that is written in it.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        read_owner(&self.file)
     }
 
-    /// Counts one further: the token is on the disk when this returns. Only for the one who has the lock.
+    /// The next token, on disk when this returns, with the block of its owner. The caller must have the lock.
     ///
-    /// A new file starts at the time of day in microseconds, so that tokens go on rising also after somebody
-    /// removed it; from there they rise by one. (Nobody grants more than one in a microsecond, so that a count never
-    /// gets ahead of the clock.)
+    /// A new file starts at the time of day in microseconds, so tokens keep rising after the file was unlinked; from there
+    /// they rise by one. (A grant takes longer than a microsecond, so the count never gets ahead of the clock.)
     ///
     /// # Errors
-    /// If it cannot be written or made durable; then nothing may be granted. The token may have been counted all
-    /// the same, and is skipped then.
-    pub(crate) fn count(
+    /// If the token cannot be written or made durable; then nothing may be granted. The token may have been written, and
+    /// is skipped then.
+    pub(crate) fn next_token(
         &self,
         name: &str,
-        note: impl FnOnce(FencingToken) -> Vec<u8>,
+        owner: impl FnOnce(FencingToken) -> Vec<u8>,
     ) -> Result<FencingToken> {
-        let mut start = [0; 2 * record::COUNTER];
+        let mut start = [0; 2 * format::COUNTER];
         let read = read_full(&self.file, &mut start, 0).map_err(|e| self.failed(e, "read the lock file"))?;
-        let token = match record::read_count(&start[..read]) {
-            Count::New => {
+        let token = match format::read_counter(&start[..read]) {
+            Counter::New => {
                 let token =
-                    FencingToken::new(u64::try_from(record::since_1970().as_micros()).unwrap_or(1).max(1));
-                self.begin(name, token, note(token))
+                    FencingToken::new(u64::try_from(format::time_of_day().as_micros()).unwrap_or(1).max(1));
+                self.initialize(name, token, owner(token))
                     .map_err(|error| self.failed(error, "write the lock file"))?;
                 return Ok(token);
             }
-            Count::Last(last) if last < i64::MAX.unsigned_abs() => FencingToken::new(last + 1),
-            Count::Last(_) | Count::Broken => {
+            Counter::Last(last) if last < i64::MAX.unsigned_abs() => FencingToken::new(last + 1),
+            Counter::Last(_) | Counter::Broken => {
                 return Err(self.foreign("its counter was not written by distlock"));
             }
         };
         self.check_name(name)?;
         let written = self
             .file
-            .write_all_at(&record::counter_block(token.get()), record::counter_at(token.get()))
-            .and_then(|()| self.file.write_all_at(&note(token), NOTE_AT))
+            .write_all_at(&format::counter_block(token.get()), format::counter_at(token.get()))
+            .and_then(|()| self.file.write_all_at(&owner(token), OWNER_AT))
             .and_then(|()| self.file.sync_data());
         written.map_err(|error| self.failed(error, "write the token"))?;
         Ok(token)
     }
 
-    /// Writes a new file as a whole, so that no later grant needs more space on the disk. The counter comes last: if
-    /// the disk is full on the way, the file still counts as new.
-    fn begin(&self, name: &str, token: FencingToken, mut note: Vec<u8>) -> io::Result<()> {
-        note.extend(record::name_text(name));
-        self.file.write_all_at(&note, NOTE_AT)?;
-        let mut counters = vec![b' '; 2 * record::COUNTER];
-        let at = usize::try_from(record::counter_at(token.get())).unwrap_or(0);
-        counters[at..at + record::COUNTER].copy_from_slice(&record::counter_block(token.get()));
+    /// Writes a new file in full, so that no later grant needs more disk space. The counter comes last: if the disk fills up
+    /// before, the file still counts as new.
+    fn initialize(&self, name: &str, token: FencingToken, mut owner: Vec<u8>) -> io::Result<()> {
+        owner.extend(format::name_text(name));
+        self.file.write_all_at(&owner, OWNER_AT)?;
+        let mut counters = vec![b' '; 2 * format::COUNTER];
+        let at = usize::try_from(format::counter_at(token.get())).unwrap_or(0);
+        counters[at..at + format::COUNTER].copy_from_slice(&format::counter_block(token.get()));
         self.file.write_all_at(&counters, 0)?;
         self.file.sync_all()?;
         self.path.parent().map_or(Ok(()), sync_dir)
     }
 
-    /// Two names have one hash only if somebody put the file there.
+    /// Refuses the file of another name. Two long names share a file name only if another program copied the file.
     fn check_name(&self, name: &str) -> Result<()> {
         if !names::is_hashed(&names::file_name(name)) {
             return Ok(());
@@ -155,15 +154,15 @@ impl LockFile {
         match self.name() {
             Some(there) if there == name => Ok(()),
             Some(_) => Err(self.foreign("it belongs to another name")),
-            // A power failure during the first grant may have kept the counter and lost the name.
+            // A power failure during the first grant may keep the counter and lose the name.
             None => {
-                let written = self.file.write_all_at(&record::name_text(name), NAME_AT);
+                let written = self.file.write_all_at(&format::name_text(name), NAME_AT);
                 written.map_err(|error| self.failed(error, "write the name"))
             }
         }
     }
 
-    /// The whole name, from inside the file.
+    /// The whole name, from the file's content.
     pub(crate) fn name(&self) -> Option<String> {
         read_name(&self.file)
     }
@@ -171,18 +170,16 @@ impl LockFile {
     fn foreign(&self, what: &str) -> Error {
         Error::new(ErrorKind::Corrupt, format!("{}: {what}", self.path.display()))
             .doing("read the lock file")
-            .advise(
-                "end everything that uses this lock, then remove the file: tokens go on from the time of day",
-            )
+            .advise("stop all users of this lock, then remove the file: tokens continue from the time of day")
     }
 
-    /// Writes that nobody holds. It is for people only: failing changes nothing.
-    pub(crate) fn clear_note(&self) {
-        let _ = self.file.write_all_at(&Note::blank(), NOTE_AT);
+    /// Writes that the lock is free. This is for people only, so a failure is ignored.
+    pub(crate) fn mark_free(&self) {
+        let _ = self.file.write_all_at(&Owner::free_block(), OWNER_AT);
     }
 }
 
-/// What an attempt to lock says: `false` if somebody has it.
+/// The outcome of an attempt to lock: `false` if the file is locked.
 pub(crate) fn could_lock(tried: Result<(), TryLockError>) -> io::Result<bool> {
     match tried {
         Ok(()) => Ok(true),
@@ -191,10 +188,10 @@ pub(crate) fn could_lock(tried: Result<(), TryLockError>) -> io::Result<bool> {
     }
 }
 
-/// Whether somebody has a file locked for himself alone: the only sign of life there is, and the only one needed.
+/// Whether a file is locked exclusively, which means that its owner lives.
 ///
-/// It asks for a shared lock, and gives it back at once. Two who look never meet, and those who want to lock a file
-/// alone know how to tell somebody who looks from somebody who holds.
+/// Takes a shared lock and releases it at once. Two inspections do not conflict, and a client that wants the exclusive lock
+/// tells an inspection from a holder by trying a shared lock.
 pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     let free = could_lock(file.try_lock_shared())?;
     if free {
@@ -203,32 +200,32 @@ pub(crate) fn is_locked(file: &File) -> io::Result<bool> {
     Ok(!free)
 }
 
-/// The note of a lock file that was opened only to look.
-pub(crate) fn read_note(file: &File) -> Option<Note> {
-    read_note_at(file, NOTE_AT)
+/// The owner in a lock file.
+pub(crate) fn read_owner(file: &File) -> Option<Owner> {
+    read_owner_at(file, OWNER_AT)
 }
 
-/// Whether the note of a lock file says that it is free, or nothing was ever written there.
-pub(crate) fn says_free(file: &File) -> bool {
-    let mut block = [0; NOTE];
-    let read = read_full(file, &mut block, NOTE_AT);
-    read.is_ok_and(|read| Note::is_blank(&block[..read]))
+/// Whether a lock file is marked free, or has no owner block yet.
+pub(crate) fn is_marked_free(file: &File) -> bool {
+    let mut block = [0; OWNER];
+    let read = read_full(file, &mut block, OWNER_AT);
+    read.is_ok_and(|read| Owner::is_free_block(&block[..read]))
 }
 
-/// A note may be read while it is being written: then it is broken, and a moment later it is not.
-pub(crate) fn read_note_at(file: &File, at: u64) -> Option<Note> {
-    let mut block = [0; NOTE];
+/// The owner block at this position. A read may overlap a write and see a torn block, so it is repeated.
+pub(crate) fn read_owner_at(file: &File, at: u64) -> Option<Owner> {
+    let mut block = [0; OWNER];
     (0..3).find_map(|_| {
         let read = read_full(file, &mut block, at).ok()?;
-        Note::read(&block[..read])
+        Owner::read(&block[..read])
     })
 }
 
-/// The name of a lock file that was opened only to look.
+/// The whole name in a lock file.
 pub(crate) fn read_name(file: &File) -> Option<String> {
     let mut text = vec![0; distlock_core::MAX_NAME_BYTES + 32];
     let read = read_full(file, &mut text, NAME_AT).ok()?;
-    record::read_name(&text[..read])
+    format::read_name(&text[..read])
 }
 
 fn read_full(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
@@ -254,30 +251,30 @@ mod tests {
         LockFile::open(&layout, &layout.mutex(name)).unwrap()
     }
 
-    fn count(file: &LockFile, name: &str) -> Result<u64> {
-        file.count(name, |_| Note::blank()).map(FencingToken::get)
+    fn next_token(file: &LockFile, name: &str) -> Result<u64> {
+        file.next_token(name, |_| Owner::free_block()).map(FencingToken::get)
     }
 
     #[test]
-    fn tokens_rise_by_one_and_go_on_rising_after_the_file_was_removed() {
+    fn tokens_rise_by_one_and_keep_rising_after_the_file_was_unlinked() {
         let dir = tempfile::tempdir().unwrap();
         let file = open(dir.path(), "a");
-        let first = count(&file, "a").unwrap();
+        let first = next_token(&file, "a").unwrap();
         for next in first + 1..first + 20 {
-            assert_eq!(count(&open(dir.path(), "a"), "a").unwrap(), next);
+            assert_eq!(next_token(&open(dir.path(), "a"), "a").unwrap(), next);
         }
         std::fs::remove_file(file.path()).unwrap();
         assert!(!file.is_in_place().unwrap());
-        assert!(count(&open(dir.path(), "a"), "a").unwrap() > first + 19);
+        assert!(next_token(&open(dir.path(), "a"), "a").unwrap() > first + 19);
     }
 
     #[test]
-    fn a_file_that_is_not_ours_is_refused_and_left_alone() {
+    fn a_foreign_file_is_refused_and_left_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let path = open(dir.path(), "a").path().to_owned();
         let precious = vec![b'#'; 5000];
         std::fs::write(&path, &precious).unwrap();
-        let error = count(&open(dir.path(), "a"), "a").unwrap_err();
+        let error = next_token(&open(dir.path(), "a"), "a").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert_eq!(std::fs::read(&path).unwrap(), precious);
     }
@@ -287,42 +284,42 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (one, two) = ("x".repeat(500), "y".repeat(500));
         let file = open(dir.path(), &one);
-        count(&file, &one).unwrap();
-        count(&file, &one).unwrap();
+        next_token(&file, &one).unwrap();
+        next_token(&file, &one).unwrap();
         assert_eq!(file.name().as_deref(), Some(&*one));
         let other = open(dir.path(), &two);
         std::fs::copy(file.path(), other.path()).unwrap();
-        assert_eq!(count(&open(dir.path(), &two), &two).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(next_token(&open(dir.path(), &two), &two).unwrap_err().kind(), ErrorKind::Corrupt);
     }
 
     #[test]
-    fn a_first_grant_that_was_cut_short_does_not_spoil_the_lock() {
+    fn an_interrupted_first_grant_does_not_corrupt_the_lock() {
         let dir = tempfile::tempdir().unwrap();
         let name = "x".repeat(3000);
         let file = open(dir.path(), &name);
-        let token = count(&file, &name).unwrap();
+        let token = next_token(&file, &name).unwrap();
         let whole = std::fs::read(file.path()).unwrap();
         for length in [0, 1, 100, 511, 512, 700, 1024, 1500, 2048, 2060, whole.len() - 1] {
             std::fs::write(file.path(), &whole[..length]).unwrap();
-            let next = count(&file, &name).unwrap();
+            let next = next_token(&file, &name).unwrap();
             assert!(next > token, "{next} after {token}, cut at {length}");
-            count(&file, &name).unwrap();
+            next_token(&file, &name).unwrap();
             assert_eq!(file.name().as_deref(), Some(&*name), "cut at {length}");
         }
     }
 
     #[test]
-    fn somebody_who_looks_does_not_look_like_somebody_who_holds() {
+    fn an_inspection_is_not_taken_for_a_holder() {
         let dir = tempfile::tempdir().unwrap();
         let (holder, other) = (open(dir.path(), "a"), open(dir.path(), "a"));
-        let looks = File::open(holder.path()).unwrap();
-        assert!(!is_locked(&looks).unwrap());
+        let inspects = File::open(holder.path()).unwrap();
+        assert!(!is_locked(&inspects).unwrap());
         assert!(holder.try_lock().unwrap());
         assert!(
-            is_locked(&looks).unwrap() && !other.try_lock().unwrap() && !other.try_lock_shared().unwrap()
+            is_locked(&inspects).unwrap() && !other.try_lock().unwrap() && !other.try_lock_shared().unwrap()
         );
         holder.unlock();
-        looks.try_lock_shared().unwrap();
+        inspects.try_lock_shared().unwrap();
         assert!(!other.try_lock().unwrap() && other.try_lock_shared().unwrap());
     }
 }

@@ -1,18 +1,17 @@
-//! A stopped process that stops others, too.
+//! Hazard: a paused process stalls others.
 
 use std::time::{Duration, Instant};
 
 use distlock_core::store::SessionStore;
 use distlock_core::{ErrorKind, Kind};
-use distlock_file::FileStore;
 use rustix::process::Signal;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, spell};
-use crate::support::{LONG, acquire, claim, mutex, release, tree, try_once, until};
+use crate::support::{LONG, acquire, claim, mutex, open, release, tree, try_once, until};
 
-/// A process that is stopped inside the gate of the pool `x`.
-fn stop_in_gate(dir: &std::path::Path) -> Agent {
+/// A process that is paused while it has the lock of the pool `x`.
+fn pause_with_pool_lock(dir: &std::path::Path) -> Agent {
     let mut agent = Agent::start(dir);
     agent.ask(&format!("lock {}", dir.join("semaphore/x/gate").display()), "locked");
     agent.signal(Signal::STOP);
@@ -20,13 +19,13 @@ fn stop_in_gate(dir: &std::path::Path) -> Agent {
 }
 
 #[tokio::test]
-async fn a_process_stopped_in_the_gate_stops_others_only_until_they_withdraw() {
+async fn a_process_paused_with_the_pool_lock_stalls_others_only_until_they_withdraw() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let (held, wanted) = (claim(Kind::Semaphore, "x", 1, 2), claim(Kind::Semaphore, "x", 1, 2));
     let hold = acquire(&store, &held).await;
     let before = tree(dir.path());
-    let stopped = stop_in_gate(dir.path());
+    let paused = pause_with_pool_lock(dir.path());
 
     let withdraw = CancellationToken::new();
     let waiting = {
@@ -40,25 +39,25 @@ async fn a_process_stopped_in_the_gate_stops_others_only_until_they_withdraw() {
     assert!(answer.unwrap().is_none());
     assert_eq!(tree(dir.path()), before);
 
-    // A single attempt gives up by itself, and does not call this contention.
+    // A single attempt gives up by itself, and does not report contention.
     let error = try_once(&store, &wanted).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("gate") && error.advice().is_some(), "{error}");
 
-    // To give back needs no gate.
+    // A release does not need the pool lock.
     release(&store, &held, &hold).await;
     assert!(!tree(dir.path()).iter().any(|path| path.contains("/hold/")));
 
-    stopped.signal(Signal::CONT);
-    drop(stopped);
+    paused.signal(Signal::CONT);
+    drop(paused);
     let hold = acquire(&store, &wanted).await;
     release(&store, &wanted, &hold).await;
 }
 
 #[tokio::test]
-async fn a_waiter_behind_a_stopped_gate_is_served_once_it_moves() {
+async fn a_waiter_is_served_once_a_paused_process_frees_the_pool_lock() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let (held, wanted) = (claim(Kind::Semaphore, "x", 1, 1), claim(Kind::Semaphore, "x", 1, 1));
     let hold = acquire(&store, &held).await;
     let waiting = {
@@ -66,19 +65,19 @@ async fn a_waiter_behind_a_stopped_gate_is_served_once_it_moves() {
         tokio::spawn(async move { acquire(&store, &wanted).await })
     };
     until("it waits", async || tree(dir.path()).iter().any(|path| path.contains("/queue/"))).await;
-    let mut stopped = stop_in_gate(dir.path());
+    let mut paused = pause_with_pool_lock(dir.path());
     release(&store, &held, &hold).await;
     tokio::time::sleep(Duration::from_millis(200)).await;
-    assert!(!waiting.is_finished(), "it passed a gate that is locked");
-    stopped.kill();
+    assert!(!waiting.is_finished(), "it ignored the pool lock");
+    paused.kill();
     let hold = waiting.await.unwrap();
     release(&store, &wanted, &hold).await;
 }
 
 #[tokio::test]
-async fn a_stopped_waiter_for_a_mutex_does_not_keep_others_from_being_woken() {
+async fn a_paused_waiter_of_a_mutex_does_not_keep_others_from_being_woken() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let held = mutex("x");
     let hold = acquire(&store, &held).await;
     let mut first = Agent::start(dir.path());
@@ -101,9 +100,9 @@ async fn a_stopped_waiter_for_a_mutex_does_not_keep_others_from_being_woken() {
 }
 
 #[tokio::test]
-async fn a_stopped_holder_keeps_its_lock() {
+async fn a_paused_holder_keeps_its_lock() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     for kind in [Kind::Mutex, Kind::RwLock] {
         let mut agent = Agent::start(dir.path());
         agent.acquire(1, &spell(kind, "x", 1, 1));
