@@ -86,10 +86,26 @@ fn spread<T>(answers: Batch<T>, items: usize) -> Vec<Result<T>> {
         Ok(answers) => answers,
         Err(error) => return (0..items).map(|_| Err(error.clone())).collect(),
     };
-    answers.truncate(items);
-    while answers.len() < items {
+    answers.resize_with(items, || {
         let what = "the store answered fewer items than it was asked";
-        answers.push(Err(Error::new(ErrorKind::Internal, what).with_unknown_outcome()));
-    }
+        Err(Error::new(ErrorKind::Internal, what).with_unknown_outcome())
+    });
     answers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_answers_too_few_or_too_many_items_gives_one_answer_for_each() {
+        for answered in 0..4 {
+            let answers = spread(Ok((0..answered).map(Ok).collect()), 2);
+            let good: Vec<usize> = answers.iter().flatten().copied().collect();
+            assert_eq!((answers.len(), good), (2, (0..answered.min(2)).collect()));
+            assert!(answers.iter().flat_map(|answer| answer.as_ref().err()).all(Error::is_outcome_unknown));
+        }
+        let down = Error::new(ErrorKind::Unavailable, "down");
+        assert_eq!(spread::<()>(Err(down), 2).len(), 2);
+    }
 }

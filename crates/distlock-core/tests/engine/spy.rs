@@ -10,9 +10,10 @@ use distlock_core::store::{
     Attempt, Backend, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
     Released, Renewal, Store, Wake, WakeStream,
 };
-use distlock_core::{Locks, Options, Resource, Result, VirtualClock};
+use distlock_core::{Error, Locks, Options, Resource, Result, VirtualClock};
 use futures_util::stream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
 
 #[derive(Clone, Debug)]
 pub struct Spy {
@@ -22,6 +23,10 @@ pub struct Spy {
     /// The claims that arrived.
     pub claims: Arc<Mutex<Vec<Claim>>>,
     pub released: Arc<Mutex<Vec<Lease>>>,
+    /// When it was asked to renew how many leases.
+    pub renewals: Arc<Mutex<Vec<(Instant, usize)>>>,
+    /// The error of every renewal or release, if there is one.
+    pub refusal: Arc<Mutex<Option<Error>>>,
     /// The open streams of wake-ups; what the store itself would send is not sent.
     streams: Arc<Mutex<Vec<UnboundedSender<Wake>>>>,
 }
@@ -33,6 +38,8 @@ impl Spy {
             push: true,
             claims: Arc::default(),
             released: Arc::default(),
+            renewals: Arc::default(),
+            refusal: Arc::default(),
             streams: Arc::default(),
         }
     }
@@ -59,8 +66,17 @@ impl Spy {
         self.streams.lock().unwrap().iter().any(|stream| !stream.is_closed())
     }
 
+    fn refused(&self) -> Result<()> {
+        self.refusal.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
     pub fn attempts(&self) -> usize {
         self.claims.lock().unwrap().len()
+    }
+
+    /// Whether the newest claim left an entry in the queue.
+    pub fn last_is_registered(&self) -> bool {
+        self.claims.lock().unwrap().last().is_some_and(|claim| claim.waiting.is_some())
     }
 
     /// The newest claim that arrived.
@@ -97,10 +113,13 @@ impl LeaseStore for Spy {
         self.inner.try_acquire(claims).await
     }
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        self.renewals.lock().unwrap().push((Instant::now(), leases.len()));
+        self.refused()?;
         self.inner.renew(leases).await
     }
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         self.released.lock().unwrap().extend_from_slice(leases);
+        self.refused()?;
         self.inner.release(leases).await
     }
     async fn subscribe(&self, _: &Inbox) -> Result<WakeStream> {

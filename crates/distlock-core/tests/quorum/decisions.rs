@@ -204,7 +204,7 @@ async fn a_waiter_that_no_node_wakes_asks_again_after_a_random_part_of_a_tenth_o
     ask(&quorum, writer("holder")).await.unwrap();
     for n in 0..50 {
         let answer = ask(&quorum, writer(&format!("waiter {n}"))).await.unwrap();
-        let Attempt::Busy { retry_after: Some(pause) } = answer else { panic!("{answer:?}") };
+        let Attempt::Busy { retry_after: Some(pause), .. } = answer else { panic!("{answer:?}") };
         assert!((20 * MS..=100 * MS).contains(&pause), "{pause:?}");
     }
 }

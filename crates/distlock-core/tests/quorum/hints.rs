@@ -15,7 +15,7 @@ async fn subscribed() -> (Vec<ScriptedNode>, WakeStream) {
 fn woken(stream: &mut WakeStream) -> Vec<String> {
     let mut ids = Vec::new();
     while let Some(Some(wake)) = stream.next().now_or_never() {
-        let Wake::Retry { lock_id } = wake else { panic!("{wake:?}") };
+        let Wake::Retry { lock_id, .. } = wake else { panic!("{wake:?}") };
         ids.push(lock_id.to_string());
     }
     ids

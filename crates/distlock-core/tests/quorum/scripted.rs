@@ -63,7 +63,7 @@ impl ScriptedNode {
     }
 
     pub fn wake(&self, lock_id: &str) {
-        let wake = Wake::Retry { lock_id: LockId::from_stored(lock_id) };
+        let wake = Wake::retry(LockId::from_stored(lock_id));
         for stream in self.streams.lock().unwrap().iter() {
             let _ = stream.send(wake.clone());
         }

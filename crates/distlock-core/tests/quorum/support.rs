@@ -100,7 +100,7 @@ pub fn claim(id: &str) -> Claim {
 /// A claim that leaves an entry in the nodes' queues.
 pub fn waiting(id: &str) -> Claim {
     let mut claim = claim(id);
-    claim.waiting = Some(Waiting { inbox: Inbox::new("box"), ttl: 600 * SECOND, attempt: 1 });
+    claim.waiting = Some(Waiting::new(Inbox::new("box"), 600 * SECOND, 1));
     claim
 }
 
