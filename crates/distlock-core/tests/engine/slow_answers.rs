@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 
-use crate::common::sessions::Server;
+use crate::common::sessions::SessionServer;
 use crate::common::{MS, SECOND, World, begin, options, until};
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::{ErrorKind, VirtualClock};
@@ -98,7 +98,7 @@ async fn behind_a_waiter_without_an_answer_a_short_request_time_out_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_was_granted_to_a_future_that_is_dropped_unread_is_released() {
-    let server = Server::default();
+    let server = SessionServer::default();
     let locks = server.locks(&VirtualClock::new());
     let mut acquiring = locks.mutex("a").acquire().into_future();
     assert!(!begin(&mut acquiring).await);

@@ -53,15 +53,18 @@ fn a_node_time_out_that_no_network_meets_or_no_lock_bears_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn the_doctor_counts_the_nodes_that_may_fail() {
-    for (count, level, says) in [
-        (2, Level::Warning, "a quorum of 2 cannot do without any of its nodes"),
-        (3, Level::Ok, "a quorum of 3: it can do without 1 of its nodes"),
-        (4, Level::Warning, "a quorum of 4 can do without 1, no more than one of 3"),
-        (5, Level::Ok, "a quorum of 5: it can do without 2 of its nodes"),
+    for (count, level, spare) in [
+        (2, Level::Warning, "no failed node"),
+        (3, Level::Ok, "1 failed node"),
+        (4, Level::Warning, "1 failed node"),
+        (5, Level::Ok, "2 failed node"),
     ] {
         let findings = quorum_of(&ScriptedNode::several(count)).doctor().await.unwrap();
+        let findings: Vec<_> = findings.iter().filter(|found| !found.what.starts_with("node")).collect();
         assert_eq!(findings.len(), 1, "{findings:?}");
-        assert_eq!((findings[0].level, findings[0].what.as_str()), (level, says));
+        assert_eq!(findings[0].level, level);
+        let text = &findings[0].what;
+        assert!(text.contains(&format!("quorum of {count}")) && text.contains(spare), "{text}");
     }
 }
 
@@ -73,13 +76,13 @@ async fn the_doctor_notices_two_nodes_on_one_server_and_nodes_that_forget() {
     let findings = quorum_of(&nodes).doctor().await.unwrap();
     let text: String = findings.iter().map(|finding| format!("{}\n", finding.what)).collect();
     assert!(text.contains("more than one node is \"server 1\""), "{text}");
-    assert!(text.contains("forget what they granted"), "{text}");
+    assert!(text.contains("some nodes forget"), "{text}");
 }
 
 #[test]
 fn the_same_node_twice_is_refused() {
-    let node: Arc<dyn LeaseStore> = Arc::new(ScriptedNode::new("server"));
-    let other: Arc<dyn LeaseStore> = Arc::new(ScriptedNode::new("server"));
+    let node: Arc<dyn LeaseStore> = ScriptedNode::new("server").store();
+    let other = ScriptedNode::new("server").store();
     assert!(Quorum::new(vec![Arc::clone(&node), Arc::clone(&other)]).is_ok());
     let error = Quorum::new(vec![Arc::clone(&node), other, node]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);

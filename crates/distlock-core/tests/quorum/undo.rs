@@ -23,14 +23,40 @@ async fn a_node_that_refused_the_claim_is_asked_once_to_give_it_back() {
     for others in [Fault::none(), Fault::lost_reply()] {
         let nodes = ScriptedNode::several(3);
         let quorum = quorum_of(&nodes);
-        granted(&nodes[2], "rival").await;
+        granted(&nodes[2].memory, "rival").await;
         nodes[0].fail(Verb::Acquire, ErrorKind::Unavailable);
         nodes[0].fail(Verb::Release, ErrorKind::Unavailable);
         nodes[1].faults.next(Verb::Acquire, 1, others);
         let _ = ask(&quorum, claim("a")).await;
         rest(60 * SECOND).await;
-        assert_eq!(nodes[0].calls(Verb::Release).len(), 1, "it said that nothing was applied: {others:?}");
+        assert_eq!(nodes[0].releases().len(), 1, "it said that nothing was applied: {others:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_refuses_late_is_not_asked_again_to_give_back() {
+    let nodes = ScriptedNode::several(3);
+    let quorum = quorum_of(&nodes);
+    for node in &nodes[1..] {
+        granted(&node.memory, "rival").await;
+    }
+    nodes[0].faults.next(Verb::Acquire, 1, Fault::fail().delay_before(SECOND));
+    busy(&quorum, "a").await;
+    rest(10 * SECOND).await;
+    assert_eq!(nodes[0].releases(), [["a"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_may_have_granted_is_asked_until_it_gives_back_although_another_refused() {
+    let nodes = ScriptedNode::several(3);
+    let quorum = quorum_of(&nodes);
+    nodes[0].fail(Verb::Acquire, ErrorKind::Unavailable);
+    nodes[1].faults.next(Verb::Acquire, 1, Fault::hang_after());
+    nodes[1].fail(Verb::Release, ErrorKind::Unavailable);
+    granted(&nodes[2].memory, "rival").await;
+    ask(&quorum, claim("a").with_expiry(NEEDED / 2)).await.unwrap_err();
+    rest(SECOND).await;
+    assert!(nodes[1].releases().len() > 1, "{:?}", nodes[1].releases());
 }
 
 #[tokio::test(start_paused = true)]
@@ -41,7 +67,7 @@ async fn nodes_that_all_refused_are_all_asked_to_give_back() {
     ask(&quorum, claim("a")).await.unwrap_err();
     rest(SECOND).await;
     for node in &nodes {
-        assert_eq!(node.calls(Verb::Release), [["a"]], "in case it is wrong");
+        assert_eq!(node.releases(), [["a"]], "in case it is wrong");
     }
 }
 
@@ -60,9 +86,9 @@ async fn what_a_node_gave_back_is_not_asked_for_again_because_something_else_is_
     // From now on only one of the two is stuck.
     nodes[0].stuck.lock().unwrap().push("b".to_owned());
     nodes[0].errors.lock().unwrap().clear();
-    let before = nodes[0].calls(Verb::Release).len();
+    let before = nodes[0].releases().len();
     rest(10 * SECOND).await;
-    let calls = nodes[0].calls(Verb::Release).split_off(before);
+    let calls = nodes[0].releases().split_off(before);
     let asked = |id: &str| calls.iter().flatten().filter(|asked| *asked == id).count();
     assert_eq!(asked("c"), 1, "{calls:?}");
     assert!(asked("b") > 3, "{calls:?}");
@@ -152,13 +178,12 @@ async fn a_waiter_of_two_generations_leaves_every_queue_although_a_node_fails_at
     nodes[0].stuck.lock().unwrap().push("waiter".to_owned());
     release(&quorum, "waiter").await.unwrap();
     rest(SECOND).await;
-    let tries =
-        |node: &ScriptedNode| node.calls(Verb::Release).iter().filter(|ids| *ids == &["waiter"]).count();
-    assert!(tries(&nodes[0]) > 2, "{:?}", nodes[0].calls(Verb::Release));
+    let tries = |node: &ScriptedNode| node.releases().iter().filter(|ids| *ids == &["waiter"]).count();
+    assert!(tries(&nodes[0]) > 2, "{:?}", nodes[0].releases());
     nodes[0].stuck.lock().unwrap().clear();
     rest(5 * SECOND).await;
-    let done: Vec<usize> = nodes.iter().map(|node| node.calls(Verb::Release).len()).collect();
+    let done: Vec<usize> = nodes.iter().map(|node| node.releases().len()).collect();
     rest(60 * SECOND).await;
-    let later: Vec<usize> = nodes.iter().map(|node| node.calls(Verb::Release).len()).collect();
+    let later: Vec<usize> = nodes.iter().map(|node| node.releases().len()).collect();
     assert_eq!(done, later, "no request once all have confirmed");
 }

@@ -132,3 +132,14 @@ async fn generations_that_nothing_depends_on_are_swept_and_those_in_use_are_not(
     assert!(quorum.0.generations.len() <= FIRST_SWEEP + 1, "{}", quorum.0.generations.len());
     assert!(Generations::of(&quorum.0, &in_use.lease).is(&in_use));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_claim_that_ends_leaves_the_generation_to_its_other_users() {
+    let (quorum, _) = quorum();
+    let first = Generations::begin(&quorum.0, &claim("a"));
+    assert!(first.keep(FencingToken::new(1), quorum.0.options.clock.now()).is_some());
+    drop(Generations::begin(&quorum.0, &claim("a")));
+    assert_eq!(quorum.0.generations.len(), 1, "a late answer would not find it");
+    drop(first);
+    assert_eq!(quorum.0.generations.len(), 0);
+}
