@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_core::store::{Backend, Claim, Lease, LeaseStore, Store};
+use distlock_core::store::{Backend, Claim, Lease, LeaseStore, Store, StoreUrl};
 use distlock_core::{FencingToken, Kind, LockIds, Locks, Resource};
 use distlock_redis::{RedisConfig, RedisStore};
 use distlock_testkit::servers::RedisServer;
@@ -22,7 +22,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
 async fn main() {
     let server = std::env::args().nth(1).is_none().then(RedisServer::start);
     let url = server.as_ref().map_or_else(|| std::env::args().nth(1).unwrap(), RedisServer::url);
-    let store = RedisStore::connect(RedisConfig::parse(&url).unwrap()).await.unwrap();
+    let store =
+        RedisStore::connect(RedisConfig::from_url(&StoreUrl::parse(&url).unwrap()).unwrap()).await.unwrap();
     let raw = store.baseline().await.unwrap().unwrap();
     let locks = Locks::new(Backend::lease(store.clone())).unwrap();
     let mutex = locks.mutex("layers");

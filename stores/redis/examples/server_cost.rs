@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use distlock_core::store::{Attempt, Claim, Lease, LeaseStore};
+use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, StoreUrl};
 use distlock_core::{Kind, LockIds, Resource};
 use distlock_redis::{RedisConfig, RedisStore};
 use distlock_testkit::servers::RedisServer;
@@ -23,7 +23,9 @@ fn cpu(pid: u32) -> Duration {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let server = RedisServer::start();
-    let store = RedisStore::connect(RedisConfig::parse(&server.url()).unwrap()).await.unwrap();
+    let store = RedisStore::connect(RedisConfig::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap())
+        .await
+        .unwrap();
     let pid = server.pid().unwrap();
     let ids = LockIds::new(&LockIds::default_label());
     let given: Vec<usize> = std::env::args().skip(1).map(|size| size.parse().unwrap()).collect();

@@ -6,9 +6,9 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{LIMIT, locks, ms};
+use common::{LIMIT, config, locks, ms, redlock_config};
 use distlock_core::ErrorKind;
-use distlock_redis::{RedisConfig, RedisStore, RedlockConfig};
+use distlock_redis::RedisStore;
 use distlock_testkit::servers::{DataFolder, Port, RedisServer};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,8 +64,8 @@ async fn tls_with_an_authority_of_our_own_and_a_certificate_to_show() {
 
     // The server specs to see a certificate, and nobody trusts its authority unless told to.
     for url in [&bare, &trusting] {
-        let config = RedisConfig::parse(url).unwrap();
-        let error = RedisStore::connect(config).await.expect_err("TLS without the certificates");
+        let error =
+            RedisStore::connect(config(url).unwrap()).await.expect_err("TLS without the certificates");
         assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unavailable), "{error}");
     }
     let whole = format!(
@@ -104,20 +104,20 @@ fn wrong_urls_are_refused_before_anything_is_sent() {
         "redis+cluster://h1?protocol=resp2",
         "redis+cluster:h1",
     ] {
-        let error = RedisConfig::parse(url).expect_err(url);
+        let error = config(url).expect_err(url);
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}: {error}");
         assert!(error.advice().is_some(), "{url}: {error}");
     }
     for url in ["redlock://", "redlock://a,b,a", "redlock://a,b,c/x", "redlock://a?distlock.node_timeout=0ms"]
     {
-        let error = RedlockConfig::parse(url).expect_err(url);
+        let error = redlock_config(url).expect_err(url);
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{url}: {error}");
     }
 }
 
 #[test]
 fn urls_say_what_they_mean() {
-    let shown = |url: &str| format!("{:?}", RedisConfig::parse(url).unwrap());
+    let shown = |url: &str| format!("{:?}", config(url).unwrap());
     let one = shown("redis://u:s3cret@h:7/2?distlock.prefix=&distlock.min_replicas=2");
     assert!(one.contains(r#"Tcp("h", 7)"#) && one.contains("database: 2"), "{one}");
     assert!(one.contains(r#"prefix: """#) && one.contains("min_replicas: 2"), "{one}");
@@ -126,7 +126,7 @@ fn urls_say_what_they_mean() {
     let sentinel =
         shown("redis+sentinel://u:s3cret@h1,h2:26380/my%2Dmaster?distlock.sentinel_password=s3cret");
     assert!(sentinel.contains(r#"master: "my-master""#), "{sentinel}");
-    let redlock = format!("{:?}", RedlockConfig::parse("redlock://u:s3cret@a,v:s3cret@b,c/1").unwrap());
+    let redlock = format!("{:?}", redlock_config("redlock://u:s3cret@a,v:s3cret@b,c/1").unwrap());
     assert!(redlock.contains("login: true") && redlock.contains("login: false"), "{redlock}");
     for text in [one, cluster, sentinel, redlock] {
         assert!(!text.contains("s3cret"), "{text}");

@@ -3,9 +3,8 @@
 
 mod common;
 
-use common::{LIMIT, locks, loss_of, ms, until};
+use common::{LIMIT, locks, loss_of, ms, redlock_config, until};
 use distlock_core::{ErrorKind, LossReason};
-use distlock_redis::RedlockConfig;
 use distlock_testkit::proxy::{AfterLoss, Proxy};
 use distlock_testkit::servers::RedisServer;
 use distlock_testkit::servers::redis::resp::Reply;
@@ -171,7 +170,7 @@ async fn a_redlock_connects_with_a_majority_and_not_with_less() {
     servers[0].kill();
     locks(&url(&servers), ms(2000)).await.mutex("m").acquire().await.unwrap().release().await.unwrap();
     servers[1].kill();
-    let error = RedlockConfig::parse(&url(&servers)).unwrap().connect().await.expect_err("one of three");
+    let error = redlock_config(&url(&servers)).unwrap().connect().await.expect_err("one of three");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("1 of 3"), "{error}");
 }

@@ -3,16 +3,15 @@
 
 mod common;
 
-use common::{LIMIT, calls, locks, ms, store, until};
+use common::{LIMIT, calls, config, locks, ms, store, until};
 use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Level, Query, Released, Renewal};
 use distlock_core::{Error, ErrorKind, Kind, LockIds, Resource};
-use distlock_redis::{RedisConfig, RedisStore};
+use distlock_redis::RedisStore;
 use distlock_testkit::servers::RedisServer;
 use distlock_testkit::servers::redis::resp::Reply;
 
 async fn refused(url: &str) -> Error {
-    let config = RedisConfig::parse(url).unwrap();
-    RedisStore::connect(config).await.expect_err("it should not have let us in")
+    RedisStore::connect(config(url).unwrap()).await.expect_err("it should not have let us in")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -77,7 +76,7 @@ async fn a_user_without_the_rights_is_told_so_and_one_with_the_documented_rights
     full.semaphore("s", 3).acquire().await.unwrap().release().await.unwrap();
     full.mutex("f").fair().acquire().await.unwrap().release().await.unwrap();
     let findings = full.doctor().await.unwrap();
-    assert!(findings.iter().any(|finding| finding.what.contains("could be taken")), "{findings:?}");
+    assert!(findings.iter().any(|finding| finding.what.contains("could be acquired")), "{findings:?}");
     let batches = store(&format!("redis://full:pw@{addr}?distlock.prefix=app:")).await;
     // The list of what was refused: doctor asks for more than it needs.
     server.command(&["ACL", "LOG", "RESET"]);

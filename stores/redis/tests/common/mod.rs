@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use distlock_core::store::{Backend, StoreUrl};
-use distlock_core::{Guard, Locks, LossReason, Options};
-use distlock_redis::{DRIVER, RedisConfig, RedisStore};
+use distlock_core::{Guard, Locks, LossReason, Options, Result};
+use distlock_redis::{DRIVER, RedisConfig, RedisStore, RedlockConfig};
 use distlock_testkit::servers::RedisServer;
 
 /// No test waits longer than this for anything. Shorter than the default expiry, so that what is left to it is found.
@@ -22,9 +22,17 @@ pub(crate) async fn locks(url: &str, expiry: Duration) -> Locks {
     Locks::builder(backend).options(Options::new().expiry(expiry).unwrap()).build().unwrap()
 }
 
-/// The store alone.
+pub(crate) fn config(url: &str) -> Result<RedisConfig> {
+    RedisConfig::from_url(&StoreUrl::parse(url)?)
+}
+
+pub(crate) fn redlock_config(url: &str) -> Result<RedlockConfig> {
+    RedlockConfig::from_url(&StoreUrl::parse(url)?)
+}
+
+/// A store without an engine.
 pub(crate) async fn store(url: &str) -> RedisStore {
-    RedisStore::connect(RedisConfig::parse(url).unwrap()).await.unwrap()
+    RedisStore::connect(config(url).unwrap()).await.unwrap()
 }
 
 pub(crate) fn locks_of(store: &RedisStore, expiry: Duration) -> Locks {

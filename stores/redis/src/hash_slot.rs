@@ -1,11 +1,11 @@
-//! Hash slots of a Cluster: which keys live together.
+//! The hash slots of a Cluster.
 
 use std::sync::LazyLock;
 
-/// How many slots a Cluster has.
+/// The number of slots of a Cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// CRC-16/XMODEM, as the Cluster specification has it.
+/// CRC-16/XMODEM, as in the Cluster specification.
 const TABLE: [u16; 256] = {
     let mut table = [0_u16; 256];
     let mut byte = 0;
@@ -22,13 +22,12 @@ const TABLE: [u16; 256] = {
     table
 };
 
-/// The checksum of what came before, continued.
+/// Continues a checksum.
 pub(crate) fn crc16(before: u16, bytes: &[u8]) -> u16 {
     bytes.iter().fold(before, |crc, byte| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
 }
 
-/// The part of a key between its first `{` and the next `}`, if there is anything between them: only that is
-/// hashed then.
+/// The part of a key between its first `{` and the next `}`; only that is hashed, unless it is empty.
 pub(crate) fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|byte| *byte == b'{')?;
     let rest = &key[open + 1..];
@@ -44,7 +43,7 @@ pub(crate) fn slot_of(key: &[u8]) -> u16 {
 
 const ALPHABET: &[u8; 64] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
 
-/// For each slot three characters that hash to it. Made once, in about a millisecond.
+/// For each slot three characters that hash to it. Built once, in about a millisecond.
 static TAGS: LazyLock<Vec<[u8; 3]>> = LazyLock::new(|| {
     let mut tags = vec![[0; 3]; usize::from(SLOTS)];
     for first in ALPHABET {
@@ -63,7 +62,7 @@ static TAGS: LazyLock<Vec<[u8; 3]>> = LazyLock::new(|| {
 
 /// A hash tag that puts a key into this slot.
 ///
-/// The key it stands for cannot serve as tag itself: `a}b` or `{}a` are hashed whole, and no tag can hold a `}`.
+/// The lock key cannot be the tag itself: keys such as `a}b` or `{}a` are hashed whole, and no tag can contain a `}`.
 pub(crate) fn tag_for(slot: u16) -> [u8; 3] {
     TAGS[usize::from(slot % SLOTS)]
 }
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_check_value_of_the_specification() {
+    fn the_checksum_matches_the_specification() {
         assert_eq!(crc16(0, b"123456789"), 0x31C3);
         assert_eq!(slot_of(b"foo"), 12_182);
     }
