@@ -75,7 +75,8 @@ impl Choice {
 
 /// A target that can start this program again as a worker.
 pub(crate) fn target(url: &str) -> Target {
-    let target = Target::new(url, |url| Box::pin(distlock::open(url)));
+    let target = Target::new(url, |url| Box::pin(distlock::open(url)))
+        .baseline(|url| Box::pin(distlock::bench::baseline(url)));
     match std::env::current_exe() {
         Ok(program) => target.worker_program(program, vec![distlock_load::WORD.into()]),
         Err(_) => target,

@@ -38,7 +38,7 @@ fn may_be_url(word: &str) -> bool {
 /// The scheme, if it is one of a store.
 fn scheme_of(word: &str) -> Option<&'static str> {
     let scheme = word.split_once(':')?.0;
-    let known = distlock::drivers().iter().flat_map(|driver| driver.schemes);
+    let known = distlock::drivers().iter().flat_map(|driver| driver.schemes());
     known.copied().find(|known| known.eq_ignore_ascii_case(scheme))
 }
 

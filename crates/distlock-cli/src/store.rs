@@ -52,6 +52,15 @@ impl std::fmt::Debug for StoreArgs {
     }
 }
 
+/// Opens the bare driver behind a URL, for benchmarks.
+pub(crate) async fn open_baseline(url: &str) -> Result<Option<Box<dyn distlock::bench::Baseline>>> {
+    #[cfg(feature = "test-store")]
+    if crate::test_store::open(url).is_some() {
+        return Ok(None);
+    }
+    distlock::bench::baseline(url).await
+}
+
 /// Opens the store behind a URL.
 pub(crate) async fn open(url: &str) -> Result<Backend> {
     #[cfg(feature = "test-store")]

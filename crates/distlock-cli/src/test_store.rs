@@ -82,7 +82,7 @@ impl Entry {
         match &mut self.holder {
             Some(held) if held.lock_id == id => {
                 held.expires_at_ns = expires_at_ns;
-                Attempt::Granted { token: FencingToken::new(held.token) }
+                Attempt::granted(FencingToken::new(held.token))
             }
             Some(held) => {
                 let retry_after = Some(Moment::from_nanos(held.expires_at_ns).since(now));
@@ -90,7 +90,7 @@ impl Entry {
                     self.waiters
                         .push(Waits { lock_id: id.to_owned(), until_ns: now.after(waiting.ttl).as_nanos() });
                 }
-                Attempt::Busy { retry_after }
+                Attempt::busy(retry_after)
             }
             None => {
                 let token = FencingToken::after(Some(FencingToken::new(self.last_token)), wall_clock_ms());
@@ -98,7 +98,7 @@ impl Entry {
                 let acquired_at_ms = wall_clock_ms();
                 self.holder =
                     Some(Held { lock_id: id.to_owned(), token: token.get(), acquired_at_ms, expires_at_ns });
-                Attempt::Granted { token }
+                Attempt::granted(token)
             }
         }
     }
@@ -122,12 +122,11 @@ impl Entry {
     }
 
     fn holder(&self, now: Moment) -> Option<Holder> {
-        self.holder.as_ref().map(|held| Holder {
-            lock_id: LockId::from_stored(held.lock_id.as_str()),
-            token: Some(FencingToken::new(held.token)),
-            acquired_at: Some(UNIX_EPOCH + Duration::from_millis(held.acquired_at_ms)),
-            expires_in: Some(Moment::from_nanos(held.expires_at_ns).since(now)),
-            weight: 1,
+        self.holder.as_ref().map(|held| {
+            Holder::new(LockId::from_stored(held.lock_id.as_str()), 1)
+                .with_token(FencingToken::new(held.token))
+                .with_acquired_at(UNIX_EPOCH + Duration::from_millis(held.acquired_at_ms))
+                .with_expires_in(Moment::from_nanos(held.expires_at_ns).since(now))
         })
     }
 }
@@ -180,20 +179,17 @@ impl Store for TestStore {
         self.step(|state, now| {
             let asked = state.0.iter().filter(|(name, _)| query.matches(Kind::Mutex, name));
             asked
-                .map(|(name, entry)| Record {
-                    kind: Kind::Mutex,
-                    name: Some(name.clone()),
-                    key: None,
-                    capacity: 1,
-                    holders: entry.holder(now).into_iter().collect(),
-                    waiters: entry
-                        .waiters
-                        .iter()
-                        .map(|waiter| Waiter {
-                            lock_id: LockId::from_stored(waiter.lock_id.as_str()),
-                            weight: 1,
-                        })
-                        .collect(),
+                .map(|(name, entry)| {
+                    Record::new(Kind::Mutex, 1)
+                        .with_name(name.clone())
+                        .with_holders(entry.holder(now).into_iter().collect())
+                        .with_waiters(
+                            entry
+                                .waiters
+                                .iter()
+                                .map(|waiter| Waiter::new(LockId::from_stored(waiter.lock_id.as_str()), 1))
+                                .collect(),
+                        )
                 })
                 .collect()
         })

@@ -108,7 +108,7 @@ mod tests {
         };
         let special: Vec<char> = "@#?/:%\\,&=+[]! \n\t'\"<>{".chars().collect();
         let mut tried = 0;
-        let schemes = distlock::drivers().iter().flat_map(|driver| driver.schemes);
+        let schemes = distlock::drivers().iter().flat_map(|driver| driver.schemes());
         for scheme in schemes.copied().chain(["u", "QXZ"]) {
             for place in [
                 "://u:SECRET@h/db",

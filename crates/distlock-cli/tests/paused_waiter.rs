@@ -91,7 +91,7 @@ impl Round<'_> {
         self.wait_until_queued(&waiter);
         waiter.send(Signal::SIGSTOP);
         wait_for("a stopped waiter", || (state(waiter.pid()) == Some('T')).then_some(()));
-        self.proxy.freeze();
+        self.proxy.pause();
         self.end("first");
         assert_eq!(holder.finish().0, 0);
         std::thread::sleep(PAUSED);
@@ -99,7 +99,7 @@ impl Round<'_> {
         self.place.wait_for_file("other-runs");
         waiter.send(Signal::SIGCONT);
         std::thread::sleep(LATE);
-        self.proxy.thaw();
+        self.proxy.resume();
         let side_by_side = self.ran_by(Instant::now() + OBSERVED);
         self.end("waiter");
         self.end("other");

@@ -4,10 +4,14 @@
 //! [`store`] and test it with `distlock-testkit`.
 
 mod api;
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 pub mod blocking;
 mod clock;
 mod engine;
 mod error;
+#[cfg(any(test, feature = "test-util"))]
 pub mod faults;
 mod fencing;
 pub mod memory;

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use distlock_core::store::{Backend, Baseline};
+use distlock_core::bench::Baseline;
+use distlock_core::store::Backend;
 use distlock_core::{Error, Locks, Options, Result};
 use futures_core::future::BoxFuture;
 
@@ -18,11 +19,15 @@ use crate::scenarios;
 /// How a store is opened by URL: the facade's `open`, or one that knows more stores.
 pub type Open = for<'a> fn(&'a str) -> BoxFuture<'a, Result<Backend>>;
 
+/// How the bare driver of a store is opened by URL: the facade's `bench::baseline`.
+pub type OpenBaseline = for<'a> fn(&'a str) -> BoxFuture<'a, Result<Option<Box<dyn Baseline>>>>;
+
 /// The store to put under load.
 #[derive(Clone)]
 pub struct Target {
     pub(crate) url: String,
     pub(crate) open: Open,
+    baseline: Option<OpenBaseline>,
     pub(crate) worker: Option<(PathBuf, Vec<OsString>)>,
 }
 
@@ -30,7 +35,14 @@ impl Target {
     /// The store behind this URL.
     #[must_use]
     pub fn new(url: impl Into<String>, open: Open) -> Self {
-        Target { url: url.into(), open, worker: None }
+        Target { url: url.into(), open, baseline: None, worker: None }
+    }
+
+    /// How to open the bare driver. Without it there is nothing to compare with, and nothing is removed afterwards.
+    #[must_use]
+    pub fn baseline(mut self, open: OpenBaseline) -> Self {
+        self.baseline = Some(open);
+        self
     }
 
     /// How to start a process that calls [`worker`](crate::worker), for the scenarios that need more than one. Without
@@ -129,7 +141,10 @@ impl Bench {
     /// If the store cannot be reached or refuses us.
     pub async fn prepare(target: Target) -> Result<Self> {
         let locks = target.connect(Options::default()).await?;
-        let raw = locks.baseline().await?.map(Arc::from);
+        let raw = match target.baseline {
+            Some(open) => open(&target.url).await?.map(Arc::from),
+            None => None,
+        };
         let prefix = format!("distlock-bench/{:012x}/", fastrand::u64(..) >> 16);
         Ok(Bench { target, locks, raw, prefix })
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use distlock_core::Result;
-use distlock_core::store::Baseline;
+use distlock_core::bench::Baseline;
 
 /// Reads the server's counter, less what reading it costs.
 pub(crate) struct Counter {

@@ -32,7 +32,7 @@ mod scenarios;
 mod usage;
 mod worker;
 
-pub use bench::{Bench, Observer, Open, Silent, Target};
+pub use bench::{Bench, Observer, Open, OpenBaseline, Silent, Target};
 pub use latencies::Latencies;
 pub use outcome::{Line, Outcome};
 pub use plan::{Plan, Scenario};

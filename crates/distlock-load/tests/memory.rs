@@ -12,7 +12,7 @@ fn target() -> Target {
     Target::new("memory:", |url| {
         Box::pin(async move {
             let url = StoreUrl::parse(url)?;
-            (DRIVER.connect)(url).await
+            DRIVER.connect(url).await
         })
     })
 }
@@ -88,7 +88,7 @@ async fn held_locks_are_all_kept_and_given_back() {
 }
 
 async fn target_locks() -> distlock_core::Locks {
-    let backend = (DRIVER.connect)(StoreUrl::parse("memory:").unwrap()).await.unwrap();
+    let backend = DRIVER.connect(StoreUrl::parse("memory:").unwrap()).await.unwrap();
     distlock_core::Locks::new(backend).unwrap()
 }
 

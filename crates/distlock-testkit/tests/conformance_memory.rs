@@ -7,7 +7,7 @@ use std::time::Duration;
 use distlock_core::memory::MemoryStore;
 use distlock_core::store::Backend;
 use distlock_core::{BootClock, Clock, Moment};
-use distlock_testkit::conformance::{Fixture, Others};
+use distlock_testkit::conformance::{ActorMode, Fixture};
 
 /// The store's clock, which somebody may set.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +38,8 @@ impl Fixture for Memory {
         Backend::lease(self.store.clone())
     }
 
-    fn others(&self) -> Others {
-        Others::Threads { because: "a memory store lives in one process" }
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Threads { reason: "a memory store lives in one process" }
     }
 
     async fn cut_connections(&self) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use distlock_core::memory::MemoryStore;
 use distlock_core::quorum::{Quorum, QuorumOptions};
 use distlock_core::store::{Backend, LeaseStore};
-use distlock_testkit::conformance::{Fixture, Others};
+use distlock_testkit::conformance::{ActorMode, Fixture};
 
 struct ThreeNodes([MemoryStore; 3]);
 
@@ -23,11 +23,11 @@ impl Fixture for ThreeNodes {
         Backend::lease(Quorum::with_options(nodes.collect(), options).unwrap())
     }
 
-    fn others(&self) -> Others {
-        Others::Threads { because: "its nodes are memory stores, which live in one process" }
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Threads { reason: "its nodes are memory stores, which live in one process" }
     }
 
-    fn readers_may_share_a_token(&self) -> bool {
+    fn readers_may_share_tokens(&self) -> bool {
         true
     }
 

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
-use distlock_testkit::servers::redis::resp::Connection;
+use distlock_testkit::servers::redis::resp::RedisConnection;
 use distlock_testkit::servers::{RedisServer, wait_for};
 
 /// How long a reply may take that is to arrive.
@@ -151,7 +151,7 @@ fn each_direction_has_its_own_delay() {
     client.round_trip("both ways");
     assert!(begin.elapsed() >= 2 * delay);
 
-    proxy.pass();
+    proxy.heal();
     let begin = Instant::now();
     client.round_trip("quick");
     assert!(begin.elapsed() < delay);
@@ -199,7 +199,7 @@ fn refusing_leaves_the_connections_there_are() {
     assert!(TcpStream::connect(proxy.addr()).is_err());
     client.expect_end();
     other.expect_end();
-    proxy.pass();
+    proxy.heal();
     Client::connect(&proxy).round_trip("and again");
 }
 
@@ -232,7 +232,7 @@ fn a_black_hole_to_the_client_lets_requests_flow() {
     client.send("two");
     echo.wait_received(9);
     client.expect_nothing();
-    proxy.pass();
+    proxy.heal();
     client.expect_end();
     idle.round_trip("nothing of this one was lost");
 }
@@ -247,7 +247,7 @@ fn the_end_of_a_connection_does_not_leave_a_black_hole() {
     // Time in which the server could learn of it, if there was a way.
     thread::sleep(SHORT);
     assert_eq!(echo.closed.load(Ordering::SeqCst), 0, "the server still believes in its client");
-    proxy.pass();
+    proxy.heal();
     wait_for("the server sees the end", LONG, || (echo.closed.load(Ordering::SeqCst) == 1).then_some(()));
 }
 
@@ -276,7 +276,7 @@ fn the_nth_reply_is_lost_and_the_connection_hangs() {
     echo.wait_received(2);
     client.expect_nothing();
     Client::connect(&proxy).round_trip("other connections are well");
-    proxy.pass();
+    proxy.heal();
     client.expect_end();
 }
 
@@ -298,14 +298,14 @@ fn a_frozen_proxy_loses_nothing_and_thaws() {
     let (echo, proxy) = echo();
     let mut client = Client::connect(&proxy);
     client.round_trip("before");
-    proxy.freeze();
+    proxy.pause();
     client.send("held");
     client.expect_nothing();
     let mut late = Client::connect(&proxy);
     late.send("late");
     late.expect_nothing();
     assert_eq!(echo.received.load(Ordering::SeqCst), 6);
-    proxy.thaw();
+    proxy.resume();
     client.expect("held");
     late.expect("late");
 }
@@ -331,7 +331,7 @@ fn a_dropped_proxy_closes_its_port_and_connections() {
     assert!(TcpStream::connect(addr).is_err());
     // Handles that are left do nothing, and do not hang.
     assert_eq!(handle.cut(), 0);
-    handle.pass();
+    handle.heal();
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn a_redis_command_is_executed_although_its_reply_is_lost() {
     let redis = RedisServer::start();
     let proxy = Proxy::start(redis.addr());
     assert_eq!(proxy.through(&redis.url()), format!("redis://{}", proxy.addr()));
-    let mut client = Connection::open(proxy.port(), LONG).unwrap();
+    let mut client = RedisConnection::open(proxy.port(), LONG).unwrap();
     assert_eq!(client.command(&["SET", "k", "1"]).unwrap().text(), "OK");
     proxy.lose_reply_to("INCR", AfterLoss::Close);
     assert!(client.command(&["INCR", "k"]).is_err());

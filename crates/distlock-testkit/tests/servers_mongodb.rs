@@ -51,9 +51,9 @@ fn a_standalone_server_keeps_its_data_across_kill_and_restart() {
 #[test]
 fn a_frozen_server_answers_again_when_thawed() {
     let server = MongoServer::start();
-    server.freeze();
+    server.pause();
     assert!(server.command("admin", &Document::new("ping", 1)).is_err());
-    server.thaw();
+    server.resume();
     assert!(server.command("admin", &Document::new("ping", 1)).is_ok());
     server.stop();
 }
@@ -97,13 +97,13 @@ fn a_replica_set_of_three_elects_another_primary_and_keeps_majority_writes() {
     set.wait_healthy();
 
     let begin = Instant::now();
-    second.freeze();
+    second.pause();
     let third = set.primary();
-    eprintln!("failover after freeze took {:?}", begin.elapsed());
+    eprintln!("failover after pause took {:?}", begin.elapsed());
     assert_ne!(second.port(), third.port());
-    wait_for("a majority write", LIMIT, || write(third, "after the freeze").ok());
-    eprintln!("majority write after freeze took {:?}", begin.elapsed());
-    second.thaw();
+    wait_for("a majority write", LIMIT, || write(third, "after the pause").ok());
+    eprintln!("majority write after pause took {:?}", begin.elapsed());
+    second.resume();
     wait_for("the old primary steps down", LIMIT, || {
         let hello = second.command("admin", &Document::new("hello", 1)).ok()?;
         hello.is_true("secondary").then_some(())

@@ -16,7 +16,7 @@ fn victim() {
     let postgres = PostgresServer::start();
     let mut session = postgres.connect().unwrap();
     let backend = session.query("SELECT pg_backend_pid()").unwrap().remove(0).remove(0).unwrap();
-    postgres.freeze();
+    postgres.pause();
     println!("\nservers {} {} {backend}", redis.pid().unwrap(), postgres.pid().unwrap());
     println!("folders {} {}", redis.folder().display(), postgres.folder().display());
     std::io::stdout().flush().unwrap();

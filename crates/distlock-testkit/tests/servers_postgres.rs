@@ -53,13 +53,13 @@ fn a_frozen_server_stops_all_its_sessions_and_they_go_on_when_thawed() {
     let server = PostgresServer::start();
     let mut session = server.connect().unwrap();
     session.query("SET application_name = 'kept'").unwrap();
-    server.freeze();
-    assert!(server.is_frozen());
+    server.pause();
+    assert!(server.is_paused());
     assert!(server.try_sql("SELECT 1").is_err(), "no new session");
     assert!(session.query("SELECT 1").is_err(), "no answer in an old one");
-    server.thaw();
+    server.resume();
     assert_eq!(server.value("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'kept'"), "1");
-    server.freeze();
+    server.pause();
     server.kill();
     server.start_again();
     assert_eq!(server.value("SELECT 1"), "1");
@@ -106,8 +106,8 @@ fn a_replica_follows_and_takes_over_when_promoted() {
 fn a_synchronous_primary_acknowledges_nothing_that_the_replica_lacks() {
     let pair = PostgresPair::start_synchronous();
     pair.primary.sql("CREATE TABLE t (v int)");
-    pair.replica.freeze();
+    pair.replica.pause();
     assert!(pair.primary.try_sql("INSERT INTO t VALUES (1)").is_err(), "not acknowledged");
-    pair.replica.thaw();
+    pair.replica.resume();
     pair.primary.sql("INSERT INTO t VALUES (2)");
 }

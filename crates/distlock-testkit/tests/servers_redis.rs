@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_testkit::servers::redis::resp::{Connection, Reply};
+use distlock_testkit::servers::redis::resp::{RedisConnection, Reply};
 use distlock_testkit::servers::{RedisCluster, RedisSentinel, RedisServer, wait_for};
 
 const QUICK: Duration = Duration::from_millis(200);
@@ -29,7 +29,7 @@ fn a_killed_server_refuses_connections_until_started_again() {
     let port = server.port();
     server.kill();
     assert!(!server.is_running());
-    assert!(Connection::open(port, QUICK).is_err());
+    assert!(RedisConnection::open(port, QUICK).is_err());
     server.start_again();
     assert_eq!(server.port(), port);
     assert_eq!(server.command(&["GET", "k"]), Reply::Nil, "it was started without persistence");
@@ -51,14 +51,14 @@ fn appended_data_survive_kill_and_restart() {
 #[test]
 fn a_frozen_server_keeps_its_connections_and_answers_when_thawed() {
     let server = RedisServer::start();
-    let mut connection = Connection::open(server.port(), QUICK).unwrap();
+    let mut connection = RedisConnection::open(server.port(), QUICK).unwrap();
     assert_eq!(connection.command(&["PING"]).unwrap().text(), "PONG");
-    server.freeze();
-    assert!(server.is_running() && server.is_frozen());
-    assert!(connection.command(&["PING"]).is_err(), "a frozen server does not answer");
-    server.thaw();
+    server.pause();
+    assert!(server.is_running() && server.is_paused());
+    assert!(connection.command(&["PING"]).is_err(), "a paused server does not answer");
+    server.resume();
     assert_eq!(connection.reply().unwrap().text(), "PONG", "the request was not lost");
-    server.freeze();
+    server.pause();
     server.stop();
     assert!(!server.is_running());
 }
@@ -69,7 +69,7 @@ fn a_dropped_server_is_gone_with_its_data() {
     let (port, folder) = (server.port(), server.folder().to_path_buf());
     assert!(folder.exists());
     drop(server);
-    assert!(Connection::open(port, QUICK).is_err());
+    assert!(RedisConnection::open(port, QUICK).is_err());
     assert!(!folder.exists());
 }
 
@@ -97,7 +97,7 @@ fn five_masters_are_independent() {
         assert_eq!(server.info("role"), "master");
     }
     servers[0].kill();
-    servers[1].freeze();
+    servers[1].pause();
     for (i, server) in servers.iter().enumerate().skip(2) {
         assert_eq!(server.command(&["GET", "k"]).text(), i.to_string());
     }
@@ -149,7 +149,7 @@ fn the_sentinels_promote_a_replica_when_the_master_freezes() {
     set(old, "k", "v");
     assert_eq!(old.command(&["WAIT", "2", "2000"]), Reply::Integer(2));
     let begin = Instant::now();
-    old.freeze();
+    old.pause();
     let new = wait_for("another master", Duration::from_secs(20), || {
         let master = sentinel.master();
         (master.port() != old.port()).then_some(master)

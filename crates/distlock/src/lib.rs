@@ -50,5 +50,14 @@ pub mod blocking {
     }
 }
 
+/// The bare drivers, for benchmarks. Unstable, and no part of the public API.
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench {
+    pub use distlock_core::bench::Baseline;
+
+    pub use crate::registry::baseline;
+}
+
 #[doc = include_str!("../docs/fencing.md")]
 pub mod fencing {}

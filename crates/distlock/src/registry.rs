@@ -25,13 +25,13 @@ pub fn drivers() -> &'static [&'static Driver] {
 
 /// Takes a URL apart and finds its store. The scheme is named in errors if it is one of ours.
 fn driver_for(text: &str) -> Result<(StoreUrl, &'static Driver)> {
-    let known: Vec<&str> = DRIVERS.iter().flat_map(|driver| driver.schemes).copied().collect();
+    let known: Vec<&str> = DRIVERS.iter().flat_map(|driver| driver.schemes()).copied().collect();
     let mut url = StoreUrl::parse(text).map_err(|error| {
         let scheme = text.split(':').next().unwrap_or_default().to_ascii_lowercase();
         if known.contains(&scheme.as_str()) { error.on(format!("{scheme}:***")) } else { error }
     })?;
     url.accept(&known)?;
-    let found = DRIVERS.iter().find(|driver| driver.schemes.contains(&url.scheme()));
+    let found = DRIVERS.iter().find(|driver| driver.schemes().contains(&url.scheme()));
     let driver = found.ok_or_else(|| Error::new(ErrorKind::Internal, "a scheme without a store"))?;
     Ok((url, driver))
 }
@@ -58,7 +58,21 @@ pub async fn connect(url: &str) -> Result<Locks> {
 pub async fn open(url: &str) -> Result<Backend> {
     let (url, driver) = driver_for(url)?;
     let shown = url.to_string();
-    (driver.connect)(url).await.map_err(|error| error.doing("connect").on(shown))
+    driver.connect(url).await.map_err(|error| error.doing("connect").on(shown))
+}
+
+/// The bare driver behind a URL, for benchmarks; `None` where there is none to compare with.
+///
+/// # Errors
+/// As for [`connect`].
+///
+/// # Cancel safety
+/// Dropping the future leaves nothing behind.
+#[cfg(feature = "bench")]
+pub async fn baseline(url: &str) -> Result<Option<Box<dyn distlock_core::bench::Baseline>>> {
+    let (url, driver) = driver_for(url)?;
+    let shown = url.to_string();
+    driver.baseline(url).await.map_err(|error| error.doing("connect").on(shown))
 }
 
 /// The DDL or index commands of the store behind a URL, without connecting.
@@ -67,8 +81,8 @@ pub async fn open(url: &str) -> Result<Backend> {
 /// [`ErrorKind::InvalidInput`] for a bad URL, [`ErrorKind::Unsupported`] where there is nothing to create.
 pub fn schema(url: &str) -> Result<String> {
     let (url, driver) = driver_for(url)?;
-    match driver.schema {
-        Some(schema) => schema(&url),
+    match driver.schema(&url)? {
+        Some(schema) => Ok(schema),
         None => Err(Error::new(ErrorKind::Unsupported, "this store needs no tables or indexes")
             .doing("print the schema")
             .on(url.to_string())

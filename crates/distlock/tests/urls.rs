@@ -156,7 +156,7 @@ fn told(url: &str) -> Vec<String> {
         scheme if scheme.starts_with("postgres") => {
             all.push(outcome(PostgresConfig::from_url(url), |config| both(&config)));
         }
-        scheme if distlock_redis::DRIVER.schemes.contains(&scheme) => {
+        scheme if distlock_redis::DRIVER.schemes().contains(&scheme) => {
             all.push(outcome(split.and_then(|url| RedisConfig::from_url(&url)), |config| {
                 format!("{config:?}")
             }));
@@ -297,7 +297,7 @@ fn assert_silent(url: &str, secret: &str) {
 fn every_scheme_is_tried() {
     let tried: BTreeSet<&str> = PLACES.iter().flat_map(|(schemes, _)| *schemes).copied().collect();
     for driver in distlock::drivers() {
-        for scheme in driver.schemes {
+        for scheme in driver.schemes() {
             assert!(tried.contains(scheme), "{scheme} has no URLs here");
         }
     }

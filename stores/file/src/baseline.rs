@@ -1,45 +1,45 @@
-//! The kernel's lock alone, for benchmarks: open, lock, unlock, close, as a program does that has nothing but `flock`.
+//! The baseline for benchmarks: open, lock, unlock and close a file, as a program does with `flock(2)` alone.
 
 use std::fs::TryLockError;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
-use distlock_core::store::Baseline;
+use distlock_core::bench::Baseline;
 use distlock_core::{Kind, Result};
 
-use crate::failure::failure;
+use crate::error::io_error;
 use crate::folder::Folder;
 use crate::layout::split;
 use crate::names;
-use crate::shared::{Shared, blocking};
+use crate::store::{StoreState, blocking};
 
-pub(crate) struct BaselineDriver {
-    shared: Arc<Shared>,
+struct FileBaseline {
+    state: Arc<StoreState>,
     folder: PathBuf,
-    /// Opened once: what a name in it leads to depends on no link.
+    /// Opened once: a link put there later is not followed.
     opened: Arc<OnceLock<Folder>>,
 }
 
-pub(crate) fn open(shared: &Arc<Shared>) -> Box<dyn Baseline> {
-    let folder = shared.layout.base().join(format!("bench-{:08x}", fastrand::u32(..)));
-    Box::new(BaselineDriver { shared: Arc::clone(shared), folder, opened: Arc::default() })
+pub(crate) fn open(state: &Arc<StoreState>) -> Box<dyn Baseline> {
+    let folder = state.layout.base().join(format!("bench-{:08x}", fastrand::u32(..)));
+    Box::new(FileBaseline { state: Arc::clone(state), folder, opened: Arc::default() })
 }
 
 #[async_trait]
-impl Baseline for BaselineDriver {
+impl Baseline for FileBaseline {
     async fn cycle(&self, name: &str) -> Result<()> {
         let path = self.folder.join(names::file_name(name));
-        let (shared, opened) = (Arc::clone(&self.shared), Arc::clone(&self.opened));
-        // On a thread that may block, since that is what opening a file may do; giving back does not.
+        let (state, opened) = (Arc::clone(&self.state), Arc::clone(&self.opened));
+        // On a thread that may block: opening a file may, releasing does not.
         let file = blocking(move || {
-            let failed = |error| failure(error, "open the file of the bare lock", &path);
+            let failed = |error| io_error(error, "open the baseline's file", &path);
             let (dir, name) = split(&path).map_err(failed)?;
             let folder = match opened.get() {
                 Some(folder) => folder,
                 None => {
-                    let made = shared.layout.make_dir(dir).map_err(failed)?;
-                    opened.get_or_init(|| made)
+                    let created = state.layout.create_folder(dir).map_err(failed)?;
+                    opened.get_or_init(|| created)
                 }
             };
             let file = folder.open_or_create(name, &path).map_err(failed)?;
@@ -59,14 +59,14 @@ impl Baseline for BaselineDriver {
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {
-        let (shared, folder, prefix) = (Arc::clone(&self.shared), self.folder.clone(), prefix.to_owned());
+        let (state, folder, prefix) = (Arc::clone(&self.state), self.folder.clone(), prefix.to_owned());
         blocking(move || {
             let _ = std::fs::remove_dir_all(&folder);
-            // Lock files are never removed elsewhere, since somebody may be about to lock one. Of these names nobody is.
-            for (escaped, path) in shared.layout.all(Kind::Mutex)? {
+            // Unlinking a lock file is safe here only: no client uses the benchmark's names any more.
+            for (escaped, path) in state.layout.all(Kind::Mutex)? {
                 if names::original(&escaped).is_some_and(|name| name.starts_with(&prefix)) {
-                    let removed = shared.layout.remove(&path);
-                    removed.map_err(|error| failure(error, "remove the lock file", &path))?;
+                    let removed = state.layout.remove(&path);
+                    removed.map_err(|error| io_error(error, "remove the lock file", &path))?;
                 }
             }
             Ok(())

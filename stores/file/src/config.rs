@@ -1,44 +1,44 @@
-//! Where the lock files are and who may use them; and how a URL says so.
+//! The options of the file store: typed, and as parameters of a URL.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use distlock_core::store::StoreUrl;
 use distlock_core::store::url::Host;
-use distlock_core::store::{Backend, Driver, StoreUrl};
 use distlock_core::{Error, ErrorKind, Result};
 
-use crate::FileStore;
-
-/// Who may use the locks of a folder.
+/// The users that may use the locks of a folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Access {
-    /// The user who made the folder: folders 0700, files 0600. The default.
+    /// The owner only: folders 0700, files 0600. The default.
     #[default]
     Private,
     /// Also the members of the folder's group: folders 2770, files 0660.
     Group,
 }
 
-/// How waiters learn that a lock became free.
+/// How waiters learn that a lock is free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Wakeups {
-    /// From the kernel (inotify) where it can tell; by polling elsewhere and on network file systems, where it
-    /// does not see what other machines do. The default.
+    /// From the kernel (inotify) on local file systems; by polling elsewhere, since inotify does not see what other
+    /// machines do. The default.
     #[default]
     Auto,
-    /// By polling only: from 2 ms, more slowly the longer it takes, up to 100 ms.
+    /// By polling only, with a backoff from 2 ms to 100 ms.
     Poll,
 }
 
-/// Where the lock files are and who may use them.
+/// The folder of the lock files, its access rights, and how waiters are woken.
 ///
 /// ```
 /// use distlock_file::{Access, FileConfig, FileStore};
 ///
-/// # fn main() -> distlock_core::Result<()> {
-/// let store = FileStore::with(FileConfig::new("/var/lib/app/locks").access(Access::Group))?;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> distlock_core::Result<()> {
+/// let config = FileConfig::new("/var/lib/app/locks").access(Access::Group);
+/// let store = FileStore::connect(config).await?;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,32 +48,34 @@ pub struct FileConfig {
     pub(crate) wakeups: Wakeups,
 }
 
+pub(crate) const SCHEMES: &[&str] = &["file"];
+
 const ACCESS: &str = "access";
 const WAKEUPS: &str = "wakeups";
 
 impl FileConfig {
-    /// Lock files in this folder, private to the user. It is made on first use.
+    /// Lock files in this folder, private to the user. The folder is created on first use.
     #[must_use]
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         FileConfig { dir: dir.into(), access: Access::default(), wakeups: Wakeups::default() }
     }
 
-    /// Lock files in the folder of this user: `$XDG_STATE_HOME/distlock`, or `~/.local/state/distlock`.
+    /// Lock files in the default folder of this user: `$XDG_STATE_HOME/distlock`, or `~/.local/state/distlock`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if neither `XDG_STATE_HOME` nor `HOME` is an absolute path.
-    pub fn of_user() -> Result<Self> {
+    pub fn user_default() -> Result<Self> {
         user_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME")).map(FileConfig::new)
     }
 
-    /// Who may use the locks.
+    /// Sets which users may use the locks.
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// How waiters are woken.
+    /// Sets how waiters are woken.
     #[must_use]
     pub fn wakeups(mut self, wakeups: Wakeups) -> Self {
         self.wakeups = wakeups;
@@ -86,13 +88,13 @@ impl FileConfig {
         &self.dir
     }
 
-    /// What a URL says: `file:` or `file:///dir`, with `distlock.access=private|group` and
+    /// Reads a URL: `file:` or `file:///dir`, with `distlock.access=private|group` and
     /// `distlock.wakeups=auto|poll`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a host, a relative path or an unknown parameter.
     pub fn from_url(mut url: StoreUrl) -> Result<Self> {
-        url.accept(DRIVER.schemes)?;
+        url.accept(SCHEMES)?;
         let access = match url.take_word(ACCESS, &["private", "group"])? {
             Some("group") => Access::Group,
             _ => Access::Private,
@@ -105,7 +107,7 @@ impl FileConfig {
         url.refuse_unknown_driver(&[])?;
         let path = url.file_path()?;
         let config = if !url.has_authority() && path.as_os_str().is_empty() {
-            FileConfig::of_user()?
+            FileConfig::user_default()?
         } else {
             check_local(&url)?;
             if !path.is_absolute() {
@@ -117,7 +119,8 @@ impl FileConfig {
     }
 }
 
-const SPELLING: &str = "write file: for the folder of this user, or file:///var/lock/app for another one";
+const SPELLING: &str =
+    "write file: for the default folder of this user, or file:///var/lock/app for another one";
 
 fn refuse(url: &StoreUrl, what: &str) -> Error {
     url.refuse(what).advise(SPELLING)
@@ -125,14 +128,14 @@ fn refuse(url: &StoreUrl, what: &str) -> Error {
 
 fn check_local(url: &StoreUrl) -> Result<()> {
     let authority = url.authority()?;
-    let here = |host: &Host| matches!(host, Host::Name(name) if name.eq_ignore_ascii_case("localhost"));
+    let is_localhost =
+        |host: &Host| matches!(host, Host::Name(name) if name.eq_ignore_ascii_case("localhost"));
     let is_local = authority.login.is_none()
-        && authority.servers.iter().all(|server| here(&server.host) && server.port.is_none());
+        && authority.servers.iter().all(|server| is_localhost(&server.host) && server.port.is_none());
     if is_local { Ok(()) } else { Err(refuse(url, "it names a host, and files are local")) }
 }
 
-/// The folder of a user, from the two variables. As the XDG specification says, a value that is not an absolute
-/// path is ignored.
+/// The default folder of a user. The XDG specification says to ignore a value that is not an absolute path.
 fn user_dir(state_home: Option<OsString>, home: Option<OsString>) -> Result<PathBuf> {
     let absolute = |value: Option<OsString>| value.map(PathBuf::from).filter(|path| path.is_absolute());
     absolute(state_home)
@@ -141,22 +144,12 @@ fn user_dir(state_home: Option<OsString>, home: Option<OsString>) -> Result<Path
         .ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
-                "neither XDG_STATE_HOME nor HOME is an absolute path: no folder for the lock files",
+                "there is no default folder for lock files: neither XDG_STATE_HOME nor HOME is an absolute path",
             )
-            .doing("find the folder of the file store")
+            .doing("find the default folder of the file store")
             .advise("set HOME, or name a folder with file:///dir")
         })
 }
-
-/// The driver for `file:` URLs.
-pub static DRIVER: Driver = Driver {
-    schemes: &["file"],
-    example: "file:///var/lock/app",
-    connect: |url| {
-        Box::pin(async move { Ok(Backend::session(FileStore::with(FileConfig::from_url(url)?)?)) })
-    },
-    schema: None,
-};
 
 #[cfg(test)]
 mod tests {
@@ -169,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folder_of_the_user_follows_the_xdg_rules() {
+    fn the_default_folder_follows_the_xdg_rules() {
         let dir =
             |xdg: &str, home: Option<&str>| user_dir(Some(xdg.into()), home.map(OsString::from)).unwrap();
         assert_eq!(dir("/s", Some("/h")), Path::new("/s/distlock"));
@@ -183,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_is_percent_decoded_and_may_hold_any_byte_but_nul() {
+    fn a_path_is_percent_decoded_and_may_contain_any_byte_but_nul() {
         assert_eq!(parse("file:///a%20b/c").unwrap().dir(), Path::new("/a b/c"));
         assert_eq!(parse("file:/x").unwrap().dir(), Path::new("/x"));
         assert_eq!(parse("file:///home/me@work").unwrap().dir(), Path::new("/home/me@work"));
@@ -193,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_relative_paths_and_unknown_parameters_are_refused_with_the_right_spelling() {
+    fn hosts_relative_paths_and_unknown_parameters_are_refused_with_advice() {
         for bad in [
             "file://server/dir",
             "file://dir",
@@ -215,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_of_ours_are_taken() {
+    fn every_url_option_reaches_the_configuration() {
         let config = parse("file:///a?distlock.access=group&distlock.wakeups=poll").unwrap();
         assert_eq!(config, FileConfig::new("/a").access(Access::Group).wakeups(Wakeups::Poll));
     }

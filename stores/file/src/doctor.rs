@@ -1,4 +1,4 @@
-//! What is dangerous about the folder, and how to mend it.
+//! What is dangerous about the folder, and how to fix it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -8,34 +8,34 @@ use distlock_core::Result;
 use distlock_core::store::Finding;
 use rustix::fs::statvfs;
 
-use crate::failure::{failure, refused};
+use crate::error::{io_error, refusal};
 use crate::layout::{Layout, is_absent};
-use crate::lockfile::LockFile;
-use crate::shared::Shared;
+use crate::lock_file::LockFile;
+use crate::store::StoreState;
 
-/// Below this, a disk counts as nearly full.
+/// A disk with less free space counts as nearly full.
 const LITTLE_SPACE: u64 = 16 << 20;
 const FEW_INODES: u64 = 1000;
 
-/// Looks at the folder, writes and locks a file in it, and says what was found.
-pub(crate) fn examine(shared: &Shared) -> Result<Vec<Finding>> {
-    let dir = shared.layout.base();
+/// Checks the folder, and creates and locks a file in it.
+pub(crate) fn examine(state: &StoreState) -> Result<Vec<Finding>> {
+    let dir = state.layout.base();
     let new = fs::metadata(dir).is_err_and(|error| is_absent(&error));
-    shared.layout.make_dir(dir).map(drop).map_err(|error| failure(error, "make the folder", dir))?;
+    state.layout.create_folder(dir).map(drop).map_err(|error| io_error(error, "create the folder", dir))?;
     let mut found = Vec::new();
-    let made = if new { ": it was made just now" } else { "" };
-    found.push(Finding::ok(format!("the folder {} can be used{made}", dir.display())));
-    found.extend(rights(&shared.layout)?);
-    found.extend(folders(&shared.layout)?);
+    let created = if new { ": it was created just now" } else { "" };
+    found.push(Finding::ok(format!("the folder {} can be used{created}", dir.display())));
+    found.extend(rights(&state.layout)?);
+    found.extend(folders(&state.layout)?);
     found.push(file_system(dir));
     found.extend(space(dir)?);
-    found.push(locks(&shared.layout)?);
-    found.push(if shared.watcher.is_told() {
-        Finding::ok("the kernel tells waiters (inotify)")
+    found.push(locks(&state.layout)?);
+    found.push(if state.watcher.is_notified() {
+        Finding::ok("the kernel wakes waiters (inotify)")
     } else {
         Finding::warning(
-            "the kernel does not tell waiters: they poll every 2 to 100 ms",
-            "on Linux and a local disk, raise fs.inotify.max_user_instances or leave distlock.wakeups=poll out",
+            "the kernel does not wake waiters: they poll every 2 to 100 ms",
+            "on Linux and a local disk, raise fs.inotify.max_user_instances or remove distlock.wakeups=poll",
         )
     });
     Ok(found)
@@ -43,7 +43,7 @@ pub(crate) fn examine(shared: &Shared) -> Result<Vec<Finding>> {
 
 fn rights(layout: &Layout) -> Result<Vec<Finding>> {
     let dir = layout.base();
-    let meta = fs::metadata(dir).map_err(|error| failure(error, "look at the folder", dir))?;
+    let meta = fs::metadata(dir).map_err(|error| io_error(error, "check the folder", dir))?;
     let me = rustix::process::geteuid().as_raw();
     let mode = meta.mode() & 0o7777;
     let mut found = Vec::new();
@@ -56,13 +56,13 @@ fn rights(layout: &Layout) -> Result<Vec<Finding>> {
     }
     if mode & 0o1002 == 0o002 {
         found.push(Finding::warning(
-            format!("everybody may write into the folder, and remove lock files under their holders (mode {mode:o})"),
+            format!("every user may write into the folder, and remove lock files under their holders (mode {mode:o})"),
             format!("chmod o-w {0}, or at least set the sticky bit: chmod +t {0}", dir.display()),
         ));
     } else if mode & 0o002 != 0 {
         found.push(Finding::warning(
-            format!("everybody may write into the folder (mode {mode:o})"),
-            format!("who can write there can block every lock: chmod o-w {}", dir.display()),
+            format!("every user may write into the folder (mode {mode:o})"),
+            format!("a user who can write there can block every lock: chmod o-w {}", dir.display()),
         ));
     }
     if layout.is_for_group() && mode & 0o070 != 0o070 {
@@ -77,7 +77,7 @@ fn rights(layout: &Layout) -> Result<Vec<Finding>> {
         found.push(Finding::warning(
             format!("the folder has no setgid bit (mode {mode:o})"),
             format!(
-                "lock files get the group of the user who makes them, and other members of the folder's group cannot \
+                "lock files get the group of the user who creates them, and other members of the folder's group cannot \
                  use them: chmod g+s {}",
                 dir.display()
             ),
@@ -103,39 +103,39 @@ fn rights(layout: &Layout) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// Folders inside that cannot be used as they are: another user, or root, was here before.
+/// Folders inside that cannot be used, such as those of another user.
 fn folders(layout: &Layout) -> Result<Vec<Finding>> {
     const ADVICE: &str =
-        "locks of that kind are refused: find out who made it, and remove it or choose another folder";
+        "locks of that kind are refused: find out who created it, and remove it or choose another folder";
     let dir = layout.base();
-    let base = fs::metadata(dir).map_err(|error| failure(error, "look at the folder", dir))?;
+    let base = fs::metadata(dir).map_err(|error| io_error(error, "check the folder", dir))?;
     let found = layout.folders().into_iter().filter_map(|dir| {
         let folder = match layout.folder(&dir) {
             Ok(folder) => folder,
             Err(error) if is_absent(&error) => return None,
             Err(error) => {
-                let what = match refused(&error) {
-                    Some(refused) => refused.to_string(),
+                let what = match refusal(&error) {
+                    Some(refusal) => refusal.to_string(),
                     None => format!("{} cannot be opened: {error}", dir.display()),
                 };
                 return Some(Finding::warning(what, ADVICE));
             }
         };
-        if !folder.may_write() {
+        if !folder.is_writable() {
             return Some(Finding::warning(
                 format!("this user may not write into {}", dir.display()),
                 "locks of that kind are refused: give this user the folder (chown -R), or choose another one",
             ));
         }
-        let own = folder.own().ok()?;
-        let mode = own.st_mode & 0o7777;
-        let is_groups = mode & 0o2070 == 0o2070 && own.st_gid == base.gid();
+        let meta = folder.metadata().ok()?;
+        let mode = meta.st_mode & 0o7777;
+        let is_groups = mode & 0o2070 == 0o2070 && meta.st_gid == base.gid();
         (layout.is_for_group() && !is_groups).then(|| {
             Finding::warning(
                 format!(
                     "{} is not for the group of the folder (mode {mode:o}, group {})",
                     dir.display(),
-                    own.st_gid
+                    meta.st_gid
                 ),
                 format!("chgrp -R {} {1} && chmod -R g+rwX {1} && chmod g+s {1}", base.gid(), dir.display()),
             )
@@ -148,7 +148,7 @@ fn file_system(dir: &Path) -> Finding {
     match network(dir) {
         Some(name) => Finding::warning(
             format!("the folder is on {name}"),
-            "locks may not hold between machines, or survive a crashed holder, and waiters poll: use a local \
+            "locks may not exclude other machines, may stay after a crash of the holder, and waiters poll: use a local \
              disk, or a server such as Redis or PostgreSQL for locks across machines",
         ),
         None => Finding::ok("the folder is on a local file system"),
@@ -156,20 +156,20 @@ fn file_system(dir: &Path) -> Finding {
 }
 
 fn space(dir: &Path) -> Result<Vec<Finding>> {
-    let stat = statvfs(dir).map_err(|error| failure(error.into(), "look at the file system", dir))?;
+    let stat = statvfs(dir).map_err(|error| io_error(error.into(), "check the file system", dir))?;
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let mut found = Vec::new();
     if free < LITTLE_SPACE {
         found.push(Finding::warning(
             format!("only {} KiB are free on the file system", free >> 10),
-            "a new lock needs 8 KiB and is refused without: free some space",
+            "a new lock needs 8 KiB: free some space",
         ));
     }
-    // File systems without a fixed number of inodes say that they have none.
+    // File systems without a fixed number of inodes report zero.
     if stat.f_files > 0 && stat.f_favail < FEW_INODES {
         found.push(Finding::warning(
             format!("only {} inodes are free on the file system", stat.f_favail),
-            "every lock is a file, and a new one is refused without: remove files nobody needs",
+            "every lock is a file: remove files that are not needed",
         ));
     }
     if found.is_empty() {
@@ -178,7 +178,7 @@ fn space(dir: &Path) -> Result<Vec<Finding>> {
     Ok(found)
 }
 
-/// Really locks a file, from two descriptors: there are file systems that say yes to everything.
+/// Locks a file through two descriptors: some file systems grant every lock.
 fn locks(layout: &Layout) -> Result<Finding> {
     let path = layout.base().join(format!("doctor-{}-{:016x}", std::process::id(), fastrand::u64(..)));
     let checked = excludes(layout, &path);
@@ -187,7 +187,7 @@ fn locks(layout: &Layout) -> Result<Finding> {
         true => Finding::ok("kernel locks work there"),
         false => Finding::warning(
             "kernel locks do not work there: two holders got one lock",
-            "do not use this folder; choose one on a local disk",
+            "use a folder on a local disk",
         ),
     })
 }
@@ -199,18 +199,18 @@ fn excludes(layout: &Layout, path: &Path) -> Result<bool> {
     Ok(excludes && second.try_lock()?)
 }
 
-/// Whether the folder, or what there is of its path yet, is on a network file system.
+/// Whether the folder, or its nearest existing parent, is on a network file system.
 pub(crate) fn is_network(dir: &Path) -> bool {
     dir.ancestors().find(|dir| dir.exists()).and_then(network).is_some()
 }
 
 #[cfg(target_os = "linux")]
 fn network(dir: &Path) -> Option<&'static str> {
-    // The width and sign of the field differ between architectures; the numbers fit into 32 bits.
+    // The field's width and sign differ between architectures; the numbers fit into 32 bits.
     rustix::fs::statfs(dir).ok().and_then(|stat| network_by_magic(stat.f_type as u32))
 }
 
-/// The sort of network or user-space file system, by the magic numbers of `statfs(2)`.
+/// The name of a network or user-space file system, by the magic number of `statfs(2)`.
 #[cfg(target_os = "linux")]
 fn network_by_magic(magic: u32) -> Option<&'static str> {
     Some(match magic {

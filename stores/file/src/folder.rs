@@ -1,8 +1,8 @@
-//! Folders by their descriptors.
+//! Folders by descriptor.
 //!
-//! Another user may be able to write into the base folder, and may put a symbolic link there at any moment, also between
-//! two steps of ours. So everything below the base is reached one component at a time, from the descriptor of the folder
-//! above, and no component may be a link. A path is only used to look at metadata.
+//! Another user may be able to write into the base folder, and may put a symbolic link there at any moment, even between two
+//! steps of ours. So everything below the base is reached one component at a time, from the descriptor of the folder above,
+//! and no component may be a link. Paths are used only to read metadata.
 
 use std::error::Error;
 use std::fmt;
@@ -14,86 +14,86 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// Something that is not used although it could be opened.
+/// Why a file or folder is refused although it exists.
 #[derive(Debug)]
-pub(crate) enum Refused {
-    /// A symbolic link stands where a folder or a file should be.
-    Link(PathBuf),
-    /// It belongs to a user who has no business there.
+pub(crate) enum Refusal {
+    /// A symbolic link instead of a folder or a file.
+    SymbolicLink(PathBuf),
+    /// Owned by an untrusted user.
     Owner(PathBuf, u32),
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Link(path) => write!(f, "{} is a symbolic link", path.display()),
-            Refused::Owner(path, user) => write!(f, "{} belongs to user {user}", path.display()),
+            Refusal::SymbolicLink(path) => write!(f, "{} is a symbolic link", path.display()),
+            Refusal::Owner(path, user) => write!(f, "{} belongs to user {user}", path.display()),
         }
     }
 }
 
-impl Error for Refused {}
+impl Error for Refusal {}
 
-impl From<Refused> for io::Error {
-    fn from(refused: Refused) -> Self {
-        io::Error::new(io::ErrorKind::PermissionDenied, refused)
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> Self {
+        io::Error::new(io::ErrorKind::PermissionDenied, refusal)
     }
 }
 
-/// A folder that was opened to reach what is in it.
+/// An open folder.
 #[derive(Debug)]
 pub(crate) struct Folder(OwnedFd);
 
-/// The right to read a folder is not needed to reach what is in it.
+/// `O_PATH` needs no right to read the folder.
 #[cfg(target_os = "linux")]
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 #[cfg(not(target_os = "linux"))]
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::CLOEXEC);
 
-/// Opening of files that others may have put there: links are not followed, and a pipe does not block. No child process
-/// inherits a lock.
+/// For files that another user may have created: links are not followed, and a pipe does not block. Child processes do not
+/// inherit the lock.
 const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 impl Folder {
-    /// The folder at a path that the user named: links in it are the user's.
+    /// The folder at a path of the user's choice: links in it are followed.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         Ok(Folder(rustix::fs::openat(CWD, path, FOLDER, Mode::empty())?))
     }
 
-    /// A folder in this one. `path` is for messages.
+    /// A folder in this one. `path` is for error messages.
     pub(crate) fn sub(&self, name: &Path, path: &Path) -> io::Result<Self> {
         let opened = rustix::fs::openat(&self.0, name, FOLDER | OFlags::NOFOLLOW, Mode::empty());
-        opened.map(Folder).map_err(|errno| self.refused(name, path, errno))
+        opened.map(Folder).map_err(|errno| self.refusal_or(name, path, errno))
     }
 
     /// Opens a file in this folder for reading and writing.
     pub(crate) fn open(&self, name: &Path, path: &Path) -> io::Result<File> {
         let opened = rustix::fs::openat(&self.0, name, OFlags::RDWR | FILE, Mode::empty());
-        opened.map(File::from).map_err(|errno| self.refused(name, path, errno))
+        opened.map(File::from).map_err(|errno| self.refusal_or(name, path, errno))
     }
 
-    /// Opens a file in this folder only to look. Closing it wakes no waiter: they listen for the closing of files that were
-    /// open for writing.
-    pub(crate) fn look(&self, name: &Path, path: &Path) -> io::Result<File> {
+    /// Opens a file in this folder for reading. Closing it wakes no waiter: they watch for files that were open for writing.
+    pub(crate) fn open_read_only(&self, name: &Path, path: &Path) -> io::Result<File> {
         let opened = rustix::fs::openat(&self.0, name, OFlags::RDONLY | FILE, Mode::empty());
-        opened.map(File::from).map_err(|errno| self.refused(name, path, errno))
+        opened.map(File::from).map_err(|errno| self.refusal_or(name, path, errno))
     }
 
-    /// The same, made for this user alone if need be.
+    /// Opens a file in this folder for reading and writing, and creates it for this user only if it is missing.
+    #[cfg(feature = "bench")]
     pub(crate) fn open_or_create(&self, name: &Path, path: &Path) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | FILE;
         let opened = rustix::fs::openat(&self.0, name, flags, Mode::RUSR | Mode::WUSR);
-        opened.map(File::from).map_err(|errno| self.refused(name, path, errno))
+        opened.map(File::from).map_err(|errno| self.refusal_or(name, path, errno))
     }
 
-    /// Makes a file that must not be there yet.
+    /// Creates a file that must not exist.
     pub(crate) fn create(&self, name: &Path, mode: u32) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | FILE;
         Ok(rustix::fs::openat(&self.0, name, flags, Mode::from_raw_mode(mode)).map(File::from)?)
     }
 
-    /// Makes a folder that must not be there yet, for this user alone.
-    pub(crate) fn make(&self, name: &Path) -> io::Result<()> {
+    /// Creates a folder that must not exist, for this user only.
+    pub(crate) fn create_folder(&self, name: &Path) -> io::Result<()> {
         Ok(rustix::fs::mkdirat(&self.0, name, Mode::RWXU)?)
     }
 
@@ -111,23 +111,23 @@ impl Folder {
         Ok(rustix::fs::renameat(&self.0, name, &to.0, new)?)
     }
 
-    /// What stands under a name; a link itself, not where it leads.
+    /// The metadata of a name; of a link, not of its target.
     pub(crate) fn stat(&self, name: &Path) -> io::Result<Stat> {
         Ok(rustix::fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// The folder's own rights and owner.
-    pub(crate) fn own(&self) -> io::Result<Stat> {
+    /// The metadata of the folder itself.
+    pub(crate) fn metadata(&self) -> io::Result<Stat> {
         Ok(rustix::fs::fstat(&self.0)?)
     }
 
-    /// Whether this user may make files here.
-    pub(crate) fn may_write(&self) -> bool {
+    /// Whether this user may create files here.
+    pub(crate) fn is_writable(&self) -> bool {
         use rustix::fs::{Access, accessat};
         accessat(&self.0, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS).is_ok()
     }
 
-    /// The names in it. What is not UTF-8 is none of ours.
+    /// The names in it, without those that are not UTF-8: distlock writes none.
     pub(crate) fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in Dir::new(self.readable()?)? {
@@ -141,7 +141,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// Makes the names in it survive a power failure.
+    /// Makes the names in it durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.readable()?.sync_all()
     }
@@ -155,11 +155,11 @@ impl Folder {
         Ok(rustix::fs::openat(&self.0, ".", flags, Mode::empty()).map(File::from)?)
     }
 
-    /// Systems do not agree on the error for a link where a folder should be.
-    fn refused(&self, name: &Path, path: &Path, errno: Errno) -> io::Error {
+    /// Recognises a symbolic link: systems report it with different errors.
+    fn refusal_or(&self, name: &Path, path: &Path, errno: Errno) -> io::Error {
         let is_link = || self.stat(name).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink());
         if matches!(errno, Errno::LOOP | Errno::NOTDIR | Errno::MLINK) && is_link() {
-            return Refused::Link(path.to_owned()).into();
+            return Refusal::SymbolicLink(path.to_owned()).into();
         }
         errno.into()
     }

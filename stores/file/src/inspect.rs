@@ -1,49 +1,45 @@
-//! Who holds and who waits. Only looks: it takes no gate, makes no file, and makes nobody's attempt fail.
+//! Holders and waiters. Read-only: no pool lock is taken, no file created, and no client's attempt fails because of it.
 
 use std::path::{Path, PathBuf};
 
 use distlock_core::store::{Query, Record};
 use distlock_core::{Error, Kind, Result};
 
-use crate::failure::failure;
+use crate::error::io_error;
+use crate::format::Owner;
 use crate::layout::Layout;
-use crate::lockfile::read_name;
+use crate::lock_file::read_name;
 use crate::mutex;
 use crate::names::original;
-use crate::pool::{Paths, holders_and_waiters};
-use crate::record::Note;
-use crate::waiting::waiters;
+use crate::pool::{PoolPaths, holders_and_waiters};
+use crate::waiter_files::waiters;
 
 const KINDS: [Kind; 4] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue];
 
-/// A resource that somebody holds or waits for, and the notes of those who do.
+/// A resource that is held or waited for.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct ResourceState {
     kind: Kind,
     name: String,
     capacity: u32,
-    pub(crate) holders: Vec<Note>,
-    waiters: Vec<Note>,
+    pub(crate) holders: Vec<Owner>,
+    waiters: Vec<Owner>,
 }
 
-impl Found {
+impl ResourceState {
     pub(crate) fn record(&self) -> Record {
-        Record {
-            kind: self.kind,
-            name: Some(self.name.clone()),
-            key: None,
-            capacity: self.capacity,
-            holders: self.holders.iter().map(Note::holder).collect(),
-            waiters: self.waiters.iter().map(Note::waiter).collect(),
-        }
+        Record::new(self.kind, self.capacity)
+            .with_name(self.name.clone())
+            .with_holders(self.holders.iter().map(Owner::holder).collect())
+            .with_waiters(self.waiters.iter().map(Owner::waiter).collect())
     }
 }
 
-/// Everything that is asked for, sorted by name. What cannot be read is left out and told in the log.
+/// The resources that match a query. Unreadable ones are left out, with a warning in the log.
 ///
 /// # Errors
-/// If nothing can be read at all, or what was asked for by name cannot be: neither may look free.
-pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<Found>> {
+/// If nothing can be read at all, or the query names a resource that cannot be read: it must not look free.
+pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<ResourceState>> {
     let mut found = Vec::new();
     let mut unreadable = Vec::new();
     let mut listed = false;
@@ -52,8 +48,8 @@ pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<Found>> {
             Ok(candidates) => {
                 listed = true;
                 for (name, path) in candidates.into_iter().filter(|(name, _)| query.matches(kind, name)) {
-                    match one(layout, kind, name, path, &mut unreadable) {
-                        Ok(one) => found.extend(one),
+                    match read(layout, kind, name, path, &mut unreadable) {
+                        Ok(state) => found.extend(state),
                         Err(error) => unreadable.push(error),
                     }
                 }
@@ -65,24 +61,23 @@ pub(crate) fn find(layout: &Layout, query: &Query) -> Result<Vec<Found>> {
         return Err(unreadable.swap_remove(0));
     }
     for error in unreadable {
-        tracing::warn!("left out of the list: {error}");
+        tracing::warn!("unreadable, left out of the list: {error}");
     }
-    found.sort_by(|a, b| (&a.name, a.kind).cmp(&(&b.name, b.kind)));
     Ok(found)
 }
 
-/// One resource, if it is held or waited for.
-fn one(
+/// The state of one resource; `None` if it is free and has no waiters.
+fn read(
     layout: &Layout,
     kind: Kind,
     name: String,
     path: PathBuf,
     unreadable: &mut Vec<Error>,
-) -> Result<Option<Found>> {
+) -> Result<Option<ResourceState>> {
     let (capacity, holders, waiters) = match kind {
         Kind::Mutex => {
             let waiters = waiters(layout, &name, unreadable)
-                .map_err(|error| failure(error, "list the waiters", &layout.waiting(&name)));
+                .map_err(|error| io_error(error, "list the waiters", &layout.waiters(&name)));
             let waiters = waiters.unwrap_or_else(|error| {
                 unreadable.push(error);
                 Vec::new()
@@ -90,16 +85,16 @@ fn one(
             (1, holder_of_mutex(layout, &path)?.into_iter().collect(), waiters)
         }
         _ => {
-            let (holders, waiters) = holders_and_waiters(layout, &Paths::new(path), unreadable)?;
-            let capacity = holders.iter().chain(&waiters).next().map_or(0, |note| note.capacity);
+            let (holders, waiters) = holders_and_waiters(layout, &PoolPaths::new(path), unreadable)?;
+            let capacity = holders.iter().chain(&waiters).next().map_or(0, |owner| owner.capacity);
             (capacity, holders, waiters)
         }
     };
     let free = holders.is_empty() && waiters.is_empty();
-    Ok((!free).then_some(Found { kind, name, capacity, holders, waiters }))
+    Ok((!free).then_some(ResourceState { kind, name, capacity, holders, waiters }))
 }
 
-/// The names to look at, with their paths: one if it is known, all of the kind otherwise.
+/// The names to read, with their paths: the one of the query, or all of the kind.
 fn candidates(layout: &Layout, kind: Kind, query: &Query) -> Result<Vec<(String, PathBuf)>> {
     if let Some(name) = &query.name {
         let path = if kind == Kind::Mutex { layout.mutex(name) } else { layout.pool(kind, name) };
@@ -107,17 +102,20 @@ fn candidates(layout: &Layout, kind: Kind, query: &Query) -> Result<Vec<(String,
     }
     let all = layout.all(kind)?.into_iter().filter_map(|(escaped, path)| {
         let name = original(&escaped).or_else(|| {
-            // Too long for a file name: the whole name is inside.
-            let inside =
-                if kind == Kind::Mutex { path.clone() } else { Paths::new(path.clone()).gate().to_owned() };
-            layout.look(&inside).ok().flatten().and_then(|file| read_name(&file))
+            // The name was too long for a file name; the file contains it.
+            let file = match kind {
+                Kind::Mutex => path.clone(),
+                _ => PoolPaths::new(path.clone()).gate().to_owned(),
+            };
+            layout.open_read_only(&file).ok().flatten().and_then(|file| read_name(&file))
         });
         name.map(|name| (name, path))
     });
     Ok(all.collect())
 }
 
-fn holder_of_mutex(layout: &Layout, path: &Path) -> Result<Option<Note>> {
-    let looked = layout.look(path).map_err(|error| failure(error, "look at the lock file", path))?;
-    looked.map_or(Ok(None), |file| mutex::holder(&file, path))
+fn holder_of_mutex(layout: &Layout, path: &Path) -> Result<Option<Owner>> {
+    let file = layout.open_read_only(path);
+    let file = file.map_err(|error| io_error(error, "read the lock file", path))?;
+    file.map_or(Ok(None), |file| mutex::holder(&file, path))
 }

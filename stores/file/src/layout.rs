@@ -1,13 +1,13 @@
-//! Where things are in the folder, and how folders and files are made there.
+//! The paths in the folder, and how folders and files are opened and created there.
 //!
 //! ```text
-//! DIR/mutex/NAME.lock             one for each mutex that was ever used, never removed
-//! DIR/rwlock/NAME/gate            one folder for each pool that was ever used, never removed
-//!                 queue/SLOT      one for each claim that waits
-//!                 hold/SLOT       one for each claim that holds
+//! DIR/mutex/NAME.lock             one for each mutex ever used, never unlinked
+//! DIR/rwlock/NAME/gate            one folder for each pool ever used, never removed
+//!                 queue/SLOT      one for each waiter
+//!                 hold/SLOT       one for each holder
 //! DIR/semaphore/NAME/…            the same
 //! DIR/turn/NAME/…                 the same: the queue of a fair mutex
-//! DIR/waiting/HASH/…              one for each claim that waits for a mutex, in the order of their names
+//! DIR/waiting/HASH/…              one for each waiter of a mutex, in the order of their names
 //! ```
 
 use std::fs::{self, DirBuilder, File, Metadata, Permissions};
@@ -19,11 +19,11 @@ use distlock_core::{Kind, Result};
 use rustix::fs::OFlags;
 
 use crate::config::Access;
-use crate::failure::failure;
-use crate::folder::{Folder, Refused};
+use crate::error::io_error;
+use crate::folder::{Folder, Refusal};
 use crate::names;
 
-/// Which file it is, whatever its path: a path may come to stand for another one.
+/// The identity of a file. A path may lead to another file later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     device: u64,
@@ -39,7 +39,7 @@ impl FileId {
         FileId { device: meta.dev(), inode: meta.ino() }
     }
 
-    /// Which file stands at the path now, if any.
+    /// The file that the path leads to now, if any.
     pub(crate) fn at(path: &Path) -> io::Result<Option<Self>> {
         match fs::symlink_metadata(path) {
             Ok(meta) => Ok(Some(FileId::in_meta(&meta))),
@@ -49,12 +49,12 @@ impl FileId {
     }
 }
 
-/// Whether an error says that there is no such file.
+/// Whether an error means that the file does not exist.
 pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The folder and the rights within it.
+/// The base folder and its access rights.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     base: PathBuf,
@@ -62,7 +62,7 @@ pub(crate) struct Layout {
 }
 
 const LOCK: &str = ".lock";
-const WAITING: &str = "waiting";
+const WAITERS: &str = "waiting";
 
 impl Layout {
     pub(crate) fn new(base: PathBuf, access: Access) -> Self {
@@ -73,16 +73,16 @@ impl Layout {
         &self.base
     }
 
-    /// Whether it is shared by a group of users.
+    /// Whether a group of users shares it.
     pub(crate) fn is_for_group(&self) -> bool {
         self.access == Access::Group
     }
 
-    /// The folders in which everything else is, those included that are not there yet.
+    /// All folders directly below the base, whether they exist or not.
     pub(crate) fn folders(&self) -> Vec<PathBuf> {
         let kinds =
             [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue].map(|kind| self.of_kind(kind));
-        kinds.into_iter().chain([self.base.join(WAITING)]).collect()
+        kinds.into_iter().chain([self.base.join(WAITERS)]).collect()
     }
 
     /// The lock file of a mutex.
@@ -95,34 +95,34 @@ impl Layout {
         self.of_kind(kind).join(names::file_name(name))
     }
 
-    /// The folder in which the waiters for a mutex show themselves. It comes and goes with them.
-    pub(crate) fn waiting(&self, name: &str) -> PathBuf {
-        self.base.join(WAITING).join(names::short_hash(name))
+    /// The folder of the waiter files of a mutex. It exists only while there are waiters.
+    pub(crate) fn waiters(&self, name: &str) -> PathBuf {
+        self.base.join(WAITERS).join(names::short_hash(name))
     }
 
     fn of_kind(&self, kind: Kind) -> PathBuf {
         self.base.join(kind.as_str())
     }
 
-    /// Everything of a kind that was ever used: the escaped name, and the lock file or the folder of the pool.
+    /// Every resource of a kind that was ever used: the escaped name, and the lock file or the folder of the pool.
     pub(crate) fn all(&self, kind: Kind) -> Result<Vec<(String, PathBuf)>> {
         let suffix = if kind == Kind::Mutex { LOCK } else { "" };
         let dir = self.of_kind(kind);
-        let names = self.list(&dir).map_err(|error| failure(error, "list the locks", &dir))?;
-        let ours = names.into_iter().filter_map(|name| {
+        let names = self.list(&dir).map_err(|error| io_error(error, "list the locks", &dir))?;
+        let all = names.into_iter().filter_map(|name| {
             let path = dir.join(&name);
             name.strip_suffix(suffix).map(|escaped| (escaped.to_owned(), path))
         });
-        Ok(ours.collect())
+        Ok(all.collect())
     }
 
-    /// The base folder, or one below it.
+    /// Opens the base folder, or one below it.
     ///
     /// # Errors
-    /// [`Refused`] if a link stands in the way, or what belongs to a user who is neither this one nor root nor the owner
-    /// of the base folder. A folder for a group may have many owners.
+    /// A [`Refusal`] if a component is a link, or belongs neither to this user nor to root nor to the owner of the base
+    /// folder. A folder for a group may have many owners.
     pub(crate) fn folder(&self, dir: &Path) -> io::Result<Folder> {
-        self.walk(dir, |base, sub, path| self.check_owner(base, sub.own()?.st_uid, path))
+        self.walk(dir, |base, sub, path| self.check_owner(base, sub.metadata()?.st_uid, path))
     }
 
     fn walk(
@@ -142,10 +142,10 @@ impl Layout {
         Ok(at.unwrap_or(base))
     }
 
-    /// A folder within one that was opened before.
+    /// Opens a folder in an open one.
     pub(crate) fn sub(&self, folder: &Folder, dir: &Path) -> io::Result<Folder> {
         let sub = folder.sub(split(dir)?.1, dir)?;
-        let owner = sub.own()?.st_uid;
+        let owner = sub.metadata()?.st_uid;
         if !self.is_for_group() && owner != rustix::process::geteuid().as_raw() {
             self.check_owner(&Folder::at(&self.base)?, owner, dir)?;
         }
@@ -163,21 +163,21 @@ impl Layout {
 
     fn check_owner(&self, base: &Folder, owner: u32, path: &Path) -> io::Result<()> {
         let me = rustix::process::geteuid().as_raw();
-        // The user who named the folder trusts its owner with its locks.
-        if self.is_for_group() || owner == me || owner == 0 || owner == base.own()?.st_uid {
+        // A user who names the folder trusts its owner.
+        if self.is_for_group() || owner == me || owner == 0 || owner == base.metadata()?.st_uid {
             return Ok(());
         }
-        Err(Refused::Owner(path.to_owned(), owner).into())
+        Err(Refusal::Owner(path.to_owned(), owner).into())
     }
 
-    /// Opens a file for reading and writing, and makes it and its folders if need be.
+    /// Opens a file for reading and writing, and creates it and its folders if they are missing.
     pub(crate) fn open(&self, path: &Path) -> io::Result<(File, FileId)> {
         let (dir, _) = split(path)?;
         loop {
-            // Almost always it is there.
+            // It nearly always exists.
             match self.folder(dir).and_then(|folder| self.open_in(&folder, path)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                done => return done,
+                opened => return opened,
             }
             match self.create(path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -187,7 +187,7 @@ impl Layout {
         }
     }
 
-    /// Opens a file of this folder for reading and writing.
+    /// Opens a file in an open folder for reading and writing.
     pub(crate) fn open_in(&self, folder: &Folder, path: &Path) -> io::Result<(File, FileId)> {
         let file = folder.open(split(path)?.1, path)?;
         let meta = file.metadata()?;
@@ -198,30 +198,30 @@ impl Layout {
         Ok((file, id))
     }
 
-    /// Makes a file that must not be there yet, and its folders if need be.
-    pub(crate) fn create(&self, path: &Path) -> io::Result<File> {
-        self.create_in(&self.make_dir(split(path)?.0)?, path)
+    /// Creates a file that must not exist, and its folders if they are missing.
+    fn create(&self, path: &Path) -> io::Result<File> {
+        self.create_in(&self.create_folder(split(path)?.0)?, path)
     }
 
-    /// Makes a file of this folder that must not be there yet.
+    /// Creates a file that must not exist in an open folder.
     pub(crate) fn create_in(&self, folder: &Folder, path: &Path) -> io::Result<File> {
         let mode = if self.is_for_group() { 0o660 } else { 0o600 };
         let file = folder.create(split(path)?.1, mode)?;
         if self.is_for_group() {
-            // The umask usually takes the group's right to write away.
+            // The umask usually removes the group's right to write.
             file.set_permissions(Permissions::from_mode(mode))?;
         }
         Ok(file)
     }
 
-    /// The folder, made if need be, and those above it. That another process makes it meanwhile is no error.
-    pub(crate) fn make_dir(&self, dir: &Path) -> io::Result<Folder> {
+    /// Opens a folder, and creates it and its parents if they are missing. Another process may create it at the same time.
+    pub(crate) fn create_folder(&self, dir: &Path) -> io::Result<Folder> {
         match self.folder(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            done => return done,
+            opened => return opened,
         }
         if dir == self.base {
-            let made = make_base(dir)?;
+            let made = create_base(dir)?;
             let base = Folder::at(dir)?;
             if made && self.is_for_group() {
                 base.set_mode(0o2770)?;
@@ -229,8 +229,8 @@ impl Layout {
             return Ok(base);
         }
         let (parent, name) = split(dir)?;
-        let above = self.make_dir(parent)?;
-        let made = match above.make(name) {
+        let above = self.create_folder(parent)?;
+        let made = match above.create_folder(name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             made => made.map(|()| true)?,
         };
@@ -238,25 +238,25 @@ impl Layout {
         if made && self.is_for_group() {
             folder.set_mode(0o2770)?;
         }
-        // What waiters show of themselves need not survive a power failure.
-        if made && !dir.starts_with(self.base.join(WAITING)) {
+        // Waiter files need not survive a power failure.
+        if made && !dir.starts_with(self.base.join(WAITERS)) {
             above.sync()?;
         }
         Ok(folder)
     }
 
-    /// Opens a file only to look.
-    pub(crate) fn look(&self, path: &Path) -> io::Result<Option<File>> {
+    /// Opens a file for reading. `None` if it does not exist.
+    pub(crate) fn open_read_only(&self, path: &Path) -> io::Result<Option<File>> {
         let (dir, name) = split(path)?;
-        present(self.folder(dir).and_then(|folder| folder.look(name, path)))
+        if_present(self.folder(dir).and_then(|folder| folder.open_read_only(name, path)))
     }
 
-    /// The names in a folder; none if there is no such folder.
+    /// The names in a folder; none if it does not exist.
     pub(crate) fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        present(self.folder(dir).and_then(|folder| folder.list())).map(Option::unwrap_or_default)
+        if_present(self.folder(dir).and_then(|folder| folder.list())).map(Option::unwrap_or_default)
     }
 
-    /// Removes a file. Whose folder it is in does not matter for that.
+    /// Removes a file. The owner of its folder is not checked.
     pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
         let (dir, name) = split(path)?;
         self.walk(dir, |_, _, _| Ok(()))?.remove(name)
@@ -269,7 +269,7 @@ impl Layout {
     }
 }
 
-/// The folder that a path leads into, and the name there.
+/// The folder and the name of a path.
 pub(crate) fn split(path: &Path) -> io::Result<(&Path, &Path)> {
     match (path.parent(), path.file_name()) {
         (Some(dir), Some(name)) => Ok((dir, Path::new(name))),
@@ -277,28 +277,28 @@ pub(crate) fn split(path: &Path) -> io::Result<(&Path, &Path)> {
     }
 }
 
-/// `None` for what is not there.
-pub(crate) fn present<T>(done: io::Result<T>) -> io::Result<Option<T>> {
-    match done {
-        Ok(done) => Ok(Some(done)),
+/// Turns "does not exist" into `None`.
+pub(crate) fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
         Err(error) if is_absent(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
 
-/// Makes the names in a folder survive a power failure.
+/// Makes the names in a folder durable.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
     File::options().read(true).custom_flags(flags.bits().cast_signed()).open(dir)?.sync_all()
 }
 
-/// Makes the base folder and those above it. True if it was made by us.
-fn make_base(dir: &Path) -> io::Result<bool> {
-    let make = || DirBuilder::new().mode(0o700).create(dir);
-    let made = match make() {
+/// Creates the base folder and its parents. True if this call created it.
+fn create_base(dir: &Path) -> io::Result<bool> {
+    let create = || DirBuilder::new().mode(0o700).create(dir);
+    let made = match create() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            dir.parent().map_or(Ok(()), |parent| make_base(parent).map(drop))?;
-            make()
+            dir.parent().map_or(Ok(()), |parent| create_base(parent).map(drop))?;
+            create()
         }
         made => made,
     };
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_private_unless_a_group_is_to_share_them() {
+    fn files_are_private_unless_a_group_shares_them() {
         let dir = tempfile::tempdir().unwrap();
         for (access, folders, files) in [(Access::Private, 0o700, 0o600), (Access::Group, 0o2770, 0o660)] {
             let base = dir.path().join(format!("deep/er/{access:?}"));
@@ -348,7 +348,7 @@ mod tests {
             0,
         )
         .unwrap();
-        assert!(layout.look(&pipe).is_ok());
+        assert!(layout.open_read_only(&pipe).is_ok());
     }
 
     #[test]

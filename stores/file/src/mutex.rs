@@ -1,11 +1,11 @@
 //! The mutex: one lock file, and the kernel's lock on it.
 //!
-//! The holder keeps one descriptor, open for writing, with the exclusive kernel lock. A waiter keeps one of its own for
-//! as long as it waits: closing a descriptor that was open for writing wakes all the others, so a waiter must not open
-//! and close with each attempt. A single attempt looks first through a descriptor that is open for reading only.
+//! The holder keeps one descriptor, open for writing, with the exclusive kernel lock. A waiter keeps one descriptor for as
+//! long as it waits: closing a descriptor that was open for writing wakes all waiters, so a waiter must not open and close
+//! the file for each attempt. A single attempt first reads through a descriptor that is open for reading only.
 //!
-//! Nobody removes a lock file, so the lock cannot be lost to unlinking. If somebody else does, whoever locks it finds
-//! that its path stands for another file and begins again, and whoever holds it loses his session.
+//! Lock files are never unlinked. If another program unlinks one, the next client that locks it finds another file at the
+//! path and starts again, and the holder's session ends.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -16,23 +16,23 @@ use distlock_core::store::{Claim, Session};
 use distlock_core::{FencingToken, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::{failure, garbled};
-use crate::lockfile::{LockFile, is_locked, read_note, says_free};
-use crate::record::Note;
-use crate::shared::{Shared, blocking};
-use crate::wait::{Pace, Pause};
-use crate::waiting::Announcement;
-use crate::watch::{HeldFile, Kept, Scope, Watch};
+use crate::backoff::{Backoff, PauseEnd};
+use crate::error::{io_error, unreadable_owner};
+use crate::format::Owner;
+use crate::lock_file::{LockFile, is_locked, is_marked_free, read_owner};
+use crate::store::{StoreState, blocking};
+use crate::waiter_files::WaiterFile;
+use crate::watch::{FileWatch, HeldFile, HoldWatch, WatchScope};
 
-/// How long a single attempt goes on if nobody holds the lock and somebody looks at it. To look takes
-/// microseconds, unless the one who looks is stopped just then.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a single attempt retries while a free lock is only inspected. An inspection locks the file for microseconds,
+/// unless the inspecting process is paused just then.
+const INSPECTION_LIMIT: Duration = Duration::from_millis(200);
 
-/// A mutex that is held.
+/// A held mutex. Dropping it releases it.
 #[derive(Debug)]
 pub(crate) struct MutexHold {
     file: LockFile,
-    kept: Option<Kept>,
+    hold_watch: Option<HoldWatch>,
     pub(crate) token: FencingToken,
     pub(crate) session: Session,
 }
@@ -45,117 +45,118 @@ impl MutexHold {
 
 impl Drop for MutexHold {
     fn drop(&mut self) {
-        self.kept = None;
-        self.file.clear_note();
-        // First unlock, then close (which wakes the waiters): so they find it free. And should another process have a
-        // copy of the descriptor, the lock is free nevertheless.
+        self.hold_watch = None;
+        self.file.mark_free();
+        // Unlock before closing, which wakes the waiters: they must find the lock free. The lock is then also free if
+        // another process has a copy of the descriptor.
         self.file.unlock();
     }
 }
 
-/// Everything an attempt needs; goes to the threads where files are worked on.
+/// One acquisition; cloned into the threads that work on files.
 #[derive(Clone)]
-struct Attempt {
-    shared: Arc<Shared>,
+struct MutexClaim {
+    state: Arc<StoreState>,
     claim: Claim,
     path: PathBuf,
 }
 
+/// The outcome of one attempt to lock.
+enum MutexAttempt {
+    Granted(MutexHold),
+    /// Held by another client; the open file to wait with.
+    Busy(LockFile),
+}
+
+/// Acquires a mutex; `None` if the claim was withdrawn. A claim that is withdrawn from the start makes a single attempt.
 pub(crate) async fn acquire(
-    shared: &Arc<Shared>,
+    state: &Arc<StoreState>,
     claim: &Claim,
     withdraw: &CancellationToken,
 ) -> Result<Option<MutexHold>> {
-    let path = shared.layout.mutex(claim.resource.name());
-    let attempt = Attempt { shared: Arc::clone(shared), claim: claim.clone(), path };
+    let path = state.layout.mutex(claim.resource.name());
+    let mutex = MutexClaim { state: Arc::clone(state), claim: claim.clone(), path };
     if withdraw.is_cancelled() {
-        return blocking(move || attempt.once()).await;
+        return blocking(move || mutex.attempt_once()).await;
     }
     let mut file = {
-        let attempt = attempt.clone();
-        match blocking(move || attempt.first()).await? {
-            Tried::Granted(hold) => return Ok(Some(hold)),
-            Tried::Busy(file) => file,
+        let mutex = mutex.clone();
+        match blocking(move || mutex.attempt_first()).await? {
+            MutexAttempt::Granted(hold) => return Ok(Some(hold)),
+            MutexAttempt::Busy(file) => file,
         }
     };
-    let shown = {
-        let attempt = attempt.clone();
-        blocking(move || Ok(Announcement::make(&attempt.shared, &attempt.claim))).await?
+    let waiter_file = {
+        let mutex = mutex.clone();
+        blocking(move || Ok(WaiterFile::create(&mutex.state, &mutex.claim))).await?
     };
-    let mut pace = Pace::new();
-    let mut watched: Option<(PathBuf, Option<Watch>)> = None;
-    let mut seen = None;
+    let mut backoff = Backoff::new();
+    let mut watched: Option<(PathBuf, Option<FileWatch>)> = None;
+    let mut last_holder = None;
     loop {
         if file.try_lock()? {
-            let attempt = attempt.clone();
-            match blocking(move || attempt.grant(file)).await? {
-                Tried::Granted(hold) => return Ok(Some(hold)),
-                Tried::Busy(another) => file = another,
+            let mutex = mutex.clone();
+            match blocking(move || mutex.grant(file)).await? {
+                MutexAttempt::Granted(hold) => return Ok(Some(hold)),
+                MutexAttempt::Busy(reopened) => file = reopened,
             }
             watched = None;
             continue;
         }
         if !file.is_in_place()? {
-            file = LockFile::open(&shared.layout, &attempt.path)?;
+            file = mutex.open()?;
             watched = None;
             continue;
         }
         if watched.as_ref().is_none_or(|(path, _)| path != file.path()) {
-            // Only the first waiters watch the lock file: see `waiting`. Once we do, we go on.
-            let behind = shown.as_ref().and_then(|shown| shown.behind().ok()).flatten();
-            let target = behind.unwrap_or_else(|| file.path().to_owned());
+            // Only the first waiters watch the lock file: see `waiter_files`. A waiter that does keeps doing so.
+            let predecessor = waiter_file.as_ref().and_then(|waiter| waiter.predecessor().ok()).flatten();
+            let target = predecessor.unwrap_or_else(|| file.path().to_owned());
             if watched.as_ref().is_none_or(|(path, _)| *path != target) {
-                let watch = shared.watcher.watch(&target, Scope::File);
+                let watch = state.watcher.watch(&target, WatchScope::File);
                 watched = Some((target, watch));
-                // What happened before the watch began would not be told.
+                // Try again: changes before the watch began are not reported.
                 continue;
             }
         }
-        // Woken, and busy all the same: if the note names another holder than before, somebody was faster. If it
-        // names the same one, he may be dying just now, and it is worth trying again at once.
-        let note = file.note().and_then(|note| note.token);
-        if note != seen {
-            pace.relax();
-            seen = note;
+        // Woken and still busy. If the file names a new holder, another client was faster. If it names the same one, that
+        // process may be dying right now, and a quick retry pays.
+        let holder = file.owner().and_then(|owner| owner.token);
+        if holder != last_holder {
+            backoff.relax();
+            last_holder = holder;
         }
         let watch = watched.as_ref().and_then(|(_, watch)| watch.as_ref());
-        if pace.pause(watch, withdraw).await == Pause::Withdrawn {
+        if backoff.pause(watch, withdraw).await == PauseEnd::Withdrawn {
             return Ok(None);
         }
     }
 }
 
-/// What came of an attempt to lock.
-enum Tried {
-    Granted(MutexHold),
-    /// Somebody has it; to wait with.
-    Busy(LockFile),
-}
-
-impl Attempt {
+impl MutexClaim {
     fn open(&self) -> Result<LockFile> {
-        LockFile::open(&self.shared.layout, &self.path)
+        LockFile::open(&self.state.layout, &self.path)
     }
 
-    /// The first attempt of somebody who would wait.
-    fn first(&self) -> Result<Tried> {
+    /// The first attempt of a claim that may wait.
+    fn attempt_first(&self) -> Result<MutexAttempt> {
         let file = self.open()?;
-        if file.try_lock()? { self.grant(file) } else { Ok(Tried::Busy(file)) }
+        if file.try_lock()? { self.grant(file) } else { Ok(MutexAttempt::Busy(file)) }
     }
 
-    /// The only attempt of somebody who would not wait. It says "busy" only if somebody held the lock: not if
-    /// somebody only looked at it, as `distlock ls` does.
-    fn once(&self) -> Result<Option<MutexHold>> {
+    /// The only attempt of a claim that does not wait. `None` only if the lock is held: an inspection, as by `distlock ls`,
+    /// does not count.
+    fn attempt_once(&self) -> Result<Option<MutexHold>> {
         if self.is_held()? {
             return Ok(None);
         }
-        let give_up = Instant::now() + PATIENCE;
+        let give_up = Instant::now() + INSPECTION_LIMIT;
         let mut file = self.open()?;
         loop {
             if file.try_lock()? {
                 match self.grant(file)? {
-                    Tried::Granted(hold) => return Ok(Some(hold)),
-                    Tried::Busy(another) => file = another,
+                    MutexAttempt::Granted(hold) => return Ok(Some(hold)),
+                    MutexAttempt::Busy(reopened) => file = reopened,
                 }
                 continue;
             }
@@ -172,42 +173,45 @@ impl Attempt {
         }
     }
 
-    /// Whether the mutex is held.
     fn is_held(&self) -> Result<bool> {
-        let looked = self.shared.layout.look(&self.path);
-        let held = looked.and_then(|file| file.map_or(Ok(false), |file| is_locked(&file)));
-        held.map_err(|error| failure(error, "look at the lock file", &self.path))
+        let file = self.state.layout.open_read_only(&self.path);
+        let held = file.and_then(|file| file.map_or(Ok(false), |file| is_locked(&file)));
+        held.map_err(|error| io_error(error, "read the lock file", &self.path))
     }
 
-    /// Makes a locked file a hold. `Busy` with another file if this one was removed or replaced.
-    fn grant(&self, file: LockFile) -> Result<Tried> {
-        let file = file.raised(&self.shared.watcher);
+    /// Turns a locked file into a hold. `Busy` with the new file if this one was unlinked or replaced.
+    fn grant(&self, file: LockFile) -> Result<MutexAttempt> {
+        let file = file.with_high_descriptor(&self.state.watcher);
         if !file.is_in_place()? {
-            return self.open().map(Tried::Busy);
+            return self.open().map(MutexAttempt::Busy);
         }
-        let note = |token| self.shared.note(&self.claim, Some(token)).block();
-        let token = file.count(self.claim.resource.name(), note)?;
+        let owner = |token| self.state.owner(&self.claim, Some(token)).block();
+        let token = file.next_token(self.claim.resource.name(), owner)?;
         let session = Session::new();
         let held = HeldFile { path: file.path().to_owned(), id: file.id(), session: session.clone() };
-        let kept = self.shared.watcher.keep(&Arc::new(held));
-        let hold = MutexHold { file, kept: Some(kept), token, session };
-        // Once more, now that it is watched: what happened before the watch began would not be told.
-        if hold.file.is_in_place()? { Ok(Tried::Granted(hold)) } else { self.open().map(Tried::Busy) }
+        let hold_watch = self.state.watcher.watch_hold(&Arc::new(held));
+        let hold = MutexHold { file, hold_watch: Some(hold_watch), token, session };
+        // Check again: changes before the watch began are not reported.
+        if hold.file.is_in_place()? {
+            Ok(MutexAttempt::Granted(hold))
+        } else {
+            self.open().map(MutexAttempt::Busy)
+        }
     }
 }
 
-/// Who holds the mutex of a lock file that was opened only to look. A note that a dead holder left is not shown.
-pub(crate) fn holder(file: &File, path: &Path) -> Result<Option<Note>> {
-    // The lock is asked for only if somebody claims to hold: a free lock is not even touched. And the note is
-    // read again, since the one read first may have been of the holder before.
-    let failed = |error| failure(error, "look at the lock file", path);
-    if says_free(file) || !is_locked(file).map_err(failed)? {
+/// The holder of a mutex, from its lock file opened read-only. What a dead holder left in the file is not reported.
+pub(crate) fn holder(file: &File, path: &Path) -> Result<Option<Owner>> {
+    // A lock that is marked free is not touched. The owner is read after the lock was found held: read before, it could be
+    // the previous holder.
+    let failed = |error| io_error(error, "read the lock file", path);
+    if is_marked_free(file) || !is_locked(file).map_err(failed)? {
         return Ok(None);
     }
-    match read_note(file) {
-        Some(note) => Ok(Some(note)),
-        // Released just now, or written by another program.
-        None if says_free(file) || !is_locked(file).map_err(failed)? => Ok(None),
-        None => Err(garbled(path)),
+    match read_owner(file) {
+        Some(owner) => Ok(Some(owner)),
+        // Released just now, or locked by another program.
+        None if is_marked_free(file) || !is_locked(file).map_err(failed)? => Ok(None),
+        None => Err(unreadable_owner(path)),
     }
 }

@@ -1,23 +1,22 @@
 //! From the name of a resource to a file name, and back.
 //!
-//! A name may be any text; a file name may not. Lower-case letters, digits, `-`, `_` and inner dots stand for
-//! themselves, and every other byte becomes `%` and two hexadecimal digits. So
+//! A name may be any text; a file name may not. Lower-case letters, digits, `-`, `_` and inner dots are kept, and every other
+//! byte becomes `%` and two hexadecimal digits. So
 //!
-//! * there is no `/`, no NUL and no leading dot: nothing leaves the folder, and nothing is hidden;
-//! * there is no upper case: names that differ only in case stay apart on file systems that ignore case;
-//! * there is nothing beyond ASCII: names that differ only in how an accent is composed stay apart on file
-//!   systems that normalise Unicode.
+//! * there is no `/`, no NUL and no leading dot: no name leaves the folder or is hidden in it;
+//! * there is no upper case: names that differ only in case stay distinct on file systems that ignore case;
+//! * there is only ASCII: names that differ only in how an accent is composed stay distinct on file systems that normalise
+//!   Unicode.
 //!
-//! What would be too long for a file name becomes `~` and the SHA-256 of the name; an escaped name never begins
-//! with `~`. The whole name stands inside the file.
+//! A name that is too long for a file name becomes `~` and its SHA-256; an escaped name never begins with `~`. The file
+//! itself contains the whole name.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
 
 use percent_encoding::percent_decode_str;
 use sha2::{Digest, Sha256};
 
-/// The longest escaped name that is used as it is. eCryptfs leaves 143 bytes for a file name, and we append up
-/// to five.
+/// The longest escaped name that is not hashed. eCryptfs leaves 143 bytes for a file name, and we append up to five.
 const LONGEST: usize = 130;
 
 const HASHED: char = '~';
@@ -35,33 +34,31 @@ pub(crate) fn file_name(name: &str) -> String {
             }
         }
         if escaped.len() > LONGEST {
-            return format!("{HASHED}{}", hex(&Sha256::digest(name.as_bytes())));
+            return format!("{HASHED}{}", hex(Sha256::digest(name.as_bytes()).as_slice()));
         }
     }
     escaped
 }
 
-/// Whether the name itself is not in the file name, but only its hash.
+/// Whether a file name has only the hash of the name.
 pub(crate) fn is_hashed(file_name: &str) -> bool {
     file_name.starts_with(HASHED)
 }
 
-/// The name that a file name stands for: `None` if it is hashed, or none of ours.
+/// The name of a file name: `None` if it is hashed, or not written by distlock.
 pub(crate) fn original(escaped: &str) -> Option<String> {
     let name = percent_decode_str(escaped).decode_utf8().ok()?;
     (!name.is_empty() && file_name(&name) == escaped).then(|| name.into_owned())
 }
 
-/// A short fixed-length stand-in for a name: 64 bits of its hash.
-pub(crate) fn short_hash(text: &str) -> String {
-    hex(&Sha256::digest(text.as_bytes())[..8])
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+/// The first 64 bits of a text's SHA-256.
+pub(crate) fn short_hash(text: &str) -> String {
+    let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+    hex(&digest[..8])
 }
 
 #[cfg(test)]
@@ -96,7 +93,7 @@ mod tests {
     ];
 
     #[test]
-    fn no_name_leaves_the_folder_or_hides_in_it() {
+    fn no_name_leaves_the_folder_or_is_hidden_in_it() {
         for name in STRANGE {
             let file = file_name(name);
             assert!(!file.is_empty() && !file.starts_with('.') && !file.contains(['/', '\0']), "{file:?}");
@@ -105,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_names_share_a_file_whatever_the_file_system_folds() {
+    fn no_two_names_share_a_file_on_a_case_folding_file_system() {
         let long: Vec<String> = (0..20).map(|n| format!("{}{n}", "x".repeat(4000))).collect();
         let names = STRANGE.iter().copied().chain(long.iter().map(String::as_str));
         let folded: Vec<String> = names.map(|name| file_name(name).to_lowercase()).collect();
@@ -113,12 +110,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_comes_back_from_its_file_name() {
+    fn a_name_is_read_back_from_its_file_name() {
         for name in STRANGE {
             assert_eq!(original(&file_name(name)).as_deref(), Some(name));
         }
-        for not_ours in ["", "A", "a%2Fb", "a%2", ".x", "%ff", "a%61"] {
-            assert_eq!(original(not_ours), None, "{not_ours:?}");
+        for foreign in ["", "A", "a%2Fb", "a%2", ".x", "%ff", "a%61"] {
+            assert_eq!(original(foreign), None, "{foreign:?}");
         }
     }
 

@@ -1,61 +1,123 @@
-//! The store: the parts put together behind the traits of the core.
+//! The store: the traits of the core, and the state behind them.
 
-use std::os::fd::OwnedFd;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use distlock_core::store::support::inspect::select;
 use distlock_core::store::{
-    Baseline, Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold,
-    SessionStore, Store,
+    Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
 };
-use distlock_core::{Error, ErrorKind, LockId, RecordKind, Resource, Result};
+use distlock_core::{Error, ErrorKind, FencingToken, LockId, LockIds, RecordKind, Resource, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::FileConfig;
-use crate::inspect::{Found, find};
-use crate::shared::{Hold, Shared, blocking};
-use crate::{doctor, mutex, pool};
+use crate::doctor;
+use crate::format::{Owner, time_of_day};
+use crate::inspect::{ResourceState, find};
+use crate::layout::Layout;
+use crate::mutex::{self, MutexHold};
+use crate::pool::{self, LocalFifo, PoolHold};
+use crate::watch::Watcher;
 
 /// Lock files in a folder. Cheap to clone; see the [crate documentation](crate).
 #[derive(Clone, Debug)]
 pub struct FileStore {
-    shared: Arc<Shared>,
+    state: Arc<StoreState>,
+}
+
+/// What all claims of one store share.
+#[derive(Debug)]
+pub(crate) struct StoreState {
+    pub(crate) layout: Arc<Layout>,
+    pub(crate) watcher: Watcher,
+    pub(crate) local_fifo: LocalFifo,
+    /// `host:pid`, for the files.
+    process: String,
+    held: Mutex<HashMap<LockId, HeldLock>>,
+}
+
+impl StoreState {
+    /// `notified`: whether to use the kernel's notifications.
+    pub(crate) fn new(config: FileConfig, notified: bool) -> Self {
+        StoreState {
+            watcher: Watcher::new(notified),
+            layout: Arc::new(Layout::new(config.dir, config.access)),
+            local_fifo: LocalFifo::default(),
+            process: LockIds::default_label(),
+            held: Mutex::default(),
+        }
+    }
+
+    /// What the files say about a claim of this process. Without a token it is a waiter.
+    pub(crate) fn owner(&self, claim: &Claim, token: Option<FencingToken>) -> Owner {
+        Owner {
+            lock_id: claim.lock_id.clone(),
+            process: self.process.clone(),
+            token: token.map(FencingToken::get),
+            since: time_of_day(),
+            weight: claim.weight,
+            capacity: claim.capacity,
+        }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<LockId, HeldLock>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lock that this store holds. Dropping it releases it.
+#[derive(Debug)]
+enum HeldLock {
+    Mutex(MutexHold),
+    Pool(PoolHold),
+}
+
+impl HeldLock {
+    fn session_hold(&self) -> SessionHold {
+        let (token, session) = match self {
+            HeldLock::Mutex(hold) => (hold.token, &hold.session),
+            HeldLock::Pool(hold) => (hold.token, &hold.session),
+        };
+        SessionHold { token, session: session.clone() }
+    }
+
+    /// A copy of the open file that the kernel lock belongs to.
+    fn descriptor(&self) -> Option<OwnedFd> {
+        let file = match self {
+            HeldLock::Mutex(hold) => hold.file(),
+            HeldLock::Pool(hold) => hold.file(),
+        };
+        file.as_fd().try_clone_to_owned().ok()
+    }
 }
 
 impl FileStore {
-    /// Lock files in this folder, private to the user. The folder is made on first use; a relative path is taken
-    /// from the current folder once and for all.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the path is empty.
-    pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
-        FileStore::with(FileConfig::new(dir.as_ref()))
-    }
-
-    /// Lock files as configured.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the path is empty.
-    pub fn with(mut config: FileConfig) -> Result<Self> {
-        config.dir = std::path::absolute(&config.dir).map_err(|error| {
-            Error::new(ErrorKind::InvalidInput, format!("{:?} is not the path of a folder", config.dir))
-                .doing("open the file store")
-                .caused_by(error)
-                .advise("name a folder, such as /var/lock/app")
-        })?;
-        Ok(FileStore { shared: Arc::new(Shared::new(config)) })
+    pub(crate) fn from_state(state: StoreState) -> Self {
+        FileStore { state: Arc::new(state) }
     }
 
     /// The folder.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        self.shared.layout.base()
+        self.state.layout.base()
     }
 
-    async fn find(&self, query: &Query) -> Result<Vec<Found>> {
-        let (shared, query) = (Arc::clone(&self.shared), query.clone());
-        blocking(move || find(&shared.layout, &query)).await
+    async fn find(&self, query: &Query) -> Result<Vec<ResourceState>> {
+        let (state, query) = (Arc::clone(&self.state), query.clone());
+        blocking(move || find(&state.layout, &query)).await
+    }
+}
+
+#[cfg(feature = "bench")]
+impl FileStore {
+    /// The bare lock, for benchmarks.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn baseline(&self) -> Box<dyn distlock_core::bench::Baseline> {
+        crate::baseline::open(&self.state)
     }
 }
 
@@ -72,48 +134,45 @@ impl Store for FileStore {
         capabilities.forced_release = false;
         capabilities.reasons = &[(
             "forced releases",
-            "the kernel takes a file lock from nobody but a process that ends, so end the holder",
+            "the kernel takes a file lock only from a process that ends, so end the holder",
         )];
         capabilities
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
         let found = self.find(query).await.map_err(|error| error.doing("inspect").on(self.describe()))?;
-        Ok(found.iter().map(Found::record).collect())
+        Ok(select(found.iter().map(ResourceState::record).collect(), query))
     }
 
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
-        let query = Query { kind: Some(resource.kind()), ..Query::named(resource.name()) };
+        let query = Query::named(resource.name()).with_kind(resource.kind());
         let complete = |error: Error| error.doing("break").about(resource).on(self.describe());
         let found = self.find(&query).await.map_err(complete)?;
-        let holders: Vec<_> = found.iter().flat_map(|found| &found.holders).collect();
+        let holders: Vec<&Owner> = found.iter().flat_map(|found| &found.holders).collect();
         if holders.is_empty() {
             return Ok(Vec::new());
         }
-        let who: Vec<String> = holders.iter().map(|note| note.lock_id.label().to_owned()).collect();
-        let end: Vec<String> = holders
+        let labels: Vec<&str> = holders.iter().map(|owner| owner.lock_id.label()).collect();
+        let processes: Vec<String> = holders
             .iter()
-            .map(|note| match note.process.rsplit_once(':') {
+            .map(|owner| match owner.process.rsplit_once(':') {
                 Some((host, pid)) => format!("process {pid} on host {host}"),
-                None => format!("process {}", note.process),
+                None => format!("process {}", owner.process),
             })
             .collect();
-        let what = format!("kernel file locks cannot be taken away, and it is held by {}", who.join(", "));
-        Err(complete(Error::new(ErrorKind::Unsupported, what).advise(format!("end {}", end.join(" and ")))))
+        let what = format!("held by {}; a kernel file lock cannot be taken from it", labels.join(", "));
+        let advice = format!("end {}", processes.join(" and "));
+        Err(complete(Error::new(ErrorKind::Unsupported, what).advise(advice)))
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
-        let shared = Arc::clone(&self.shared);
-        let found = blocking(move || doctor::examine(&shared)).await;
+        let state = Arc::clone(&self.state);
+        let found = blocking(move || doctor::examine(&state)).await;
         found.map_err(|error| error.doing("examine").on(self.describe()))
     }
 
     fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
-        self.shared.holds().get(lock_id).and_then(Hold::descriptor)
-    }
-
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        Ok(Some(crate::baseline::open(&self.shared)))
+        self.state.held().get(lock_id).and_then(HeldLock::descriptor)
     }
 }
 
@@ -121,27 +180,41 @@ impl Store for FileStore {
 impl SessionStore for FileStore {
     async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
         let complete = |error: Error| error.doing("acquire").about(&claim.resource).on(self.describe());
-        let hold = match claim.resource.kind().record() {
+        let acquired = match claim.resource.kind().record() {
             RecordKind::Lock => {
-                let hold = mutex::acquire(&self.shared, claim, withdraw).await.map_err(complete)?;
-                hold.map(Hold::Mutex)
+                let hold = mutex::acquire(&self.state, claim, withdraw).await.map_err(complete)?;
+                hold.map(HeldLock::Mutex)
             }
             RecordKind::Pool => {
                 claim.check_weight().map_err(complete)?;
-                let hold = pool::acquire(&self.shared, claim, withdraw).await.map_err(complete)?;
-                hold.map(Hold::Pool)
+                let hold = pool::acquire(&self.state, claim, withdraw).await.map_err(complete)?;
+                hold.map(HeldLock::Pool)
             }
         };
-        let Some(hold) = hold else { return Ok(None) };
-        let granted = hold.granted();
-        self.shared.holds().insert(claim.lock_id.clone(), hold);
-        Ok(Some(granted))
+        let Some(lock) = acquired else { return Ok(None) };
+        let hold = lock.session_hold();
+        self.state.held().insert(claim.lock_id.clone(), lock);
+        Ok(Some(hold))
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        // A few system calls that wait for no disk; so also a runtime that is shutting down can do it.
-        let hold = self.shared.holds().remove(&lease.lock_id);
-        drop(hold);
+        // A few system calls that never wait for a disk, made here so that a runtime that shuts down can make them too.
+        let released = self.state.held().remove(&lease.lock_id);
+        drop(released);
         Ok(())
+    }
+}
+
+/// Runs file work on a thread that may block. If the caller is dropped, the work still runs to its end; its result is
+/// then dropped, which releases a lock.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(result) => result,
+        Err(error) if error.is_cancelled() => {
+            Err(Error::new(ErrorKind::ShutDown, "the runtime is shutting down"))
+        }
+        Err(error) => Err(Error::new(ErrorKind::Internal, "the file store panicked").caused_by(error)),
     }
 }

@@ -1,10 +1,10 @@
-//! The contract of every store, on lock files in a folder of their own.
+//! The conformance suite of all stores, on lock files in a temporary folder.
 
 #![allow(clippy::unwrap_used)]
 
 use distlock_core::store::Backend;
-use distlock_file::FileStore;
-use distlock_testkit::conformance::{Fixture, Others};
+use distlock_file::{FileConfig, FileStore};
+use distlock_testkit::conformance::{ActorMode, Fixture};
 use tempfile::TempDir;
 
 struct Folder(TempDir);
@@ -15,15 +15,15 @@ impl Fixture for Folder {
     }
 
     async fn connect(&self) -> Backend {
-        Folder::join(self.0.path().to_str().unwrap().to_owned()).await
+        Folder::connect_to(self.0.path().to_str().unwrap().to_owned()).await
     }
 
-    fn others(&self) -> Others {
-        Others::Processes(self.0.path().to_str().unwrap().to_owned())
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Processes(self.0.path().to_str().unwrap().to_owned())
     }
 
-    async fn join(address: String) -> Backend {
-        Backend::session(FileStore::open(address).unwrap())
+    async fn connect_to(address: String) -> Backend {
+        Backend::session(FileStore::connect(FileConfig::new(address)).await.unwrap())
     }
 }
 

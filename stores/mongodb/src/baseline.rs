@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::Result;
-use distlock_core::store::Baseline;
+use distlock_core::bench::Baseline;
 use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 use mongodb::options::WriteConcern;

@@ -101,29 +101,23 @@ fn mutex(name: String, lock: Option<(LockRecord, i64)>, line: Option<(LineRecord
         // Whoever stands in front of the holder, and the holder itself, waits no more.
         let behind = holder.as_ref().and_then(|holder| line.place(&holder.lock_id)).map_or(0, |at| at + 1);
         let waiting = line.queue.into_iter().skip(behind).filter(move |entry| entry.expires_at > now);
-        waiting.map(|entry| Waiter { lock_id: entry.lock_id, weight: 1 }).collect()
+        waiting.map(|entry| Waiter::new(entry.lock_id, 1)).collect()
     });
     let holders: Vec<_> = holder.into_iter().collect();
     let waiters: Vec<_> = waiters.unwrap_or_default();
     let is_used = !(holders.is_empty() && waiters.is_empty());
-    is_used.then_some(Record {
-        kind: Kind::Mutex,
-        name: Some(name),
-        key: None,
-        capacity: 1,
-        holders,
-        waiters,
-    })
+    is_used.then_some(Record::new(Kind::Mutex, 1).with_name(name).with_holders(holders).with_waiters(waiters))
 }
 
 fn pool(kind: Kind, name: &str, pool: &PoolRecord, now: i64) -> Option<Record> {
     let holders: Vec<_> = pool.holders.iter().filter_map(|holder| holder.show(now)).collect();
     let waiting = pool.queue.iter().filter(|waiter| waiter.expires_at > now);
-    let waiters: Vec<_> =
-        waiting.map(|waiter| Waiter { lock_id: waiter.lock_id.clone(), weight: waiter.weight }).collect();
+    let waiters: Vec<_> = waiting.map(|waiter| Waiter::new(waiter.lock_id.clone(), waiter.weight)).collect();
     let is_used = !(holders.is_empty() && waiters.is_empty());
     let name = Some(name.to_owned());
-    is_used.then_some(Record { kind, name, key: None, capacity: pool.capacity, holders, waiters })
+    is_used.then_some(
+        Record::new(kind, pool.capacity).with_name(name).with_holders(holders).with_waiters(waiters),
+    )
 }
 
 /// The mutexes that are held.

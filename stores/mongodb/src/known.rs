@@ -282,12 +282,12 @@ impl Known {
                 let (Some(Answered { attempt, .. }), Some(after), Some(window)) = (answered, after, window)
                 else {
                     // Older than the newest answer, or decided by another clock: asking again is safe.
-                    return Arrival::Tell(Wake::Retry { lock_id: lock_id.clone() });
+                    return Arrival::Tell(Wake::retry(lock_id.clone()));
                 };
                 standing.stand = Stand::Holding;
                 standing.token = number;
-                let grant = PushedGrant { token: token(number), attempt, after, window };
-                Arrival::Tell(Wake::Granted { lock_id: lock_id.clone(), grant })
+                let grant = PushedGrant::new(token(number), window).with_attempt(attempt).with_after(after);
+                Arrival::Tell(Wake::granted(lock_id.clone(), grant))
             }
         }
     }

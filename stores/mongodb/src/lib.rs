@@ -23,6 +23,7 @@
 //! # Ok(()) }
 //! ```
 
+#[cfg(feature = "bench")]
 mod baseline;
 mod batch;
 mod config;
@@ -49,18 +50,24 @@ pub use config::{DEFAULT_COLLECTION, DEFAULT_DATABASE, DEFAULT_RETENTION, MongoO
 pub use store::MongoStore;
 
 use config::Target;
-use distlock_core::store::{Backend, Driver};
+use distlock_core::Result;
+use distlock_core::store::{Backend, Driver, StoreUrl};
 
 /// `mongodb://` and `mongodb+srv://`.
-pub static DRIVER: Driver = Driver {
-    schemes: &["mongodb", "mongodb+srv"],
-    example: "mongodb://host:27017/database",
-    connect: |url| {
-        Box::pin(async move {
-            let target = Target::from_url(url)?;
-            let place = target.place();
-            Ok(Backend::lease(MongoStore::open(target).await.map_err(|error| error.on(place))?))
-        })
-    },
-    schema: Some(|url| Ok(index::script(&Target::from_url(url.clone())?.names))),
-};
+pub static DRIVER: Driver = driver();
+
+const fn driver() -> Driver {
+    let driver = Driver::new(&["mongodb", "mongodb+srv"], "mongodb://host:27017/database", |url| {
+        Box::pin(async move { Ok(Backend::lease(open(url).await?)) })
+    })
+    .with_schema(|url| Ok(index::script(&Target::from_url(url.clone())?.names)));
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| Box::pin(async move { Ok(Some(open(url).await?.baseline())) }));
+    driver
+}
+
+async fn open(url: StoreUrl) -> Result<MongoStore> {
+    let target = Target::from_url(url)?;
+    let place = target.place();
+    MongoStore::open(target).await.map_err(|error| error.on(place))
+}

@@ -130,7 +130,10 @@ fn read_line(line: &str, address: &Address) -> Option<Message> {
             let window = Duration::from_millis(next()?);
             // An earlier version does not say which attempt: the waiter asks again.
             let attempt = next().unwrap_or_default();
-            Some(Message::Granted { lock_id, grant: PushedGrant { token, attempt, after, window } })
+            Some(Message::Granted {
+                lock_id,
+                grant: PushedGrant::new(token, window).with_attempt(attempt).with_after(after),
+            })
         }
         "R" => Some(Message::AskAgain { lock_id }),
         "B" => Some(Message::Broken { lock_id }),
@@ -155,14 +158,11 @@ mod tests {
             let call = call(&lock_id, &inbox);
             let address = Address::of(&inbox);
             let granted = read(&format!("{call} G 17 5 2000 3"), &address);
-            let grant = PushedGrant {
-                token: FencingToken::new(17),
-                attempt: 3,
-                after: Duration::from_millis(5),
-                window: Duration::from_secs(2),
-            };
+            let grant = PushedGrant::new(FencingToken::new(17), Duration::from_secs(2))
+                .with_attempt(3)
+                .with_after(Duration::from_millis(5));
             assert_eq!(granted, [Message::Granted { lock_id: lock_id.clone(), grant }]);
-            let grant = PushedGrant { attempt: 0, ..grant };
+            let grant = grant.with_attempt(0);
             let granted = read(&format!("{call} G 17 5 2000"), &address);
             assert_eq!(granted, [Message::Granted { lock_id: lock_id.clone(), grant }]);
             let broken = read(&format!("{call} B 1"), &address);

@@ -57,13 +57,12 @@ impl LockRecord {
 
     pub(crate) fn holder(&self, now: i64) -> Option<Holder> {
         let left = self.left(now)?;
-        Some(Holder {
-            lock_id: self.lock_id.clone(),
-            token: Some(token(self.token)),
-            acquired_at: self.acquired_at.and_then(system_time),
-            expires_in: Some(left),
-            weight: 1,
-        })
+        Some(
+            Holder::new(self.lock_id.clone(), 1)
+                .with_token(token(self.token))
+                .with_acquired_at(self.acquired_at.and_then(system_time))
+                .with_expires_in(left),
+        )
     }
 }
 
@@ -178,13 +177,12 @@ impl PoolRecord {
 
 impl PoolHolder {
     pub(crate) fn show(&self, now: i64) -> Option<Holder> {
-        Some(Holder {
-            lock_id: self.lock_id.clone(),
-            token: Some(token(self.token)),
-            acquired_at: self.acquired_at.and_then(system_time),
-            expires_in: Some(above_zero(self.expires_at - now)?),
-            weight: self.weight,
-        })
+        Some(
+            Holder::new(self.lock_id.clone(), self.weight)
+                .with_token(token(self.token))
+                .with_acquired_at(self.acquired_at.and_then(system_time))
+                .with_expires_in(above_zero(self.expires_at - now)?),
+        )
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Attempt, Baseline, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
-    Released, Renewal, Store, WakeStream,
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
+    Renewal, Store, WakeStream,
 };
 use distlock_core::{Error, ErrorKind, RecordKind, Resource, Result};
 use futures_util::future::join;
@@ -18,7 +18,7 @@ use crate::config::{MongoOptions, Names, Target};
 use crate::core::Core;
 use crate::topology::Topology;
 use crate::wire::Wire;
-use crate::{baseline, batch, doctor, failure, index, inspect, lock, pool, wakes};
+use crate::{batch, doctor, failure, index, inspect, lock, pool, wakes};
 
 /// How long an operator's question may take, reading a large collection included.
 const OPERATOR: Duration = Duration::from_secs(30);
@@ -156,6 +156,16 @@ pub(crate) async fn driven<T: Send + 'static>(
 const STANDALONE: &[(&str, &str)] =
     &[("wake-ups", "a standalone MongoDB has no change streams; a replica set of one member has")];
 
+#[cfg(feature = "bench")]
+impl MongoStore {
+    /// The bare driver, for benchmarks.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn baseline(&self) -> Box<dyn distlock_core::bench::Baseline> {
+        crate::baseline::open(&self.core)
+    }
+}
+
 #[async_trait]
 impl Store for MongoStore {
     fn describe(&self) -> String {
@@ -191,10 +201,6 @@ impl Store for MongoStore {
     async fn doctor(&self) -> Result<Vec<Finding>> {
         let core = Arc::clone(&self.core);
         driven(OPERATOR, async move { doctor::examine(&core).await }).await
-    }
-
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        Ok(Some(baseline::open(&self.core)))
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) struct Target {
 impl Target {
     /// Reads a store URL with our parameters.
     pub(crate) fn from_url(mut url: StoreUrl) -> Result<Target> {
-        url.accept(crate::DRIVER.schemes)?;
+        url.accept(crate::DRIVER.schemes())?;
         let mut options = MongoOptions::new();
         if let Some(collection) = url.take("collection") {
             options = options.collection(collection)?;
@@ -90,7 +90,7 @@ impl Target {
     /// Reads a URL without parameters of ours: the options say what they would.
     pub(crate) fn new(url: &str, options: &MongoOptions) -> Result<Target> {
         let mut url = StoreUrl::parse(url)?;
-        url.accept(crate::DRIVER.schemes)?;
+        url.accept(crate::DRIVER.schemes())?;
         url.refuse_unknown(&[])?;
         Target::read(&url, options)
     }

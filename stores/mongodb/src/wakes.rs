@@ -123,9 +123,9 @@ fn wakes(core: &Arc<Core>, address: &Address, event: &Document) -> Vec<Wake> {
 
 fn heard(core: &Core, message: Message) -> Option<Wake> {
     match message {
-        Message::Granted { lock_id, grant } => Some(Wake::Granted { lock_id, grant }),
-        Message::AskAgain { lock_id } => Some(Wake::Retry { lock_id }),
-        Message::Broken { lock_id } => Some(Wake::Broken { lock_id }),
+        Message::Granted { lock_id, grant } => Some(Wake::granted(lock_id, grant)),
+        Message::AskAgain { lock_id } => Some(Wake::retry(lock_id)),
+        Message::Broken { lock_id } => Some(Wake::broken(lock_id)),
         Message::Next { lock_id, next } => {
             core.known.followed_by(&lock_id, next);
             None
@@ -140,7 +140,7 @@ fn handed(core: &Arc<Core>, lock_id: &LockId, fields: &Document) -> Option<Wake>
         (moment("acquiredAt"), moment("expiresAt"), fields.get("fencingToken").and_then(number))
     else {
         // A field that did not change is not told: the same millisecond as before, for instance.
-        return Some(Wake::Retry { lock_id: lock_id.clone() });
+        return Some(Wake::retry(lock_id.clone()));
     };
     match core.known.arrived(lock_id, acquired_at, expires_at, token) {
         Arrival::Tell(wake) => Some(wake),

@@ -22,8 +22,8 @@ async fn broken_and_woken(wakes: &mut WakeStream, count: usize) -> (Vec<LockId>,
     let (mut broken, mut woken) = (Vec::new(), Vec::new());
     for _ in 0..count {
         match next(wakes).await {
-            Wake::Broken { lock_id } => broken.push(lock_id),
-            Wake::Retry { lock_id } | Wake::Granted { lock_id, .. } => woken.push(lock_id),
+            Wake::Broken { lock_id, .. } => broken.push(lock_id),
+            Wake::Retry { lock_id, .. } | Wake::Granted { lock_id, .. } => woken.push(lock_id),
             other => panic!("{other:?}"),
         }
     }
@@ -50,7 +50,7 @@ async fn a_holder_is_told_at_once_that_its_lock_was_broken() {
                     false => holder.claim(kind, &name, 60 * SECOND),
                     true => holder.waiting(kind, &name, holder.ids.next(), 60 * SECOND),
                 };
-                let held = grant(&holder, &Claim { weight: everything, ..claim }).await;
+                let held = grant(&holder, &claim.with_weight(everything)).await;
                 let waiter = holder.waiting(kind, &name, holder.ids.next(), 60 * SECOND);
                 if has_waiter {
                     assert!(matches!(holder.ask(&waiter).await, Attempt::Busy { .. }));

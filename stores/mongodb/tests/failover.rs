@@ -150,7 +150,7 @@ async fn locks_live_through_a_killed_primary() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_live_through_a_frozen_primary() {
     let (set, _turn) = three_nodes().await;
-    live_through(set, |primary| primary.freeze(), |primary| primary.thaw()).await;
+    live_through(set, |primary| primary.pause(), |primary| primary.resume()).await;
 }
 
 /// Two of three members stand still: a write that only the primary knows is no grant. When they are back nothing is
@@ -163,11 +163,11 @@ async fn a_write_without_a_majority_is_no_grant_and_leaves_nothing() {
     locks.mutex("alone").acquire().await.unwrap().release().await.unwrap();
     let primary = set.primary().port();
     let others: Vec<_> = set.members().iter().filter(|member| member.port() != primary).collect();
-    others.iter().for_each(|member| member.freeze());
+    others.iter().for_each(|member| member.pause());
     let error = locks.mutex("alone").acquire().timeout(SECOND).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(locks.semaphore("alone", 1).acquire().timeout(SECOND).await.is_err());
-    others.iter().for_each(|member| member.thaw());
+    others.iter().for_each(|member| member.resume());
     set.wait_healthy();
     let other = place.locks().await;
     eventually("somebody else can have both", || async {

@@ -51,7 +51,7 @@ async fn a_grant_whose_reply_was_lost_is_recognised() {
         let held = within("a grant", locks.mutex("lost").acquire()).await.unwrap();
         let document = way.direct.lock("lost").await.unwrap();
         assert_eq!(document.get_str("lockId").unwrap(), held.lock_id().as_str());
-        way.proxy.pass();
+        way.proxy.heal();
         // The driver may still be busy with the broken connection: then it does not know, and sees to it all the same.
         let _ = held.release().await;
         let other = way.direct.locks().await;
@@ -84,7 +84,10 @@ async fn a_batch_whose_update_or_read_was_not_answered_is_recognised() {
         for lost in ["updates", "singleBatch"] {
             let name = |n: u32| format!("{lost}-{n}");
             let claims: Vec<Claim> = (0..5).map(|n| bare.claim(kind, &name(n), 60 * SECOND)).collect();
-            let all = |claim: Claim| Claim { weight: claim.capacity, ..claim };
+            let all = |claim: Claim| {
+                let capacity = claim.capacity;
+                claim.with_weight(capacity)
+            };
             let claims: Vec<Claim> = claims.into_iter().map(all).collect();
             way.proxy.lose_reply_to(lost, AfterLoss::Close);
             let told = bare.store.try_acquire(&claims).await;
@@ -93,7 +96,7 @@ async fn a_batch_whose_update_or_read_was_not_answered_is_recognised() {
                 let error = answer.expect_err("a reply that was lost");
                 assert!(error.is_outcome_unknown(), "{kind}, {lost}: {error}");
             }
-            way.proxy.pass();
+            way.proxy.heal();
             // Carried out all the same: others find them taken.
             for n in 0..5 {
                 let attempt = other.ask(&all(other.claim(kind, &name(n), SECOND))).await;
@@ -107,8 +110,8 @@ async fn a_batch_whose_update_or_read_was_not_answered_is_recognised() {
             .await;
             for answer in bare.store.try_acquire(&claims).await.unwrap() {
                 match answer.unwrap() {
-                    Attempt::Granted { token } => again.push(token),
-                    busy @ Attempt::Busy { .. } => panic!("{kind}, {lost}: {busy:?}"),
+                    Attempt::Granted { token, .. } => again.push(token),
+                    busy => panic!("{kind}, {lost}: {busy:?}"),
                 }
             }
             let held: Vec<Lease> =
@@ -134,7 +137,7 @@ async fn a_dropped_acquire_leaves_nothing_behind() {
         let asking = async { tokio::join!(mutex.acquire().into_future(), permit.acquire().into_future()) };
         let asked = tokio::time::timeout(Duration::from_millis(delay), asking).await;
         drop(asked);
-        way.proxy.pass();
+        way.proxy.heal();
         let (mutex, permit) = (other.mutex("dropped"), other.semaphore("dropped", 1));
         let held = within("the mutex", mutex.acquire()).await.unwrap();
         let permit = within("the permit", permit.acquire()).await.unwrap();
@@ -167,7 +170,7 @@ async fn a_waiter_whose_stream_broke_gets_its_turn() {
             until_waiting(&holder, "waited", 1).await;
             harm(&way);
             held.release().await.unwrap();
-            way.proxy.pass();
+            way.proxy.heal();
             within("the waiter's turn", waiting).await.unwrap().release().await.unwrap();
         }
     }
@@ -203,7 +206,7 @@ async fn a_holder_that_is_cut_off_is_lost_before_somebody_else_holds() {
         assert!(held.is_lost(), "two holders");
         assert!(begun.elapsed() < 8 * SECOND, "it took {:?}", begun.elapsed());
         assert!(next.token() > held.token());
-        way.proxy.pass();
+        way.proxy.heal();
         next.release().await.unwrap();
     }
 }

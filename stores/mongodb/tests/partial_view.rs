@@ -66,17 +66,14 @@ async fn a_user_with_rights_to_the_mutexes_alone_sees_and_breaks_them() {
     let locks = Locks::new(connect(&guarded_url("mutexes", "s3cret", "mutexes")).await.unwrap()).unwrap();
     let _held = locks.mutex("a").acquire().await.unwrap();
     let only = [(Kind::Mutex, "a".to_owned())];
-    for query in [
-        Query::default(),
-        Query::named("a"),
-        Query::prefixed("a"),
-        Query { kind: Some(Kind::Mutex), ..Query::default() },
-    ] {
+    for query in
+        [Query::default(), Query::named("a"), Query::prefixed("a"), Query::default().with_kind(Kind::Mutex)]
+    {
         assert_eq!(shown(&locks, &query).await, only, "{query:?}");
     }
     assert!(said("cannot be shown", "mutexes.distributed.locks.queues") > 0);
     // Asked for those alone, the store does not say that there are none.
-    let pools = Query { kind: Some(Kind::Semaphore), ..Query::default() };
+    let pools = Query::default().with_kind(Kind::Semaphore);
     let store = Bare::at(&guarded_url("mutexes", "s3cret", "mutexes")).await.store;
     assert_eq!(store.inspect(&pools).await.unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(locks.break_lock(Kind::Semaphore, "a").await.unwrap_err().kind(), ErrorKind::Denied);
@@ -95,7 +92,7 @@ async fn a_user_with_rights_to_the_pools_alone_sees_and_breaks_them() {
     let _held = locks.semaphore("a", 1).acquire().await.unwrap();
     assert_eq!(shown(&locks, &Query::default()).await, [(Kind::Semaphore, "a".to_owned())]);
     assert!(said("cannot be shown", "pools.distributed.locks") > 0);
-    let mutexes = Query { kind: Some(Kind::Mutex), ..Query::default() };
+    let mutexes = Query::default().with_kind(Kind::Mutex);
     let store = Bare::at(&guarded_url("pools", "s3cret", "pools")).await.store;
     assert_eq!(store.inspect(&mutexes).await.unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(locks.break_lock(Kind::Semaphore, "a").await.unwrap().len(), 1);

@@ -10,7 +10,7 @@ use mongodb::bson::{Document, doc};
 async fn the_bare_driver_makes_two_round_trips_and_leaves_nothing() {
     let place = Place::on_one_node();
     let locks = place.locks().await;
-    let raw = locks.baseline().await.unwrap().expect("a driver to compare with");
+    let raw = place.baseline().await;
     let before = raw.server_requests().await.unwrap().expect("a server that counts");
     for n in 0..20 {
         raw.cycle(&format!("bench-{}", n % 3)).await.unwrap();

@@ -56,7 +56,7 @@ async fn a_server_that_is_gone_does_not_hold_up_an_acquire_with_a_time_limit() {
     let locks = place.locks().await;
     locks.mutex("a").acquire().await.unwrap().release().await.unwrap();
     type Harm = fn(&MongoServer);
-    let harms: [(Harm, Harm); 2] = [(|s| s.freeze(), |s| s.thaw()), (|s| s.kill(), |s| s.start_again())];
+    let harms: [(Harm, Harm); 2] = [(|s| s.pause(), |s| s.resume()), (|s| s.kill(), |s| s.start_again())];
     for (harm, mend) in harms {
         harm(&server);
         let begun = Instant::now();

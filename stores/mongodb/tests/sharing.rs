@@ -11,7 +11,7 @@ use common::bare::Bare;
 use common::other_program::OtherProgram;
 use common::{MS, Place, SECOND, eventually, expiring, records, until_waiting, within};
 use distlock_core::Kind;
-use distlock_core::store::{Attempt, Claim, Lease, Released};
+use distlock_core::store::{Attempt, Lease, Released};
 use mongodb::bson::{Document, doc};
 
 const FIELDS: [&str; 5] = ["_id", "acquiredAt", "expiresAt", "fencingToken", "lockId"];
@@ -192,11 +192,10 @@ async fn a_lock_whose_document_was_deleted_is_not_handed_on() {
     let bare = Bare::new(&place).await;
     for name in ["alone", "with a waiter"] {
         // In turn, so that it stands in the line while it holds.
-        let first =
-            Claim { no_overtaking: true, ..bare.waiting(Kind::Mutex, name, bare.ids.next(), 60 * SECOND) };
-        let Attempt::Granted { token } = bare.ask(&first).await else { panic!("a new name is free") };
+        let first = bare.waiting(Kind::Mutex, name, bare.ids.next(), 60 * SECOND).with_no_overtaking(true);
+        let Attempt::Granted { token, .. } = bare.ask(&first).await else { panic!("a new name is free") };
         if name == "with a waiter" {
-            let second = Claim { lock_id: bare.ids.next(), ..first.clone() };
+            let second = first.clone().with_lock_id(bare.ids.next());
             assert!(matches!(bare.ask(&second).await, Attempt::Busy { .. }));
         }
         let locks = place.database().await.collection::<Document>("distributed.locks");

@@ -14,7 +14,7 @@ use common::{MS, Place, SECOND, connect, eventually, expiring, until_waiting, wi
 use distlock_core::faults::{Fault, FaultyStore, Verb};
 use distlock_core::store::{Attempt, Backend, Claim, Inbox, Lease, PushedGrant, Wake, WakeStream};
 use distlock_core::{FencingToken, Kind, LockId, Locks};
-use distlock_testkit::actors::{Actor, Role, Terms, perform};
+use distlock_testkit::actors::{Actor, ActorConfig, TestOptions, run_if_actor};
 use distlock_testkit::history::{LockSpec, Recorder};
 use mongodb::bson::{Document, doc};
 
@@ -53,7 +53,7 @@ async fn never_two(kind: Kind, waits: Duration, second: &distlock_core::Guard, g
 
 #[test]
 fn actor_entry() {
-    perform(|url| async move { connect(&url).await.unwrap() });
+    run_if_actor(|url| async move { connect(&url).await.unwrap() });
 }
 
 /// The waiter is stopped while it waits, the holder releases, and after the window another takes the lock. When the waiter
@@ -67,15 +67,19 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
         let logs = std::env::temp_dir().join(format!("distlock-{}-{kind}", std::process::id()));
         std::fs::create_dir_all(&logs).unwrap();
         let director = Recorder::create(&logs, "director");
-        let terms = Terms::expiring(30 * SECOND);
-        let role =
-            Role { name: "waiter".into(), logs: logs.clone(), terms, address: Some(place.url.clone()) };
-        let mut waiter = Actor::in_process("actor_entry", &role, &director);
+        let terms = TestOptions::with_expiry(30 * SECOND);
+        let role = ActorConfig {
+            name: "waiter".into(),
+            logs: logs.clone(),
+            options: terms,
+            address: Some(place.url.clone()),
+        };
+        let mut waiter = Actor::spawn_process("actor_entry", &role, &director);
         for round in 0..ROUNDS {
             let name = format!("stopped {round}");
             let spec = spec(kind, &name);
             let held = spec.acquire(&holder).await.unwrap();
-            let mut waiting = Box::pin(waiter.take(1, &spec));
+            let mut waiting = Box::pin(waiter.acquire(1, &spec));
             until_waiting(&holder, &name, 1).await;
             // Now and then in the middle of an attempt.
             tokio::time::sleep(Duration::from_millis(230 * u64::try_from(round).unwrap())).await;
@@ -95,9 +99,9 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
             let last = second.token().get();
             second.release().await.unwrap();
             assert!(within("the waiter's turn", waiting).await.unwrap() > last);
-            waiter.give_back(1).await;
+            waiter.release(1).await;
         }
-        waiter.leave().await;
+        waiter.shutdown().await;
         std::fs::remove_dir_all(logs).unwrap();
     })
     .await;
@@ -157,7 +161,7 @@ async fn next(wakes: &mut WakeStream) -> Wake {
 
 async fn pushed(wakes: &mut WakeStream, lock_id: &LockId) -> PushedGrant {
     match next(wakes).await {
-        Wake::Granted { lock_id: told, grant } if told == *lock_id => grant,
+        Wake::Granted { lock_id: told, grant, .. } if told == *lock_id => grant,
         other => panic!("{other:?}"),
     }
 }
@@ -178,10 +182,8 @@ async fn a_pushed_grant_carries_the_number_of_the_newest_attempt() {
     for kind in KINDS {
         for newest in [1, 3] {
             let name = format!("numbered {newest}");
-            let held = Claim {
-                weight: if kind == Kind::Mutex { 1 } else { 10 },
-                ..bare.claim(kind, &name, 60 * SECOND)
-            };
+            let held =
+                bare.claim(kind, &name, 60 * SECOND).with_weight(if kind == Kind::Mutex { 1 } else { 10 });
             assert!(matches!(bare.ask(&held).await, Attempt::Granted { .. }));
             let waiter = bare.waiting(kind, &name, bare.ids.next(), 60 * SECOND);
             let mut sent = Instant::now();
@@ -208,7 +210,7 @@ async fn a_pushed_grant_carries_the_number_of_the_newest_attempt() {
 async fn an_older_attempt_leaves_the_entry_of_a_later_one_as_it_is() {
     let place = Place::on_one_node();
     let bare = Bare::new(&place).await;
-    let held = Claim { weight: 10, ..bare.claim(Kind::Semaphore, "queue", 60 * SECOND) };
+    let held = bare.claim(Kind::Semaphore, "queue", 60 * SECOND).with_weight(10);
     assert!(matches!(bare.ask(&held).await, Attempt::Granted { .. }));
     let waiter = bare.waiting(Kind::Semaphore, "queue", bare.ids.next(), 60 * SECOND);
     let queues = place.database().await.collection::<Document>("distributed.locks.queues");

@@ -201,7 +201,7 @@ async fn a_renewal_in_a_batch_is_not_answered_by_an_older_one() {
     for n in 0..TRIES {
         let short = bare.claim(Kind::Mutex, &format!("late {n}"), 1500 * MS);
         assert!(matches!(bare.ask(&short).await, Attempt::Granted { .. }));
-        let claim = Claim { expiry: 60 * SECOND, ..short };
+        let claim = short.with_expiry(60 * SECOND);
         let (store, late) = (Arc::clone(&bare.store), claim.clone());
         // Its clock reading is before the end of the lease, and it is applied after that.
         let renewal =
@@ -250,8 +250,8 @@ async fn a_grant_by_a_stalled_release_lasts_as_long_as_its_message_says() {
     let set = stalling();
     let (place, bare) = ready(&set).await;
     // Released in a batch, so that it can be stalled while a lone attempt is not.
-    let held = ["stalled release", "other"]
-        .map(|name| Claim { weight: 10, ..bare.claim(Kind::RwLock, name, 60 * SECOND) });
+    let held =
+        ["stalled release", "other"].map(|name| bare.claim(Kind::RwLock, name, 60 * SECOND).with_weight(10));
     for claim in &held {
         assert!(matches!(bare.ask(claim).await, Attempt::Granted { .. }));
     }
@@ -273,7 +273,7 @@ async fn a_grant_by_a_stalled_release_lasts_as_long_as_its_message_says() {
 
     let next = std::future::poll_fn(|context| wakes.as_mut().poll_next(context));
     let grant = match within("the grant's message", next).await {
-        Some(Wake::Granted { lock_id, grant }) if lock_id == waiter.lock_id => grant,
+        Some(Wake::Granted { lock_id, grant, .. }) if lock_id == waiter.lock_id => grant,
         other => panic!("{other:?}"),
     };
     let said = i64::try_from((grant.after + grant.window).as_millis()).unwrap();

@@ -152,7 +152,7 @@ async fn a_waiter_with_a_foreign_lock_id_is_woken() {
     let next = std::future::poll_fn(|context| wakes.as_mut().poll_next(context));
     let wake = within("a wake-up", next).await.expect("an open stream");
     assert!(
-        matches!(&wake, distlock_core::store::Wake::Retry { lock_id } if *lock_id == claim.lock_id),
+        matches!(&wake, distlock_core::store::Wake::Retry { lock_id, .. } if *lock_id == claim.lock_id),
         "{wake:?}"
     );
     assert!(matches!(bare.ask(&claim).await, Attempt::Granted { .. }));

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use distlock_core::store::Baseline;
+use distlock_core::bench::Baseline;
 use distlock_core::{Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 use tokio_postgres::types::Type;
@@ -54,7 +54,7 @@ pub(crate) async fn open(
     config: &PostgresConfig,
     tables: &Tables,
     purpose: Purpose,
-) -> Result<Option<Box<dyn Baseline>>> {
+) -> Result<Box<dyn Baseline>> {
     let watch = connect(config).await?;
     let bench = tables.named(&format!("_bench_{:08x}", fastrand::u32(..)));
     let (take, give, ours) = match purpose {
@@ -83,13 +83,13 @@ pub(crate) async fn open(
         idle.push(Arc::new(Connection { client, take, give }));
     }
     let bench = (purpose == Purpose::Lease).then_some(bench);
-    Ok(Some(Box::new(BaselineDriver {
+    Ok(Box::new(BaselineDriver {
         idle: Mutex::new(idle),
         free: Semaphore::new(CONNECTIONS),
         watch,
         bench,
         ours,
-    })))
+    }))
 }
 
 async fn connect(config: &PostgresConfig) -> Result<Client> {

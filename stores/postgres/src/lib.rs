@@ -67,6 +67,7 @@
 //! Created on first use if the role may; `distlock schema` prints them otherwise.
 
 mod advisory;
+#[cfg(feature = "bench")]
 mod baseline;
 mod config;
 mod doctor;

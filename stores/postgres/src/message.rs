@@ -20,18 +20,16 @@ pub(crate) fn read(payload: &str) -> Option<Wake> {
             (attempt.parse().ok()?, rest)
         }
         "granted" => (0, rest),
-        "broken" => return Some(Wake::Broken { lock_id: LockId::from_stored(rest) }),
+        "broken" => return Some(Wake::broken(LockId::from_stored(rest))),
         _ => return None,
     };
     let mut words = rest.splitn(4, ' ');
     let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
-    let grant = PushedGrant {
-        token: FencingToken::new(number()?),
-        attempt,
-        after: Duration::from_micros(number()?),
-        window: Duration::from_micros(number()?),
-    };
-    Some(Wake::Granted { lock_id: LockId::from_stored(words.next()?), grant })
+    let token = FencingToken::new(number()?);
+    let after = Duration::from_micros(number()?);
+    let grant =
+        PushedGrant::new(token, Duration::from_micros(number()?)).with_attempt(attempt).with_after(after);
+    Some(Wake::granted(LockId::from_stored(words.next()?), grant))
 }
 
 #[cfg(test)]
@@ -43,13 +41,15 @@ mod tests {
         for (payload, attempt) in
             [("pushed 7 12 3400 2000000 my host#ab-1", 7), ("granted 12 3400 2000000 my host#ab-1", 0)]
         {
-            let Some(Wake::Granted { lock_id, grant }) = read(payload) else { panic!("a grant: {payload}") };
+            let Some(Wake::Granted { lock_id, grant, .. }) = read(payload) else {
+                panic!("a grant: {payload}")
+            };
             assert_eq!((lock_id.as_str(), grant.token.get()), ("my host#ab-1", 12));
             assert_eq!((grant.after, grant.window), (Duration::from_micros(3400), Duration::from_secs(2)));
             assert_eq!(grant.attempt, attempt);
         }
         let broken = read("broken my host#ab-1");
-        assert!(matches!(&broken, Some(Wake::Broken { lock_id }) if lock_id.as_str() == "my host#ab-1"));
+        assert!(matches!(&broken, Some(Wake::Broken { lock_id, .. }) if lock_id.as_str() == "my host#ab-1"));
         for nonsense in [
             "",
             "granted",

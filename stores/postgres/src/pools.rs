@@ -40,17 +40,23 @@ pub(crate) fn read(row: &Row, sessions: bool) -> Result<Option<Record>> {
         .iter()
         .filter_map(|entry| {
             let number = |field: &str| entry.get(field).and_then(Value::as_i64);
-            Some(Holder {
-                lock_id: LockId::from_stored(entry.get("id")?.as_str()?),
-                token: number("token").map(token),
-                acquired_at: number("since").and_then(moment),
-                expires_in: if sessions { None } else { Some(left(number("until")?.saturating_sub(now))) },
-                weight: u32::try_from(number("weight")?).ok()?,
-            })
+            Some(
+                Holder::new(
+                    LockId::from_stored(entry.get("id")?.as_str()?),
+                    u32::try_from(number("weight")?).ok()?,
+                )
+                .with_token(number("token").map(token))
+                .with_acquired_at(number("since").and_then(moment))
+                .with_expires_in(if sessions {
+                    None
+                } else {
+                    Some(left(number("until")?.saturating_sub(now)))
+                }),
+            )
         })
         .collect();
     let waiters = waiters(row, "queue")?;
-    Ok(Some(Record { kind, name: Some(name), key: None, capacity, holders, waiters }))
+    Ok(Some(Record::new(kind, capacity).with_name(name).with_holders(holders).with_waiters(waiters)))
 }
 
 /// Those who wait, in their order.
@@ -58,7 +64,7 @@ pub(crate) fn waiters(row: &Row, column: &str) -> Result<Vec<Waiter>> {
     let read = |entry: &Value| {
         let weight =
             entry.get("weight").and_then(Value::as_u64).and_then(|weight| u32::try_from(weight).ok());
-        Some(Waiter { lock_id: LockId::from_stored(entry.get("id")?.as_str()?), weight: weight.unwrap_or(1) })
+        Some(Waiter::new(LockId::from_stored(entry.get("id")?.as_str()?), weight.unwrap_or(1)))
     };
     Ok(entries(row, column)?.iter().filter_map(read).collect())
 }

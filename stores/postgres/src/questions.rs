@@ -146,10 +146,10 @@ pub(crate) fn attempt(row: &Row, claim: &Claim) -> Result<Option<Attempt>> {
         return Ok(None);
     }
     if let Some(number) = get::<Option<i64>>(row, "token")? {
-        return Ok(Some(Attempt::Granted { token: token(number) }));
+        return Ok(Some(Attempt::granted(token(number))));
     }
     let remaining: Option<i64> = get(row, "remaining")?;
-    Ok(Some(Attempt::Busy { retry_after: remaining.map(left) }))
+    Ok(Some(Attempt::busy(remaining.map(left))))
 }
 
 /// What rows say of renewals.
@@ -185,13 +185,12 @@ pub(crate) fn broken(rows: &[Row], sessions: bool) -> Result<Vec<Holder>> {
     for row in rows {
         let Some(id) = get::<Option<&str>>(row, "holder_id")? else { continue };
         let expires_in = if sessions { None } else { Some(left(get(row, "holder_remaining")?)) };
-        broken.push(Holder {
-            lock_id: LockId::from_stored(id),
-            token: Some(token(get(row, "token")?)),
-            acquired_at: moment(get(row, "holder_since")?),
-            expires_in,
-            weight: weight(get(row, "holder_weight")?),
-        });
+        broken.push(
+            Holder::new(LockId::from_stored(id), weight(get(row, "holder_weight")?))
+                .with_token(token(get(row, "token")?))
+                .with_acquired_at(moment(get(row, "holder_since")?))
+                .with_expires_in(expires_in),
+        );
     }
     Ok(broken)
 }

@@ -117,7 +117,7 @@ async fn a_holder_that_is_cut_off_is_lost_before_somebody_else_has_the_lock() {
             (mutex, Instant::now())
         }
     });
-    proxy.freeze();
+    proxy.pause();
     let lost = async {
         held.lost().await;
         permit.lost().await;
@@ -128,7 +128,7 @@ async fn a_holder_that_is_cut_off_is_lost_before_somebody_else_has_the_lock() {
     assert!(granted >= lost, "two holders for {:?}", lost - granted);
     assert!(mutex.token() > held.token());
     drop(within("the permit", LIMIT, other.semaphore("s", 1).acquire().into_future()).await.unwrap());
-    proxy.thaw();
+    proxy.resume();
 }
 
 /// A session that falls silent in one direction only.
@@ -144,7 +144,7 @@ async fn a_server_whose_answers_are_lost_turns_the_guards_lost() {
     let held = through.mutex("m").acquire().await.unwrap();
     proxy.black_hole(Direction::ToClient);
     within("the loss", LIMIT, held.lost()).await;
-    proxy.pass();
+    proxy.heal();
     let direct = locks(&corner.url("postgres+advisory", &server().url())).await;
     drop(within("the lock", LIMIT, direct.mutex("m").acquire().into_future()).await.unwrap());
 }

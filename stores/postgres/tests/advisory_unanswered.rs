@@ -17,14 +17,14 @@ async fn a_server_that_does_not_answer_is_not_contention_to_a_second_attempt_of_
     let locks = locks(&url).await.with_options(short);
     locks.rw_lock("warm").write().await.unwrap().release().await.unwrap();
 
-    proxy.freeze();
+    proxy.pause();
     // Reader-writer locks have no local queue: both attempts reach the store.
     let first = tokio::spawn(locks.rw_lock("a").write().into_future());
     tokio::task::yield_now().await;
     let tried = locks.rw_lock("a").try_write().await;
     let kind = tried.map(|guard| guard.is_some()).map_err(|error| error.kind());
     assert_eq!(kind, Err(ErrorKind::Unavailable));
-    proxy.thaw();
+    proxy.resume();
     drop(first.await);
 
     let held = locks.rw_lock("a").write().await.unwrap();

@@ -14,15 +14,7 @@ const LIMIT: Duration = Duration::from_secs(25);
 const EXPIRY: Duration = Duration::from_secs(60);
 
 fn claim(ids: &LockIds, kind: Kind, name: &str) -> Claim {
-    Claim {
-        resource: Resource::new(kind, name).unwrap(),
-        lock_id: ids.next(),
-        weight: 1,
-        capacity: 1,
-        expiry: EXPIRY,
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(kind, name).unwrap(), ids.next(), EXPIRY)
 }
 
 /// Two locks and two pools, mixed.
@@ -123,7 +115,7 @@ async fn one_table_that_refuses_does_not_hide_what_the_other_did() {
         let answers = store.try_acquire(&claims).await.unwrap();
         let mut leases = Vec::new();
         for (claim, answer) in claims.iter().zip(answers) {
-            let Ok(Attempt::Granted { token }) = answer else { panic!("{claim:?}: {answer:?}") };
+            let Ok(Attempt::Granted { token, .. }) = answer else { panic!("{claim:?}: {answer:?}") };
             leases.push(Lease::of(claim, token));
         }
 

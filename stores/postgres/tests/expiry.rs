@@ -17,15 +17,7 @@ const SHORT: Duration = Duration::from_secs(5);
 const KINDS: [Kind; 2] = [Kind::Mutex, Kind::Semaphore];
 
 fn claim(kind: Kind, expiry: Duration) -> Claim {
-    Claim {
-        resource: Resource::new(kind, "m").unwrap(),
-        lock_id: LockId::from_stored("holder"),
-        weight: 1,
-        capacity: 1,
-        expiry,
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(kind, "m").unwrap(), LockId::from_stored("holder"), expiry)
 }
 
 fn lease(kind: Kind, expiry: Duration) -> Lease {
@@ -84,7 +76,7 @@ async fn an_attempt_that_waited_for_its_row_does_not_move_the_expiry_back() {
         let mut claims = vec![claim(Kind::Mutex, LONG)];
         if batch {
             let resource = Resource::new(Kind::Mutex, "another").unwrap();
-            claims.push(Claim { resource, ..claims[0].clone() });
+            claims.push(claims[0].clone().with_resource(resource));
         }
         let answer = within("an answer", LIMIT, store.try_acquire(&claims)).await.unwrap().swap_remove(0);
         assert!(matches!(answer, Ok(Attempt::Granted { .. })), "{answer:?}");

@@ -12,7 +12,7 @@ use distlock_core::store::{
 };
 use distlock_core::{FencingToken, Kind, LockId, Locks, Resource};
 use distlock_postgres::{LEASE_DRIVER, LeaseTable};
-use distlock_testkit::actors::Terms;
+use distlock_testkit::actors::TestOptions;
 use distlock_testkit::conformance::{Fixture, Harness, run};
 use distlock_testkit::history::LockSpec;
 use futures_util::StreamExt;
@@ -22,20 +22,12 @@ const LONG: Duration = Duration::from_secs(60);
 const KINDS: [Kind; 3] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore];
 
 fn claim(kind: Kind, id: &str) -> Claim {
-    Claim {
-        resource: Resource::new(kind, "m").unwrap(),
-        lock_id: LockId::from_stored(id),
-        weight: 1,
-        capacity: 1,
-        expiry: LONG,
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(kind, "m").unwrap(), LockId::from_stored(id), LONG)
 }
 
 fn attempt(kind: Kind, number: u64, inbox: &str) -> Claim {
-    let waiting = Waiting { inbox: Inbox::new(inbox), ttl: LONG, attempt: number };
-    Claim { waiting: Some(waiting), ..claim(kind, "waiter") }
+    let waiting = Waiting::new(Inbox::new(inbox), LONG, number);
+    claim(kind, "waiter").with_waiting(waiting)
 }
 
 /// Asks alone or together with a claim for another name: these are two statements.
@@ -43,7 +35,7 @@ async fn ask(store: &LeaseTable, company: bool, asked: Claim) -> Attempt {
     let mut claims = vec![asked];
     if company {
         let resource = Resource::new(claims[0].resource.kind(), "company").unwrap();
-        claims.insert(0, Claim { resource, ..claim(Kind::Mutex, "another") });
+        claims.insert(0, claim(Kind::Mutex, "another").with_resource(resource));
     }
     store.try_acquire(&claims).await.unwrap().pop().unwrap().unwrap()
 }
@@ -55,7 +47,7 @@ async fn release(store: &LeaseTable, kind: Kind) {
 
 async fn pushed(messages: &mut WakeStream) -> PushedGrant {
     match within("a grant", LIMIT, messages.next()).await {
-        Some(Wake::Granted { lock_id, grant }) if lock_id.as_str() == "waiter" => grant,
+        Some(Wake::Granted { lock_id, grant, .. }) if lock_id.as_str() == "waiter" => grant,
         other => panic!("{other:?}"),
     }
 }
@@ -153,7 +145,7 @@ impl Fixture for Leases {
 
 #[test]
 fn actor_entry() {
-    distlock_testkit::conformance::actor::<Leases>();
+    distlock_testkit::conformance::run_if_actor::<Leases>();
 }
 
 /// A process is stopped while it waits. It is granted the lock meanwhile, the grant ends, another takes the lock, and the
@@ -165,10 +157,10 @@ fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_n
         for round in 0..4 {
             let held = spec.acquire(&holder).await.unwrap();
             // If it is stopped while an attempt is in flight, that attempt is granted, and lasts for the expiry.
-            let terms = Terms { expiry: Duration::from_secs(5), ..harness.lasting() };
+            let terms = TestOptions { expiry: Duration::from_secs(5), ..harness.long_lease() };
             let mut waiter = harness.actor("stopped", terms);
-            let waiting = tokio::spawn(waiter.take(1, &spec));
-            harness.until_waiting(&holder, &spec, 1).await;
+            let waiting = tokio::spawn(waiter.acquire(1, &spec));
+            harness.wait_for_waiters(&holder, &spec, 1).await;
             waiter.pause().await;
             held.release().await.unwrap();
             tokio::time::sleep(Duration::from_millis(2150)).await;
@@ -182,8 +174,8 @@ fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_n
             second.release().await.unwrap();
             harness.within("the waiter's grant", waiting).await.unwrap();
             assert!(!waiter.is_lost(1).await);
-            waiter.give_back(1).await;
-            waiter.leave().await;
+            waiter.release(1).await;
+            waiter.shutdown().await;
         }
     }
     run::<Leases, _, _>("late_grants::actor_entry", |harness| async move {

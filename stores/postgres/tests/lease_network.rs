@@ -35,7 +35,7 @@ async fn a_grant_whose_reply_is_lost_on_the_wire_is_recognised() {
                 other.inspect(&Query::named("lost")).await.unwrap().is_empty()
             })
             .await;
-            proxy.pass();
+            proxy.heal();
         }
     }
 }
@@ -72,7 +72,7 @@ async fn a_connection_that_fell_silent_is_left_for_a_new_one() {
         within("an answer", LIMIT, patient.mutex("unheard").acquire().into_future()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
-    proxy.pass();
+    proxy.heal();
     within("a grant", LIMIT, async {
         loop {
             match through.mutex("heard").acquire().await {
@@ -95,14 +95,14 @@ async fn a_server_that_stands_still_is_an_error_and_not_contention() {
     let options = distlock_core::Options::new().request_timeout(Duration::from_millis(500)).unwrap();
     let through = through.with_options(options);
     let held = through.mutex("held").acquire().await.unwrap();
-    own.freeze();
+    own.pause();
     let begun = Instant::now();
     for _ in 0..2 {
         let error = through.mutex("m").acquire().timeout(Duration::from_millis(200)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
     assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
-    own.thaw();
+    own.resume();
     within("a grant", LIMIT, async {
         loop {
             if let Ok(guard) = through.mutex("m").acquire().await {
@@ -151,18 +151,18 @@ async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() 
         })
         .await;
         // What the server says of the end does not come through, so the release goes out on the session that is gone.
-        proxy.freeze();
+        proxy.pause();
         eventually("the server closed it", async || server().value(&sessions) == "0").await;
         let releasing = tokio::spawn(guard.release());
         tokio::time::sleep(Duration::from_millis(30)).await;
         proxy.lose_reply(nth, AfterLoss::Close);
-        proxy.thaw();
+        proxy.resume();
         match within("an end of the release", LIMIT, releasing).await.unwrap() {
             Ok(()) => given_back += 1,
             Err(ReleaseError::Unknown { .. }) => unknown += 1,
             Err(error) => panic!("reply {nth} was lost: {error}"),
         }
-        proxy.pass();
+        proxy.heal();
         let next = direct.mutex("now and then").acquire().timeout(LIMIT).await;
         next.unwrap_or_else(|error| panic!("reply {nth} was lost: {error}")).release().await.unwrap();
     }
@@ -175,14 +175,8 @@ async fn requests_given_up_half_way_do_not_mix_up_the_answers_of_others() {
     let corner = Corner::new();
     let store = lease_table(&corner.url("postgres", &server().url())).await;
     let ids = LockIds::new("dropped");
-    let claim = |name: String| Claim {
-        resource: Resource::new(Kind::Mutex, name).unwrap(),
-        lock_id: ids.next(),
-        weight: 1,
-        capacity: 1,
-        expiry: Duration::from_secs(60),
-        waiting: None,
-        no_overtaking: false,
+    let claim = |name: String| {
+        Claim::new(Resource::new(Kind::Mutex, name).unwrap(), ids.next(), Duration::from_secs(60))
     };
     for round in 0..200_u64 {
         let given_up = claim(format!("dropped/{round}"));

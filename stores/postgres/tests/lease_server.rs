@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::{Corner, backend, eventually, lease_table, locks, server, within};
 use distlock_core::store::{Attempt, Backend, Claim, Inbox, Lease, LeaseStore, Query, Store, Waiting};
 use distlock_core::{ErrorKind, FencingToken, Kind, LockId, LockIds, Locks, Resource};
-use distlock_testkit::conformance::{Fixture, Others, cases, run};
+use distlock_testkit::conformance::{ActorMode, Fixture, cases, run};
 use distlock_testkit::servers::{PostgresPair, PostgresServer};
 
 const LIMIT: Duration = Duration::from_secs(25);
@@ -28,8 +28,8 @@ impl Fixture for Fragile {
         backend(&self.0.url()).await.unwrap()
     }
 
-    fn others(&self) -> Others {
-        Others::Threads { because: "these cases need none" }
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Threads { reason: "these cases need none" }
     }
 
     async fn restart(&self) {
@@ -72,8 +72,8 @@ impl Fixture for Pair {
         panic!("no server takes writes");
     }
 
-    fn others(&self) -> Others {
-        Others::Threads { because: "these cases need none" }
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Threads { reason: "these cases need none" }
     }
 
     /// The second time there is nobody left to take over.
@@ -223,15 +223,7 @@ async fn a_database_that_is_serializable_by_default_only_costs_retries() {
 }
 
 fn claim(kind: Kind, name: impl Into<Arc<str>>, lock_id: LockId) -> Claim {
-    Claim {
-        resource: Resource::new(kind, name).unwrap(),
-        lock_id,
-        weight: 1,
-        capacity: 1,
-        expiry: Duration::from_secs(60),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(kind, name).unwrap(), lock_id, Duration::from_secs(60))
 }
 
 /// The log is on the disk when somebody waits for it, and hardly before.
@@ -245,8 +237,8 @@ async fn a_release_that_a_crash_undoes_ends_with_its_expiry_and_no_token_falls()
     let own = lazy_server();
     let store = lease_table(&own.url()).await;
     let ids = LockIds::new("crash");
-    let taken = Claim { expiry: Duration::from_secs(4), ..claim(Kind::Mutex, "m", ids.next()) };
-    let Attempt::Granted { token } =
+    let taken = claim(Kind::Mutex, "m", ids.next()).with_expiry(Duration::from_secs(4));
+    let Attempt::Granted { token, .. } =
         store.try_acquire(std::slice::from_ref(&taken)).await.unwrap().pop().unwrap().unwrap()
     else {
         panic!("a new name is free");
@@ -259,8 +251,8 @@ async fn a_release_that_a_crash_undoes_ends_with_its_expiry_and_no_token_falls()
         loop {
             let next = claim(Kind::Mutex, "m", ids.next());
             match store.try_acquire(&[next]).await.and_then(|mut answers| answers.pop().unwrap()) {
-                Ok(Attempt::Granted { token }) => return token,
-                Ok(Attempt::Busy { .. }) => undone = true,
+                Ok(Attempt::Granted { token, .. }) => return token,
+                Ok(_) => undone = true,
                 Err(error) => assert!(error.can_retry(), "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -333,8 +325,8 @@ async fn batches_in_opposite_orders_never_deadlock() {
                         .iter()
                         .zip(answers)
                         .filter_map(|(claim, answer)| match answer.unwrap() {
-                            Attempt::Granted { token } => Some(Lease::of(claim, token)),
-                            Attempt::Busy { .. } => None,
+                            Attempt::Granted { token, .. } => Some(Lease::of(claim, token)),
+                            _ => None,
                         })
                         .collect();
                     store.renew(&leases).await.unwrap();
@@ -431,11 +423,11 @@ async fn injection_attempts_in_every_name_are_just_names() {
     for evil in EVIL {
         for kind in [Kind::Mutex, Kind::Semaphore] {
             let id = LockId::from_stored(format!("{evil}#1"));
-            let waiting = Some(Waiting { inbox: Inbox::new(evil), ttl: Duration::from_secs(9), attempt: 1 });
-            let held = Claim { waiting, ..claim(kind, evil, id) };
+            let waiting = Some(Waiting::new(Inbox::new(evil), Duration::from_secs(9), 1));
+            let held = claim(kind, evil, id).with_waiting(waiting);
             let granted = store.try_acquire(std::slice::from_ref(&held)).await.unwrap();
             assert!(matches!(granted[..], [Ok(Attempt::Granted { .. })]), "{evil}: {granted:?}");
-            let other = Claim { lock_id: LockId::from_stored(evil), ..held.clone() };
+            let other = held.clone().with_lock_id(LockId::from_stored(evil));
             let busy = store.try_acquire(std::slice::from_ref(&other)).await.unwrap();
             assert!(matches!(busy[..], [Ok(Attempt::Busy { .. })]), "{evil}: {busy:?}");
             drop(store.subscribe(&Inbox::new(evil)).await.unwrap());

@@ -24,21 +24,12 @@ const ODD: [&str; 5] = [
 ];
 
 fn claim(name: &str, id: &str) -> Claim {
-    Claim {
-        resource: Resource::new(Kind::Mutex, name).unwrap(),
-        lock_id: LockId::from_stored(id),
-        weight: 1,
-        capacity: 1,
-        expiry: Duration::from_secs(60),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(Kind::Mutex, name).unwrap(), LockId::from_stored(id), Duration::from_secs(60))
 }
 
 fn waits(name: &str, id: &str) -> Claim {
-    let waiting =
-        Waiting { inbox: Inbox::new(format!("inbox of {id}")), ttl: Duration::from_secs(60), attempt: 1 };
-    Claim { waiting: Some(waiting), ..claim(name, id) }
+    let waiting = Waiting::new(Inbox::new(format!("inbox of {id}")), Duration::from_secs(60), 1);
+    claim(name, id).with_waiting(waiting)
 }
 
 fn lease(name: &str, id: &str) -> Lease {
@@ -110,8 +101,8 @@ fn owned(ids: &[&str]) -> Vec<String> {
 
 fn granted(answer: &Attempt) -> FencingToken {
     match answer {
-        Attempt::Granted { token } => *token,
-        busy @ Attempt::Busy { .. } => panic!("{busy:?}"),
+        Attempt::Granted { token, .. } => *token,
+        busy => panic!("{busy:?}"),
     }
 }
 
@@ -172,20 +163,20 @@ async fn those_who_were_not_heard_of_for_too_long_are_passed_over() {
 #[tokio::test]
 async fn who_asks_in_turn_stands_behind_those_who_are_alive_and_nobody_else() {
     for asked in Asked::all().await {
-        let no_overtaking = |id: &str| Claim { no_overtaking: true, ..waits("m", id) };
+        let no_overtaking = |id: &str| waits("m", id).with_no_overtaking(true);
         granted(&asked.ask(claim("m", "holder")).await);
         asked.ask(waits("m", "gone")).await;
         asked.change("m", NOBODY_IS_ALIVE);
         asked.ask(waits("m", "first")).await;
         asked.change("m", "expire_time = now() - interval '1 second'");
         // Free, but not for whoever comes in turn: that one is told how long the first has, and joins.
-        let Attempt::Busy { retry_after } = asked.ask(no_overtaking("second")).await else {
+        let Attempt::Busy { retry_after, .. } = asked.ask(no_overtaking("second")).await else {
             panic!("first was before")
         };
         let left = retry_after.unwrap();
         assert!(left > Duration::from_secs(30) && left <= Duration::from_secs(60), "{left:?}");
         asked.assert("m", &[], &["first", "second"]).await;
-        let one_attempt = Claim { no_overtaking: true, ..claim("m", "one attempt") };
+        let one_attempt = claim("m", "one attempt").with_no_overtaking(true);
         assert!(matches!(asked.ask(one_attempt).await, Attempt::Busy { .. }));
         asked.assert("m", &[], &["first", "second"]).await;
         granted(&asked.ask(no_overtaking("first")).await);

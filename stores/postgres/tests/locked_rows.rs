@@ -14,7 +14,7 @@ use distlock_postgres::{LEASE_DRIVER, LeaseTable};
 use distlock_testkit::conformance::{Fixture, Harness, run};
 use distlock_testkit::history::LockSpec;
 use distlock_testkit::servers::PgBouncer;
-use distlock_testkit::servers::postgres::wire::Connection;
+use distlock_testkit::servers::postgres::wire::PostgresConnection;
 
 const LIMIT: Duration = Duration::from_secs(25);
 /// Far below what a request may take, and far above what the store waits for a row on a busy machine.
@@ -32,7 +32,7 @@ fn table(corner: &Corner, kind: Kind) -> String {
 }
 
 /// A session that keeps the row of `stuck` locked, and its process.
-fn lock_row(corner: &Corner, kind: Kind) -> (Connection, String) {
+fn lock_row(corner: &Corner, kind: Kind) -> (PostgresConnection, String) {
     let mut admin = server().connect().unwrap();
     let key = if kind == Kind::Mutex { "stuck".to_owned() } else { format!("{kind}:stuck") };
     let rows = admin
@@ -43,15 +43,8 @@ fn lock_row(corner: &Corner, kind: Kind) -> (Connection, String) {
 }
 
 fn claims(ids: &LockIds, kind: Kind, names: &[&str]) -> Vec<Claim> {
-    let claim = |name: &&str| Claim {
-        resource: Resource::new(kind, *name).unwrap(),
-        lock_id: ids.next(),
-        weight: 1,
-        capacity: 1,
-        expiry: Duration::from_secs(60),
-        waiting: None,
-        no_overtaking: false,
-    };
+    let claim =
+        |name: &&str| Claim::new(Resource::new(kind, *name).unwrap(), ids.next(), Duration::from_secs(60));
     names.iter().map(claim).collect()
 }
 
@@ -241,7 +234,7 @@ impl Fixture for Leases {
 
 #[test]
 fn actor_entry() {
-    distlock_testkit::conformance::actor::<Leases>();
+    distlock_testkit::conformance::run_if_actor::<Leases>();
 }
 
 /// Processes that wait for the row are killed. Nothing of them waits on, and nothing is granted to them when the row is
@@ -259,13 +252,13 @@ fn killed_processes_leave_nothing_that_waits_for_a_locked_row() {
         drop(locks);
         eventually("no session is left", async || corner.sessions(server()) == 0).await;
         let mut admins = [lock_row(corner, Kind::Mutex).0, lock_row(corner, Kind::Semaphore).0];
-        let actors: Vec<_> = (0..3).map(|_| harness.actor("killed", harness.lasting())).collect();
+        let actors: Vec<_> = (0..3).map(|_| harness.actor("killed", harness.long_lease())).collect();
         for actor in &actors {
             for (slot, spec) in (1..).zip(&specs) {
-                drop(actor.order(distlock_testkit::actors::Order::Take {
+                drop(actor.send(distlock_testkit::actors::ActorCommand::Acquire {
                     slot,
                     spec: spec.clone(),
-                    within: None,
+                    timeout: None,
                     watch: false,
                 }));
             }

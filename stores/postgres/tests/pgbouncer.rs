@@ -41,7 +41,7 @@ const ENTRY: &str = "actor_entry";
 
 #[test]
 fn actor_entry() {
-    distlock_testkit::conformance::actor::<Bounced>();
+    distlock_testkit::conformance::run_if_actor::<Bounced>();
 }
 
 macro_rules! cases {
@@ -53,17 +53,17 @@ macro_rules! cases {
     };
 }
 
-// Of the rest, `exclusion::tasks_of_one_engine_never_hold_together` asks too much on a busy machine: behind a pooler nothing
+// Of the rest, `exclusion::tasks_of_one_engine_never_hold_at_once` asks too much on a busy machine: behind a pooler nothing
 // stays prepared, and planning the statement for pools anew for eighteen tasks at once takes the server longer than a
 // request may last. The same batches go to the server itself in `conformance.rs`.
 cases! {
-    exclusion::processes_never_hold_a_mutex_together
+    exclusion::processes_never_hold_a_mutex_at_once
     exclusion::permits_in_use_never_exceed_the_capacity
-    tokens::tokens_rise_from_engine_to_engine
+    tokens::tokens_increase_across_engines
     waiting::a_release_wakes_the_waiter
     waiting::a_time_limit_ends_the_wait_in_time
-    extension::a_held_lock_outlives_many_expiries
-    protocol::a_batch_is_many_single_steps
+    renewal::a_held_lock_outlives_many_expiries
+    protocol::a_batch_is_answered_item_by_item
     cancellation::an_acquire_dropped_at_any_await_leaves_nothing_held
 }
 

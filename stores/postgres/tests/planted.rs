@@ -291,12 +291,11 @@ async fn nothing_planted_is_used_by_advisory_locks() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_planted_is_used_by_benchmarks() {
-    let stores: [&dyn Store; 2] = [
-        &lease_table(&victim("postgres", "")).await,
-        &advisory_locks(&victim("postgres+advisory", "")).await,
+    let drivers = [
+        lease_table(&victim("postgres", "")).await.baseline().await.unwrap(),
+        advisory_locks(&victim("postgres+advisory", "")).await.baseline().await.unwrap(),
     ];
-    for store in stores {
-        let raw = store.baseline().await.unwrap().unwrap();
+    for raw in drivers {
         raw.cycle("name").await.unwrap();
         raw.server_requests().await.unwrap();
         raw.clean_up("prefix").await.unwrap();

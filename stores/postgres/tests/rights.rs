@@ -36,7 +36,7 @@ async fn a_role_that_may_not_create_is_sent_to_the_schema_command() {
         assert!(off.to_string().contains("`distlock schema`"), "{off}");
 
         // What the command prints is enough, with the rights that it names.
-        let commands = driver.schema.unwrap()(&StoreUrl::parse(&url).unwrap()).unwrap();
+        let commands = driver.schema(&StoreUrl::parse(&url).unwrap()).unwrap().unwrap();
         server().sql(&commands);
         for line in commands
             .lines()

@@ -1,6 +1,5 @@
-//! What a lock costs the server, by the number of locks in one request: its own CPU time, with reading the request and
-//! writing the reply. Least of many rounds. `cargo run --release -p distlock-redis --example server_cost [SIZE…]` starts a
-//! server of its own; Linux only.
+//! The CPU time of the server per lock, by the number of locks in one request, with parsing the request and writing the reply.
+//! The minimum of many rounds. `cargo run --release -p distlock-redis --example server_cost [SIZE…]` starts a server; Linux only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
@@ -30,22 +29,19 @@ async fn main() {
     let ids = LockIds::new(&LockIds::default_label());
     let given: Vec<usize> = std::env::args().skip(1).map(|size| size.parse().unwrap()).collect();
     let sizes = if given.is_empty() { vec![1, 16, 64, 128, 256] } else { given };
-    println!("locks  acquire   renew  release  µs of the server for each lock");
+    println!("locks  acquire   renew  release  µs of server CPU per lock");
     for size in sizes {
         let mut least = [Duration::MAX; 3];
         for _ in 0..ROUNDS {
             let mut spent = [Duration::ZERO; 3];
             for call in 0..CALLS {
                 let claims: Vec<Claim> = (0..size)
-                    .map(|n| Claim {
-                        resource: Resource::new(Kind::Mutex, format!("server-cost/{}", call * size + n))
-                            .unwrap(),
-                        lock_id: ids.next(),
-                        weight: 1,
-                        capacity: 1,
-                        expiry: Duration::from_secs(30),
-                        waiting: None,
-                        no_overtaking: false,
+                    .map(|n| {
+                        Claim::new(
+                            Resource::new(Kind::Mutex, format!("server-cost/{}", call * size + n)).unwrap(),
+                            ids.next(),
+                            Duration::from_secs(30),
+                        )
                     })
                     .collect();
                 let before = cpu(pid);
@@ -55,11 +51,11 @@ async fn main() {
                     .iter()
                     .zip(answers)
                     .map(|(claim, answer)| match answer {
-                        Ok(Attempt::Granted { token }) => Lease::of(claim, token),
+                        Ok(Attempt::Granted { token, .. }) => Lease::of(claim, token),
                         other => panic!("{other:?}"),
                     })
                     .collect();
-                // A renewal never comes within the millisecond of its grant.
+                // In practice no renewal comes within the millisecond of its grant.
                 std::thread::sleep(Duration::from_millis(2));
                 let before_renewal = cpu(pid);
                 store.renew(&leases).await.unwrap();
@@ -79,7 +75,7 @@ async fn main() {
     }
 }
 
-/// The CPU time once the server sleeps again: what it does behind a reply belongs to that request.
+/// The CPU time once the server sleeps again: what it does after the reply belongs to that request.
 fn settled(pid: u32) -> Duration {
     std::thread::sleep(Duration::from_micros(50));
     cpu(pid)

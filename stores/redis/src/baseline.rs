@@ -1,8 +1,9 @@
 //! The baseline of benchmarks: the bare driver with `SET NX PX` and compare-and-delete, on a connection of its own.
 
 use async_trait::async_trait;
-use distlock_core::Result;
-use distlock_core::store::{Baseline, Store};
+use distlock_core::bench::Baseline;
+use distlock_core::store::StoreUrl;
+use distlock_core::{Error, ErrorKind, Result};
 use redis::aio::MultiplexedConnection;
 use redis::{Script, Value};
 
@@ -11,7 +12,6 @@ use crate::error;
 use crate::inspect::scan;
 use crate::keys::ParsedKey;
 use crate::net::{ServerConnection, ServerSet};
-use crate::store::RedisStore;
 
 const EXPIRY_MS: u64 = 30_000;
 const UNLINK_COUNT: usize = 1000;
@@ -30,18 +30,17 @@ pub(crate) struct BaselineDriver {
     server: std::sync::Arc<ServerConnection>,
 }
 
-/// Opens the baseline; `None` on a Cluster, which needs more than one connection.
-pub(crate) async fn open(store: &RedisStore) -> Result<Option<Box<dyn Baseline>>> {
-    let config = store.0.config.clone();
+/// Opens the baseline; `None` on a Cluster and on a Redlock, which need more than one connection.
+pub(crate) async fn open(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> {
+    if url.scheme().starts_with("redlock") {
+        return Ok(None);
+    }
+    let config = RedisConfig::from_url(&url)?;
     let ServerSet::One(handle) = ServerSet::new(&config)? else { return Ok(None) };
-    let server = handle.connection().await.map_err(|error| error.doing("connect").on(store.describe()))?;
+    let server = handle.connection().await.map_err(|error| error.doing("connect"))?;
     let connection = server.driver_connection();
-    Ok(Some(Box::new(BaselineDriver {
-        config,
-        connection,
-        compare_and_delete: Script::new(COMPARE_AND_DELETE),
-        server,
-    })))
+    let compare_and_delete = Script::new(COMPARE_AND_DELETE);
+    Ok(Some(Box::new(BaselineDriver { config, connection, compare_and_delete, server })))
 }
 
 #[async_trait]
@@ -73,6 +72,12 @@ impl Baseline for BaselineDriver {
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {
+        if prefix.is_empty() {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "an empty prefix would remove every lock and token",
+            ));
+        }
         let limit = self.config.response_timeout;
         let mut ours = Vec::new();
         let add = |key, parsed: ParsedKey| ours.extend(parsed.name.starts_with(prefix).then_some(key));

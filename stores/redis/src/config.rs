@@ -6,17 +6,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use distlock_core::store::UrlOption;
 use distlock_core::{Error, ErrorKind, Result};
 
 use crate::keys::{DEFAULT_PREFIX, Keys};
-
-/// A `distlock.` option of a URL.
-pub(crate) struct UrlOption {
-    pub(crate) name: &'static str,
-    pub(crate) value: &'static str,
-    pub(crate) default: &'static str,
-    pub(crate) meaning: &'static str,
-}
 
 /// The `distlock.` options of a URL. The last three are those of a Redlock.
 pub(crate) const OPTIONS: &[UrlOption] = &[

@@ -219,15 +219,12 @@ async fn rights(store: &RedisStore, findings: &mut Vec<Finding>) {
 }
 
 async fn try_out(store: &RedisStore, ids: &LockIds, kind: Kind) -> Result<()> {
-    let claim = Claim {
-        resource: Resource::new(kind, format!("distlock-doctor/{}", ids.prefix()))?,
-        lock_id: ids.next(),
-        weight: 1,
-        capacity: 1,
-        expiry: Duration::from_secs(1),
-        waiting: Some(Waiting { inbox: Inbox::new(ids.prefix()), ttl: Duration::from_secs(1), attempt: 1 }),
-        no_overtaking: false,
-    };
+    let claim = Claim::new(
+        Resource::new(kind, format!("distlock-doctor/{}", ids.prefix()))?,
+        ids.next(),
+        Duration::from_secs(1),
+    )
+    .with_waiting(Waiting::new(Inbox::new(ids.prefix()), Duration::from_secs(1), 1));
     let lease = Lease::of(&claim, FencingToken::new(0));
     let first = |mut replies: Vec<Result<()>>| replies.pop().unwrap_or(Ok(()));
     first(store.try_acquire(&[claim]).await?.into_iter().map(|reply| reply.map(|_| ())).collect())?;

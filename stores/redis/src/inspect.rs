@@ -81,14 +81,8 @@ pub(crate) async fn break_lock(shared: &Shared, resource: &Resource) -> Result<V
     if let (Some(_), Some(holder)) = (next, record.holders.first()) {
         // One call could not pass all absent waiters. A release under the lock id of the former holder continues until a waiter
         // is notified. If it fails, waiters ask by themselves within a second.
-        let lease = Lease {
-            resource: resource.clone(),
-            lock_id: holder.lock_id.clone(),
-            token: FencingToken::new(0),
-            expiry: Duration::ZERO,
-            weight: holder.weight,
-            capacity: record.capacity,
-        };
+        let lease =
+            Lease::new(resource.clone(), holder.lock_id.clone(), FencingToken::new(0), Duration::ZERO);
         let _ = call(shared, Verb::Release, resource, vec![ScriptItem::release(keys, &lease)]).await;
     }
     Ok(record.holders)
@@ -175,14 +169,10 @@ fn parse(resource: &Resource, reply: &ItemReply) -> Result<(Record, Option<u64>)
     let (Some(holders), Some(waiters)) = (holders, waiters) else {
         return Err(unexpected_reply(parts));
     };
-    let record = Record {
-        kind: resource.kind(),
-        name: Some(resource.name().to_owned()),
-        key: None,
-        capacity: u32::try_from(*capacity).unwrap_or(u32::MAX),
-        holders,
-        waiters,
-    };
+    let record = Record::new(resource.kind(), u32::try_from(*capacity).unwrap_or(u32::MAX))
+        .with_name(resource.name().to_owned())
+        .with_holders(holders)
+        .with_waiters(waiters);
     Ok((record, u64::try_from(*next).ok()))
 }
 
@@ -199,16 +189,16 @@ fn holder(values: &[Value]) -> Option<Holder> {
         return None;
     };
     let known = |number: &i64| u64::try_from(*number).ok();
-    Some(Holder {
-        lock_id: lock_id(id)?,
-        token: known(token).map(FencingToken::new),
-        acquired_at: known(at).and_then(|ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms))),
-        expires_in: known(left).map(Duration::from_millis),
-        weight: u32::try_from(*weight).ok()?,
-    })
+    let acquired_at = known(at).and_then(|ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
+    Some(
+        Holder::new(lock_id(id)?, u32::try_from(*weight).ok()?)
+            .with_token(known(token).map(FencingToken::new))
+            .with_acquired_at(acquired_at)
+            .with_expires_in(known(left).map(Duration::from_millis)),
+    )
 }
 
 fn waiter(values: &[Value]) -> Option<Waiter> {
     let [id, Value::Int(weight)] = values else { return None };
-    Some(Waiter { lock_id: lock_id(id)?, weight: u32::try_from(*weight).ok()? })
+    Some(Waiter::new(lock_id(id)?, u32::try_from(*weight).ok()?))
 }

@@ -62,6 +62,7 @@
 //! `~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall
 //! +publish +subscribe +unsubscribe`, and for `inspect`, `doctor` and the other topologies `+scan +info +wait +role +cluster|slots`.
 
+#[cfg(feature = "bench")]
 mod baseline;
 mod config;
 mod connect;
@@ -85,26 +86,31 @@ use distlock_core::Result;
 use distlock_core::store::{Backend, Driver, StoreUrl};
 
 /// The driver for all Redis URLs.
-pub static DRIVER: Driver = Driver {
-    schemes: &[
-        "redis",
-        "rediss",
-        "redis+sentinel",
-        "rediss+sentinel",
-        "redis+cluster",
-        "rediss+cluster",
-        "redlock",
-        "redlocks",
-        "unix",
-        "redis+unix",
-        "valkey",
-        "valkeys",
-        "valkey+unix",
-    ],
-    example: "redis://host:6379",
-    connect: |url| Box::pin(connect(url)),
-    schema: None,
-};
+pub static DRIVER: Driver = driver();
+
+const SCHEMES: &[&str] = &[
+    "redis",
+    "rediss",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+    "redlock",
+    "redlocks",
+    "unix",
+    "redis+unix",
+    "valkey",
+    "valkeys",
+    "valkey+unix",
+];
+
+const fn driver() -> Driver {
+    let driver =
+        Driver::new(SCHEMES, "redis://host:6379", |url| Box::pin(connect(url))).with_options(config::OPTIONS);
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| Box::pin(baseline::open(url)));
+    driver
+}
 
 async fn connect(url: StoreUrl) -> Result<Backend> {
     match url.scheme() {

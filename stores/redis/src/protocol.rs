@@ -235,14 +235,14 @@ pub(crate) fn attempt(claim: &Claim, reply: &ItemReply) -> Result<Attempt> {
     match code_and_number(reply)? {
         (code::YES, token) => match u64::try_from(token) {
             Ok(_) if !reply.confirmed => Err(too_few_replicas()),
-            Ok(token) => Ok(Attempt::Granted { token: FencingToken::new(token) }),
+            Ok(token) => Ok(Attempt::granted(FencingToken::new(token))),
             Err(_) => Err(unexpected_reply(token)),
         },
         // A key lives through the whole of its last millisecond.
-        (code::NO, left) => Ok(Attempt::Busy {
-            retry_after: u64::try_from(left).ok().map(|left| Duration::from_millis(left.saturating_add(1))),
-        }),
-        (code::UNFINISHED, _) => Ok(Attempt::Busy { retry_after: Some(Duration::ZERO) }),
+        (code::NO, left) => Ok(Attempt::busy(
+            u64::try_from(left).ok().map(|left| Duration::from_millis(left.saturating_add(1))),
+        )),
+        (code::UNFINISHED, _) => Ok(Attempt::busy(Duration::ZERO)),
         (code::OTHER_CAPACITY, theirs) => Err(capacity_mismatch(&claim.resource, theirs, claim.capacity)),
         other => Err(unexpected_reply(other)),
     }
@@ -285,15 +285,8 @@ mod tests {
     }
 
     fn claim(kind: Kind, name: &str, ms: u64) -> Claim {
-        Claim {
-            resource: Resource::new(kind, name).unwrap(),
-            lock_id: LockId::from_stored(format!("id-{name}")),
-            weight: 1,
-            capacity: 1,
-            expiry: Duration::from_millis(ms),
-            waiting: None,
-            no_overtaking: false,
-        }
+        let id = LockId::from_stored(format!("id-{name}"));
+        Claim::new(Resource::new(kind, name).unwrap(), id, Duration::from_millis(ms))
     }
 
     #[test]
@@ -311,7 +304,7 @@ mod tests {
         let three = sent(acquire, &[item(&a), item(&b), item(&c)]);
         assert_eq!(three[10..], ["7", "nn", "id-a", "id-b", "id-c", "30", "30", "40"]);
         // One that says more than the others: they get the defaults.
-        let in_order = Claim { no_overtaking: true, ..b.clone() };
+        let in_order = b.clone().with_no_overtaking(true);
         let mixed = sent(acquire, &[item(&a), item(&in_order)]);
         assert_eq!(mixed[7..], ["7", "n1n111", "id-a", "id-b", "30", "g", "gt", "0", "-", "0"]);
 

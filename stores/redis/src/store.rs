@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use distlock_core::store::support::batch::{by_record_kind, with_possible_weights};
 use distlock_core::store::{
-    Attempt, Baseline, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
-    Released, Renewal, Store, WakeStream,
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
+    Renewal, Store, WakeStream,
 };
 use distlock_core::{RecordKind, Resource, Result};
 
@@ -201,10 +201,6 @@ impl Store for RedisStore {
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         doctor::examine(self).await
-    }
-
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        crate::baseline::open(self).await
     }
 }
 

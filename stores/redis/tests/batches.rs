@@ -17,24 +17,16 @@ use distlock_testkit::servers::redis::resp::Reply;
 const EXPIRY: Duration = Duration::from_secs(30);
 
 fn claim(name: &str, id: LockId) -> Claim {
-    Claim {
-        resource: Resource::new(Kind::Mutex, name).unwrap(),
-        lock_id: id,
-        weight: 1,
-        capacity: 1,
-        expiry: EXPIRY,
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(Kind::Mutex, name).unwrap(), id, EXPIRY)
 }
 
 fn waiting(claim: Claim, inbox: &str) -> Claim {
-    Claim { waiting: Some(Waiting { inbox: Inbox::new(inbox), ttl: EXPIRY, attempt: 1 }), ..claim }
+    claim.with_waiting(Waiting::new(Inbox::new(inbox), EXPIRY, 1))
 }
 
 fn token_of(answer: &distlock_core::Result<Attempt>) -> FencingToken {
     match answer {
-        Ok(Attempt::Granted { token }) => *token,
+        Ok(Attempt::Granted { token, .. }) => *token,
         other => panic!("not granted: {other:?}"),
     }
 }
@@ -87,7 +79,7 @@ async fn each_lock_of_a_batch_keeps_its_own_expiry_inbox_and_fate() {
     for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
         let store = store(&format!("{}?distlock.prefix={{p}}:", server.url())).await;
         let ids = LockIds::new("batch");
-        let long = Claim { expiry: EXPIRY * 10, ..claim("long", ids.next()) };
+        let long = claim("long", ids.next()).with_expiry(EXPIRY * 10);
         let held = claim("held", ids.next());
         acquired(&store, std::slice::from_ref(&held)).await;
         // What stands beside this one was never written by us.
@@ -100,7 +92,7 @@ async fn each_lock_of_a_batch_keeps_its_own_expiry_inbox_and_fate() {
             waiting(claim("held", ids.next()), "mine"),
             twice[0].clone(),
             twice[1].clone(),
-            Claim { no_overtaking: true, ..waiting(claim("last", ids.next()), "other") },
+            waiting(claim("last", ids.next()), "other").with_no_overtaking(true),
         ];
         let answers = store.try_acquire(&batch).await.unwrap();
         for at in [0, 1, 4, 6] {
@@ -115,7 +107,7 @@ async fn each_lock_of_a_batch_keeps_its_own_expiry_inbox_and_fate() {
             assert_eq!(server.command(&["EXISTS", "{p}:odd"]), Reply::Integer(0));
         }
         for at in [3, 5] {
-            assert!(matches!(answers[at], Ok(Attempt::Busy { retry_after: Some(_) })), "{answers:?}");
+            assert!(matches!(answers[at], Ok(Attempt::Busy { retry_after: Some(_), .. })), "{answers:?}");
         }
         let left = |name: &str| match server.command(&["PTTL", &format!("{{p}}:{name}")]) {
             Reply::Integer(left) => ms(u64::try_from(left).unwrap()),

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 async fn open(url: &str) -> Arc<dyn LeaseStore> {
-    match (DRIVER.connect)(StoreUrl::parse(url).unwrap()).await.unwrap() {
+    match DRIVER.connect(StoreUrl::parse(url).unwrap()).await.unwrap() {
         Backend::Lease(store) => store,
         other => panic!("{other:?}"),
     }
@@ -30,7 +30,7 @@ async fn told(wakes: &mut WakeStream, expected: &BTreeSet<LockId>) -> BTreeSet<L
     let mut found = BTreeSet::new();
     while !expected.is_subset(&found) {
         match tokio::time::timeout(LIMIT, wakes.next()).await.expect("a message").expect("a stream") {
-            Wake::Broken { lock_id } => found.insert(lock_id),
+            Wake::Broken { lock_id, .. } => found.insert(lock_id),
             other => panic!("{other:?}"),
         };
     }
@@ -48,11 +48,12 @@ async fn every_broken_holder_is_told(url: &str, kinds: &[Kind]) {
             let mut expected = BTreeSet::from([one.lock_id.clone()]);
             if *kind != Kind::Mutex {
                 // Two of them at once, and one that no engine made: it has no inbox.
-                one = Claim { weight: 1, capacity: one.capacity.max(3), ..one };
-                let other = Claim { lock_id: ids.next(), ..one.clone() };
+                let capacity = one.capacity.max(3);
+                one = one.with_weight(1).with_capacity(capacity);
+                let other = one.clone().with_lock_id(ids.next());
                 expected.insert(other.lock_id.clone());
                 acquired(&holder, &other).await;
-                acquired(&holder, &Claim { lock_id: LockId::from_stored("foreign"), ..one.clone() }).await;
+                acquired(&holder, &one.clone().with_lock_id(LockId::from_stored("foreign"))).await;
             }
             acquired(&holder, &one).await;
             let broken = breaker.break_lock(&one.resource).await.unwrap();
@@ -104,7 +105,7 @@ async fn the_holder_of_a_broken_lock_is_told_by_the_nodes_of_a_redlock() {
         // Each node says so.
         loop {
             match tokio::time::timeout(LIMIT, wakes.next()).await.expect("a message").expect("a stream") {
-                Wake::Broken { lock_id } if expected.contains(&lock_id) => break,
+                Wake::Broken { lock_id, .. } if expected.contains(&lock_id) => break,
                 Wake::Broken { .. } | Wake::Missed => {}
                 other => panic!("{other:?}"),
             }

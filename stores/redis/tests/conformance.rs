@@ -110,7 +110,7 @@ impl Fixture for Redlock {
         format!("redlock://{}?distlock.prefix={}&{patience}", hosts(servers), self.prefix)
     }
 
-    fn readers_may_share_a_token(&self) -> bool {
+    fn readers_may_share_tokens(&self) -> bool {
         true
     }
 }

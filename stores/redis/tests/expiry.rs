@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(2);
 
 async fn holder(store: &RedisStore, kind: Kind, name: &str) -> Holder {
-    let query = Query { kind: Some(kind), ..Query::named(name) };
+    let query = Query::named(name).with_kind(kind);
     store.inspect(&query).await.unwrap().remove(0).holders.remove(0)
 }
 
@@ -34,12 +34,11 @@ async fn a_shorter_expiry_that_is_applied_last_does_not_move_the_end_back() {
         for kind in KINDS {
             let long = claim(kind, "x", "holder#1");
             let beside = claim(Kind::Mutex, "beside", format!("beside {kind}#1"));
-            let short = Claim { expiry: SHORT, ..long.clone() };
+            let short = long.clone().with_expiry(SHORT);
             let held = granted(&store, &long).await;
             let other = granted(&store, &beside).await;
-            let late = Lease { expiry: SHORT, ..held.clone() };
-            let higher =
-                Lease { token: distlock_core::FencingToken::new(held.token.get() + 9), ..late.clone() };
+            let late = held.clone().with_expiry(SHORT);
+            let higher = late.clone().with_token(distlock_core::FencingToken::new(held.token.get() + 9));
             let left = async |what: &str| {
                 let left = holder(&store, kind, "x").await.expires_in.unwrap();
                 assert!(left > SHORT * 2, "{kind}: {what} left {left:?} of {LONG:?}");
@@ -72,7 +71,7 @@ async fn a_pushed_grant_that_was_renewed_is_not_shortened_by_an_older_attempt() 
     let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
     for kind in KINDS {
         let (first, next) = (claim(kind, "x", "first#1"), claim(kind, "x", "next#1"));
-        let attempt = |expiry, attempt| waiting(Claim { expiry, ..next.clone() }, "mine", LONG, attempt);
+        let attempt = |expiry, attempt| waiting(next.clone().with_expiry(expiry), "mine", LONG, attempt);
         granted(&store, &first).await;
         busy(&store, &attempt(LONG, 2)).await;
         release(&store, &first).await;
@@ -108,7 +107,7 @@ async fn a_lock_that_is_held_for_longer_than_the_retention_keeps_its_token_and_t
     let store = store(&format!("{}?distlock.retention=6s", server.url())).await;
     let ids = LockIds::new("held");
     let claims: Vec<Claim> = (0..3)
-        .map(|n| Claim { expiry: ms(2500), ..claim(Kind::Mutex, &format!("x{n}"), ids.next().as_str()) })
+        .map(|n| claim(Kind::Mutex, &format!("x{n}"), ids.next().as_str()).with_expiry(ms(2500)))
         .collect();
     let mut leases = Vec::new();
     for claim in &claims {
@@ -144,12 +143,12 @@ async fn what_is_left_of_a_name_that_was_used_once_is_small_and_does_not_last() 
     let memory = || server.info("used_memory").parse::<u64>().unwrap();
     let names: Vec<String> = (0..NAMES).map(|n| format!("order/{n:08}")).collect();
     // What the server and our connection need anyway.
-    granted(&store, &Claim { expiry: ms(30_000), ..claim(Kind::Mutex, "alone", ids.next().as_str()) }).await;
+    granted(&store, &claim(Kind::Mutex, "alone", ids.next().as_str()).with_expiry(ms(30_000))).await;
     let before = memory();
     for batch in names.chunks(250) {
         let claims: Vec<Claim> = batch
             .iter()
-            .map(|name| Claim { expiry: ms(30_000), ..claim(Kind::Mutex, name, ids.next().as_str()) })
+            .map(|name| claim(Kind::Mutex, name, ids.next().as_str()).with_expiry(ms(30_000)))
             .collect();
         assert!(store.try_acquire(&claims).await.unwrap().iter().all(Result::is_ok));
         let leases: Vec<Lease> = claims.iter().map(lease).collect();
@@ -184,12 +183,12 @@ async fn tokens_rise_when_the_clock_is_set_back_by_the_retention_after_their_nam
                 empty()
             })
             .await;
-            let first = granted(&store, &Claim { expiry: SHORT, ..claim(kind, "x", "first#1") }).await;
+            let first = granted(&store, &claim(kind, "x", "first#1").with_expiry(SHORT)).await;
             release(&store, &claim(kind, "x", "first#1")).await;
             server.move_clock(forward);
             assert_eq!(empty(), forward > 680, "{kind}: {forward}");
             server.move_clock(forward - back);
-            let next = granted(&store, &Claim { expiry: SHORT, ..claim(kind, "x", "next#1") }).await;
+            let next = granted(&store, &claim(kind, "x", "next#1").with_expiry(SHORT)).await;
             assert!(
                 next.token > first.token,
                 "{kind}: {forward} s forward and {back} s back: {next:?} {first:?}"

@@ -17,7 +17,7 @@ use distlock_core::store::{
 };
 use distlock_core::{Guard, Locks, Options, Resource, Result};
 use distlock_redis::{DRIVER, RedisStore};
-use distlock_testkit::actors::{Actor, Role, Terms, perform};
+use distlock_testkit::actors::{Actor, ActorConfig, TestOptions, run_if_actor};
 use distlock_testkit::history::{LockSpec, Recorder};
 use distlock_testkit::servers::RedisServer;
 use futures_util::StreamExt;
@@ -30,7 +30,7 @@ const WATCHED: Duration = Duration::from_millis(1500);
 /// The entry for other processes: see [`perform`].
 #[test]
 fn actor_entry() {
-    perform(|address| async move { (DRIVER.connect)(StoreUrl::parse(&address).unwrap()).await.unwrap() });
+    run_if_actor(|address| async move { DRIVER.connect(StoreUrl::parse(&address).unwrap()).await.unwrap() });
 }
 
 fn specs() -> [LockSpec; 4] {
@@ -67,16 +67,16 @@ async fn stalled_waiters(server: &RedisServer, rounds: u32) {
         async move {
             let (first, second) = (locks(&url, ms(30_000)).await, locks(&url, ms(30_000)).await);
             let director = Recorder::create(&folder, &format!("director-{}", spec.name()));
-            let role = Role {
+            let role = ActorConfig {
                 name: format!("sleeper-{}", spec.name()),
                 logs: folder,
-                terms: Terms::expiring(ms(30_000)),
+                options: TestOptions::with_expiry(ms(30_000)),
                 address: Some(url),
             };
-            let mut sleeper = Actor::in_process("actor_entry", &role, &director);
+            let mut sleeper = Actor::spawn_process("actor_entry", &role, &director);
             for round in 0..rounds {
                 let held = taken(&first, &spec).await;
-                let waiting = tokio::spawn(sleeper.take(round, &spec));
+                let waiting = tokio::spawn(sleeper.acquire(round, &spec));
                 until_waiting(&first, &spec).await;
                 sleeper.pause().await;
                 held.release().await.unwrap();
@@ -94,9 +94,9 @@ async fn stalled_waiters(server: &RedisServer, rounds: u32) {
                 next.release().await.unwrap();
                 let later = tokio::time::timeout(LIMIT, waiting).await.expect("its turn").unwrap();
                 assert!(later > token, "{spec:?}, round {round}: {later} after {token}");
-                sleeper.give_back(round).await;
+                sleeper.release(round).await;
             }
-            sleeper.leave().await;
+            sleeper.shutdown().await;
         }
     });
     join_all(plays).await;

@@ -42,7 +42,7 @@ impl<S: LeaseStore> Side<S> {
     async fn acquire(&self, claim: &Claim) -> Outcome {
         match self.store.try_acquire(std::slice::from_ref(claim)).await.unwrap().remove(0).unwrap() {
             Attempt::Granted { .. } => Outcome::Granted,
-            Attempt::Busy { .. } => Outcome::Busy,
+            _ => Outcome::Busy,
         }
     }
 
@@ -53,7 +53,7 @@ impl<S: LeaseStore> Side<S> {
 
     /// Holders with their weights, and waiters in their order.
     async fn look(&self, kind: Kind) -> (BTreeMap<String, u32>, Vec<(String, u32)>) {
-        let query = Query { kind: Some(kind), ..Query::named("x") };
+        let query = Query::named("x").with_kind(kind);
         let Some(Record { holders, waiters, .. }) = self.store.inspect(&query).await.unwrap().pop() else {
             return Default::default();
         };
@@ -67,7 +67,9 @@ impl<S: LeaseStore> Side<S> {
         let mut found = Vec::new();
         for _ in 0..count {
             match tokio::time::timeout(common::LIMIT, self.wakes.next()).await.expect("a grant").unwrap() {
-                Wake::Granted { lock_id, grant } => found.push((lock_id.as_str().to_owned(), grant.attempt)),
+                Wake::Granted { lock_id, grant, .. } => {
+                    found.push((lock_id.as_str().to_owned(), grant.attempt))
+                }
                 other => panic!("{other:?}"),
             }
         }
@@ -89,12 +91,10 @@ async fn a_pool_does_what_the_memory_store_does_step_by_step() {
             let crowded = (step / 500) % 2 == 0;
             let fresh = random.u32(..100) < if crowded { 65 } else { 15 };
             let (what, a, b) = if fresh || known.is_empty() {
-                let new = Claim {
-                    weight: random.u32(1..=3),
-                    capacity: 5,
-                    expiry: LONG,
-                    ..claim(Kind::Semaphore, "x", format!("id#{step}"))
-                };
+                let new = claim(Kind::Semaphore, "x", format!("id#{step}"))
+                    .with_weight(random.u32(1..=3))
+                    .with_capacity(5)
+                    .with_expiry(LONG);
                 let new = if random.u32(..10) == 0 { new } else { waiting(new, "mine", LONG, 1) };
                 let answers = (ours.acquire(&new).await, theirs.acquire(&new).await);
                 if new.waiting.is_some() || answers.1 == Outcome::Granted {

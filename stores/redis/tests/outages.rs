@@ -14,15 +14,7 @@ use distlock_testkit::servers::RedisServer;
 use distlock_testkit::servers::redis::resp::Reply;
 
 fn claim(name: &str, id: &str) -> Claim {
-    Claim {
-        resource: Resource::new(Kind::Mutex, name).unwrap(),
-        lock_id: LockId::from_stored(id),
-        weight: 1,
-        capacity: 1,
-        expiry: ms(5000),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(Kind::Mutex, name).unwrap(), LockId::from_stored(id), ms(5000))
 }
 
 async fn attempt(store: &impl LeaseStore, claim: &Claim) -> distlock_core::Result<Attempt> {
@@ -98,7 +90,7 @@ async fn a_server_frozen_longer_than_the_expiry_has_no_holder_when_it_goes_on() 
     let token = guard.token();
     // Both know the server's clock, and so when a request of theirs is too old.
     other.mutex("warm").acquire().await.unwrap().release().await.unwrap();
-    server.freeze();
+    server.pause();
     loss_of(&guard).await;
     // Claims that reach a frozen server lie in its sockets. They were given up, and their withdrawal comes over
     // another connection: whatever the server reads first, nothing may be left.
@@ -106,7 +98,7 @@ async fn a_server_frozen_longer_than_the_expiry_has_no_holder_when_it_goes_on() 
         let error = other.mutex("late").acquire().timeout(ms(700)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
-    server.thaw();
+    server.resume();
     let next = other.mutex("m").acquire().timeout(LIMIT).await.unwrap();
     assert!(next.token() > token && guard.is_lost());
     let begun = Instant::now();
@@ -126,10 +118,10 @@ async fn a_claim_that_the_server_reads_too_late_is_not_carried_out() {
     let warm = claim("warm", "nobody#0");
     assert!(matches!(attempt(&store, &warm).await, Ok(Attempt::Granted { .. })));
     let before = calls(&server, "evalsha");
-    server.freeze();
+    server.pause();
     let error = attempt(&store, &claim("late", "nobody#1")).await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error}");
-    server.thaw();
+    server.resume();
     until("the server reads what lay in its sockets", async || calls(&server, "evalsha") > before).await;
     assert_eq!(server.command(&["EXISTS", "distlock:late"]), Reply::Integer(0));
 }
@@ -241,7 +233,7 @@ async fn a_server_that_is_down_is_tried_once_for_all_who_ask_at_the_same_time() 
     let url = format!("{}?distlock.connect_timeout=300ms", proxy.through(&server.url()));
     let store = store(&url).await;
     proxy.cut();
-    proxy.freeze();
+    proxy.pause();
     let begun = Instant::now();
     let options = Options::new().request_timeout(ms(5000)).unwrap();
     let locks = locks_of(&store, ms(5000)).with_options(options);
@@ -255,6 +247,6 @@ async fn a_server_that_is_down_is_tried_once_for_all_who_ask_at_the_same_time() 
         assert_eq!(task.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
     }
     assert!(begun.elapsed() < ms(3000), "twenty tries in a row took {:?}", begun.elapsed());
-    proxy.pass();
+    proxy.heal();
     locks.mutex("m").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
 }

@@ -158,8 +158,8 @@ async fn many_dead_waiters_in_front_are_no_reason_to_be_busy() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let parts = KINDS.map(|kind| {
-        let next = Claim { no_overtaking: true, ..waiting(claim(kind, "x", "next#1"), "mine", LONG, 1) };
-        (kind, Claim { expiry: DIES, ..claim(kind, "x", "holder#1") }, next)
+        let next = waiting(claim(kind, "x", "next#1"), "mine", LONG, 1).with_no_overtaking(true);
+        (kind, claim(kind, "x", "holder#1").with_expiry(DIES), next)
     });
     for (kind, holder, next) in &parts {
         granted(&store, holder).await;
@@ -184,15 +184,15 @@ async fn a_long_queue_is_never_looked_through_as_a_whole() {
     let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
     let mut held = Vec::new();
     for kind in KINDS {
-        let mut holder = Claim { expiry: EXPIRY, ..claim(kind, "x", "holder#1") };
+        let mut holder = claim(kind, "x", "holder#1").with_expiry(EXPIRY);
         if kind == Kind::Semaphore {
-            holder = Claim { capacity: 3, ..holder };
+            holder = holder.with_capacity(3);
             for id in ["holder#2", "holder#3"] {
-                granted(&store, &Claim { capacity: 3, ..claim(kind, "x", id) }).await;
+                granted(&store, &claim(kind, "x", id).with_capacity(3)).await;
             }
         }
         granted(&store, &holder).await;
-        let of_it = |claim: Claim| Claim { capacity: holder.capacity, ..claim };
+        let of_it = |claim: Claim| claim.with_capacity(holder.capacity);
         let first = of_it(claim(kind, "x", "first#1"));
         busy(&store, &waiting(first.clone(), "mine", LONG, 1)).await;
         crowd(&store, &dead(kind, LONG, CROWD).into_iter().map(of_it).collect::<Vec<_>>()).await;
@@ -205,7 +205,7 @@ async fn a_long_queue_is_never_looked_through_as_a_whole() {
         let renewed = store.renew(&leases).await.unwrap();
         assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Renewed))), "{renewed:?}");
         for (holder, _) in &held {
-            let late = Claim { lock_id: LockId::from_stored("late#1"), ..holder.clone() };
+            let late = holder.clone().with_lock_id(LockId::from_stored("late#1"));
             busy(&store, &waiting(late, "nowhere", LONG, 1)).await;
         }
         tokio::time::sleep(ms(100)).await;
@@ -233,7 +233,7 @@ async fn all_waiters_of_a_long_queue_are_listed_in_order_a_few_at_a_time() {
         }
         let (before, scripts) = (commands(&server), calls(&server, "evalsha"));
         let whole = calls(&server, "hgetall");
-        let query = Query { kind: Some(kind), ..Query::named("x") };
+        let query = Query::named("x").with_kind(kind);
         let found = store.inspect(&query).await.unwrap().remove(0);
         let (cost, scripts) = (commands(&server) - before, calls(&server, "evalsha") - scripts);
         let expected: Vec<_> =
@@ -252,11 +252,11 @@ async fn holders_that_expire_in_front_of_a_long_queue_make_room_for_as_many() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
-    let one = |id: String| Claim { capacity: PERMITS, ..claim(Kind::Semaphore, "x", id) };
+    let one = |id: String| claim(Kind::Semaphore, "x", id).with_capacity(PERMITS);
     let ends = [2, 3, 5];
     for n in 1..=PERMITS {
         let expiry = if ends.contains(&n) { ms(4000) } else { LONG };
-        granted(&store, &Claim { expiry, ..one(format!("holder#{n}")) }).await;
+        granted(&store, &one(format!("holder#{n}")).with_expiry(expiry)).await;
     }
     let crowd_of: Vec<Claim> =
         (0..100).map(|n| waiting(one(format!("waiter#{n}")), "mine", LONG, 1)).collect();
@@ -272,7 +272,7 @@ async fn holders_that_expire_in_front_of_a_long_queue_make_room_for_as_many() {
         next_grant(&mut wakes, &waiter.lock_id).await;
     }
     assert_eq!(calls(&server, "hgetall"), whole);
-    let query = Query { kind: Some(Kind::Semaphore), ..Query::named("x") };
+    let query = Query::named("x").with_kind(Kind::Semaphore);
     let found = store.inspect(&query).await.unwrap().remove(0);
     let mut holders: Vec<&str> = found.holders.iter().map(|one| one.lock_id.as_str()).collect();
     holders.sort_unstable();

@@ -22,7 +22,7 @@ fn votes(servers: &[RedisServer], name: &str, id: &str) -> usize {
     let key = format!("distlock:{name}");
     let has = |server: &&RedisServer| {
         server.is_running()
-            && !server.is_frozen()
+            && !server.is_paused()
             && server.try_command(&["GET", &key]).is_ok_and(|reply| reply.text().starts_with(id))
     };
     servers.iter().filter(has).count()
@@ -34,7 +34,7 @@ async fn two_of_five_dead_cost_nothing_and_three_are_an_outage() {
     let (one, other) = (locks(&url(&servers), ms(2000)).await, locks(&url(&servers), ms(2000)).await);
     let guard = one.mutex("m").acquire().await.unwrap();
     servers[0].kill();
-    servers[1].freeze();
+    servers[1].pause();
     assert!(other.mutex("m").try_acquire().await.unwrap().is_none());
     tokio::time::sleep(ms(3000)).await;
     assert!(!guard.is_lost(), "{:?}", guard.loss());

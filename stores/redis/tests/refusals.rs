@@ -94,18 +94,11 @@ async fn a_user_without_the_rights_is_told_so_and_one_with_the_documented_rights
 
 async fn many_at_once(store: &RedisStore) {
     let ids = LockIds::new("many");
-    let claims = ["a", "b"].map(|name| Claim {
-        resource: Resource::new(Kind::Mutex, name).unwrap(),
-        lock_id: ids.next(),
-        weight: 1,
-        capacity: 1,
-        expiry: ms(5000),
-        waiting: None,
-        no_overtaking: false,
-    });
+    let claims =
+        ["a", "b"].map(|name| Claim::new(Resource::new(Kind::Mutex, name).unwrap(), ids.next(), ms(5000)));
     let mut leases = Vec::new();
     for (claim, answer) in claims.iter().zip(store.try_acquire(&claims).await.unwrap()) {
-        let Ok(Attempt::Granted { token }) = answer else { panic!("{answer:?}") };
+        let Ok(Attempt::Granted { token, .. }) = answer else { panic!("{answer:?}") };
         leases.push(Lease::of(claim, token));
     }
     assert!(store.renew(&leases).await.unwrap().iter().all(|one| matches!(one, Ok(Renewal::Renewed))));
@@ -162,7 +155,7 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
     assert_eq!(replica.command(&["GET", "distlock:m"]).text(), next.lock_id().as_str());
     next.release().await.unwrap();
 
-    replica.freeze();
+    replica.pause();
     let error = one.mutex("alone").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("min_replicas"), "{error}");
@@ -172,7 +165,7 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
     .await;
     let findings = one.doctor().await.unwrap();
     assert!(findings.iter().all(|finding| finding.level == Level::Ok || finding.advice.is_some()));
-    replica.thaw();
+    replica.resume();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,7 @@ fn has(server: &RedisServer, name: &str, id: &str) -> bool {
 async fn a_lock_that_replicas_confirmed_survives_the_death_of_its_master_and_waiters_get_their_turn() {
     let sentinel = RedisSentinel::start();
     // One of three sentinels does not answer: the other two are a majority.
-    sentinel.sentinels()[0].freeze();
+    sentinel.sentinels()[0].pause();
     let url = url(&sentinel, "distlock.min_replicas=2&distlock.response_timeout=1s");
     let (holder, waiter) = (locks(&url, ms(15_000)).await, locks(&url, ms(15_000)).await);
     let guard = holder.mutex("m").acquire().await.unwrap();
@@ -42,7 +42,7 @@ async fn a_lock_that_replicas_confirmed_survives_the_death_of_its_master_and_wai
     })
     .await;
 
-    sentinel.sentinels()[0].thaw();
+    sentinel.sentinels()[0].resume();
     old.kill();
     let new = sentinel.master();
     assert_ne!(new.port(), old.port());
@@ -68,7 +68,7 @@ async fn a_frozen_master_is_replaced_and_does_no_harm_when_it_goes_on() {
     let locks = locks(&url, ms(2000)).await;
     locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     let old = sentinel.master();
-    old.freeze();
+    old.pause();
     // An outage first: whoever just came is told, and may come again.
     let mut told = None;
     until("another master takes locks", async || match locks.mutex("m").try_acquire().await {
@@ -83,7 +83,7 @@ async fn a_frozen_master_is_replaced_and_does_no_harm_when_it_goes_on() {
     assert_eq!(told.kind(), ErrorKind::Unavailable, "{told}");
     let new = sentinel.master();
     assert_ne!(new.port(), old.port());
-    old.thaw();
+    old.resume();
     until("the old master has become a replica", async || old.info("role") == "slave").await;
     let guard = locks.mutex("m").acquire().timeout(LIMIT).await.unwrap();
     assert!(has(new, "m", guard.lock_id().as_str()));

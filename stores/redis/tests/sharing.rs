@@ -191,14 +191,9 @@ async fn dead_waiters_behind_a_live_one_do_not_pile_up() {
     use distlock_core::{Kind, LockId, Resource};
     let server = RedisServer::start();
     let store = store(&server.url()).await;
-    let claim = |kind, id: String, ttl| Claim {
-        resource: Resource::new(kind, "busy").unwrap(),
-        lock_id: LockId::from_stored(id),
-        weight: 1,
-        capacity: 1,
-        expiry: ms(60_000),
-        waiting: Some(Waiting { inbox: Inbox::new("nowhere"), ttl: ms(ttl), attempt: 1 }),
-        no_overtaking: false,
+    let claim = |kind, id: String, ttl| {
+        Claim::new(Resource::new(kind, "busy").unwrap(), LockId::from_stored(id), ms(60_000))
+            .with_waiting(Waiting::new(Inbox::new("nowhere"), ms(ttl), 1))
     };
     for kind in [Kind::Mutex, Kind::Semaphore] {
         store.try_acquire(&[claim(kind, "holder#0".into(), 60_000)]).await.unwrap();
@@ -209,7 +204,7 @@ async fn dead_waiters_behind_a_live_one_do_not_pile_up() {
         tokio::time::sleep(ms(5)).await;
         store.try_acquire(&[claim(kind, "another#0".into(), 1)]).await.unwrap();
         tokio::time::sleep(ms(5)).await;
-        let query = Query { kind: Some(kind), ..Query::named("busy") };
+        let query = Query::named("busy").with_kind(kind);
         let found = store.inspect(&query).await.unwrap();
         assert_eq!(found[0].waiters.len(), 1, "live waiters of a {kind}");
         let fields: usize =

@@ -67,7 +67,7 @@ pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<(), Failure
     }
     block_on(async {
         let locks = store.connect(Options::default()).await?;
-        let query = Query { kind: wanted, ..Query::named(&args.name) };
+        let query = Query::named(&args.name).with_kind(wanted);
         let mut held = locks.inspect(&query).await?;
         held.retain(|record| !record.holders.is_empty());
         let record = match held.as_slice() {

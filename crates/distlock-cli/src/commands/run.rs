@@ -322,7 +322,7 @@ impl Run<'_> {
 
     /// Says for whom we wait.
     async fn explain_wait(&self, locks: &Locks) {
-        let query = Query { kind: Some(self.resource.kind()), ..Query::named(self.resource.name()) };
+        let query = Query::named(self.resource.name()).with_kind(self.resource.kind());
         let records = locks.inspect(&query).await.unwrap_or_default();
         let holders = records.iter().flat_map(|record| &record.holders);
         let mut holders: Vec<String> = holders.map(|holder| escape(holder.lock_id.label())).collect();

@@ -203,18 +203,6 @@ impl Locks {
             .map_err(|error| error.doing("examine").on(self.store().to_owned()))
     }
 
-    /// The store's driver alone, for benchmarks; see [`Baseline`](crate::store::Baseline).
-    ///
-    /// # Errors
-    /// If a connection of its own cannot be made.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
-    pub async fn baseline(&self) -> Result<Option<Box<dyn crate::store::Baseline>>> {
-        let store = self.engine.shared.backend.store();
-        contained(store, "connect", async { store.baseline().await }).await
-    }
-
     /// Ends all waiting with an error, turns guards that are still held lost, and waits until the store was told
     /// of every release, ten seconds at most.
     ///

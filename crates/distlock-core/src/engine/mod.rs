@@ -1,24 +1,24 @@
-//! The engine: everything that is the same on every store, once. It waits, coalesces, renews, notices loss,
-//! releases in the background and tells about it. One task for each [`Locks`](crate::Locks), however many locks.
+//! The engine: the part that is the same for every store. It waits, batches, renews, detects loss, releases in the
+//! background and reports metrics. Each [`Locks`](crate::Locks) has one background task, however many locks it holds.
+//!
+//! An acquisition passes through `acquire_lease` or `acquire_session`, the local wait queue (`local_wait`,
+//! `local_queue`), the batcher (`batcher`, `request`) and `store_call`.
 
-mod contain;
-mod desk;
+mod acquire_lease;
+mod acquire_session;
+mod background;
+mod batcher;
+mod command_channel;
 mod held;
-mod keeper;
-mod lane;
-mod lease;
-mod lines;
 mod local_queue;
-mod lone;
-mod neighbours;
-mod pending;
+mod local_wait;
+mod local_wakeups;
 mod release;
 mod renewal;
+mod request;
 mod schedule;
-mod session;
+mod store_call;
 mod telemetry;
-mod verbs;
-mod waiters;
 mod wakeups;
 
 use std::fmt;
@@ -30,14 +30,16 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-pub(crate) use self::contain::contained;
-use self::desk::{Desk, Mail};
+use self::background::EndGuard;
+use self::batcher::Batcher;
+use self::command_channel::{Command, CommandChannel};
 pub(crate) use self::held::Held;
-use self::lane::{AcquireVerb, Lane, ReleaseVerb};
-use self::lines::Lines;
-use self::neighbours::Neighbours;
+use self::local_queue::LocalQueues;
+use self::local_wakeups::LocalWakeups;
 pub(crate) use self::release::ReleaseFailure;
 use self::schedule::Schedule;
+pub(crate) use self::store_call::contained;
+use self::store_call::{AcquireOperation, ReleaseOperation};
 use self::wakeups::Wakeups;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -69,121 +71,133 @@ impl Wait {
     }
 }
 
-/// What a user asks of the engine.
+/// A request to the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) resource: Resource,
     pub(crate) weight: u32,
     pub(crate) capacity: u32,
-    /// Not past anybody who registered before, where the server itself queues.
+    /// Do not overtake a waiter that registered earlier, where the server has the queue.
     pub(crate) no_overtaking: bool,
     pub(crate) options: Arc<Options>,
 }
 
-/// What the engine's task, the lanes and the guards share. It keeps nothing alive that keeps it alive.
+/// The state that the background task, the batchers and the guards share. It is in no reference cycle.
 pub(crate) struct Shared {
     pub(crate) backend: Backend,
     pub(crate) capabilities: Capabilities,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) store_name: Arc<str>,
     ids: LockIds,
-    lines: Arc<Lines>,
-    desk: Arc<Desk>,
+    queues: Arc<LocalQueues>,
+    commands: Arc<CommandChannel>,
     schedule: Schedule,
     closing: CancellationToken,
     lease: Option<LeaseSide>,
 }
 
-/// What only lease stores need.
+/// The parts of the engine that only lease stores need.
 struct LeaseSide {
     store: Arc<dyn LeaseStore>,
-    acquire: Arc<Lane<AcquireVerb>>,
-    release: Arc<Lane<ReleaseVerb>>,
+    acquire: Arc<Batcher<AcquireOperation>>,
+    release: Arc<Batcher<ReleaseOperation>>,
     wakeups: Arc<Wakeups>,
-    /// Turns to extend a batch.
+    /// Limits how many renewal batches are in flight.
     renewing: Semaphore,
-    neighbours: Arc<Neighbours>,
+    local_wakeups: Arc<LocalWakeups>,
 }
 
 impl Shared {
-    /// Adds to an error what the engine knows: what was being done, about what, and where.
+    /// Adds the operation, the resource and the store to an error.
     fn explain(&self, error: Error, doing: &'static str, resource: &Resource) -> Error {
         error.doing(doing).about(resource).on(Arc::clone(&self.store_name))
     }
 
     fn stopped(&self) -> Error {
-        if self.desk.is_dead() {
-            Error::new(ErrorKind::ShutDown, "the runtime that these locks were connected on is gone")
+        if self.commands.is_dead() {
+            Error::new(ErrorKind::ShutDown, "the runtime that these locks were connected on has ended")
                 .advise("connect again on the runtime that is in use")
         } else {
-            Error::new(ErrorKind::ShutDown, "shutdown was called").advise("connect again to take locks")
+            Error::new(ErrorKind::ShutDown, "shutdown was called").advise("connect again to acquire locks")
         }
         .with_retry(false)
     }
 
-    /// Blocks the thread, without a runtime, until the engine's task has finished everything and ended, this long at most.
+    /// Blocks the thread, without a runtime, until the background task has ended, or until `limit` has passed.
     pub(crate) fn wait_for_end(&self, limit: Duration) {
-        self.desk.wait_for_end(limit);
+        self.commands.wait_for_end(limit);
     }
 
-    /// Puts a hold on the schedule, and wakes the task if it would otherwise sleep beyond that.
+    /// Puts a hold on the schedule, and wakes the background task if it would sleep past `due`.
     fn watch(&self, due: Moment, held: &Arc<Held>) {
         if self.schedule.insert(due, held) || self.closing.is_cancelled() {
-            self.desk.nudge();
-            // After the insertion: either the task that ends finds it on the schedule, or we find that it has ended.
-            if self.desk.is_dead() {
+            self.commands.wake();
+            // After the insertion: either the ending task finds the hold on the schedule, or we see that it has ended.
+            if self.commands.is_dead() {
                 self.lose_all();
             }
         }
     }
 
-    /// Turns lost what nothing renews or releases any more.
+    /// Marks all scheduled holds as lost, since nothing renews or releases them any more.
     fn lose_all(&self) {
         for held in self.schedule.take_all() {
             held.lose(LossReason::RuntimeGone);
         }
     }
 
-    /// The engine's task ends: by itself, with its runtime or by a panic. Guards are lost and waiters get an error.
+    /// Ends the engine when its background task ends, with its runtime or by a panic. Guards are lost and waiters get an
+    /// error.
     fn end(&self) {
-        // First, so that the errors and losses below say why.
-        self.desk.die();
+        // First, so that the errors and losses below have the right reason.
+        self.commands.mark_dead();
         self.closing.cancel();
         self.lose_all();
-        self.desk.empty();
+        self.commands.drain();
     }
 }
 
-/// A running engine. Dropping the last one lets the task finish what is under way and end.
+/// A running engine. When it is dropped, the background task completes what is in flight and ends.
 pub(crate) struct Engine {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Engine {
-    /// Starts the engine's task on the current runtime.
+    /// Starts the background task on the current runtime.
     pub(crate) fn start(
         backend: Backend,
         clock: Arc<dyn Clock>,
         label: &str,
-        patience: Duration,
+        request_timeout: Duration,
     ) -> Result<Arc<Self>> {
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::InvalidInput, "there is no Tokio runtime here")
                 .doing("start the lock engine")
                 .advise("connect inside a runtime, or use the blocking API")
         })?;
+        backend.store().use_clock(Arc::clone(&clock));
         let capabilities = backend.capabilities();
         let ids = LockIds::new(label);
-        let desk = Arc::new(Desk::default());
+        let commands = Arc::new(CommandChannel::default());
         let lease = match &backend {
             Backend::Session(_) => None,
             Backend::Lease(store) => Some(LeaseSide {
                 store: Arc::clone(store),
-                acquire: Lane::new(Arc::clone(store), Arc::clone(&desk), &capabilities, patience),
-                release: Lane::new(Arc::clone(store), Arc::clone(&desk), &capabilities, patience),
+                acquire: Batcher::new(
+                    Arc::clone(store),
+                    Arc::clone(&commands),
+                    &capabilities,
+                    request_timeout,
+                ),
+                release: Batcher::new(
+                    Arc::clone(store),
+                    Arc::clone(&commands),
+                    &capabilities,
+                    request_timeout,
+                ),
                 wakeups: Wakeups::new(Inbox::new(ids.prefix())),
-                renewing: Semaphore::new(renewal::AT_ONCE),
-                neighbours: Arc::default(),
+                renewing: Semaphore::new(renewal::MAX_IN_FLIGHT),
+                local_wakeups: Arc::default(),
             }),
         };
         let store_name = backend.store().describe().into();
@@ -193,30 +207,30 @@ impl Engine {
             clock,
             store_name,
             ids,
-            lines: Arc::new(Lines::default()),
-            desk,
+            queues: Arc::new(LocalQueues::default()),
+            commands,
             schedule: Schedule::default(),
             closing: CancellationToken::new(),
             lease,
         });
-        runtime.spawn(keeper::keep(keeper::Gone(Arc::clone(&shared))));
+        runtime.spawn(background::run(EndGuard(Arc::clone(&shared))));
         Ok(Arc::new(Engine { shared }))
     }
 
-    /// Takes what is asked for. `Ok(None)`: somebody else had it until the wait was over.
+    /// Acquires. `Ok(None)`: it was held by another client until the wait was over.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing held and nothing waiting in the store.
     pub(crate) async fn acquire(&self, ask: &Ask, wait: Wait) -> Result<Option<Arc<Held>>> {
         let shared = &self.shared;
-        if shared.closing.is_cancelled() || shared.desk.is_dead() {
+        if shared.closing.is_cancelled() || shared.commands.is_dead() {
             return Err(shared.explain(shared.stopped(), "acquire", &ask.resource));
         }
         let started = shared.clock.now();
         let span = telemetry::acquire_span(&ask.resource, &shared.store_name);
         let outcome = match &shared.lease {
-            Some(side) => lease::acquire(shared, side, ask, wait).instrument(span).await,
-            None => session::acquire(shared, ask, wait).instrument(span).await,
+            Some(side) => acquire_lease::acquire(shared, side, ask, wait).instrument(span).await,
+            None => acquire_session::acquire(shared, ask, wait).instrument(span).await,
         };
         match outcome {
             Ok(Some(held)) => {
@@ -233,35 +247,35 @@ impl Engine {
         }
     }
 
-    /// Gives back, and tells how it ended.
+    /// Releases a hold and waits for the store's answer.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the release to the engine's task.
+    /// If the future is dropped, the background task completes the release.
     pub(crate) async fn release(&self, held: &Arc<Held>) -> Result<(), ReleaseFailure> {
         let span = telemetry::release_span(&held.lease, &self.shared.store_name);
         release::release(&self.shared, held).instrument(span).await
     }
 
-    /// Leaves the release to the engine's task. Works without a runtime.
+    /// Lets the background task release a hold. Works without a runtime.
     pub(crate) fn release_later(&self, held: Arc<Held>) {
-        self.shared.desk.post(Mail::Release(held));
+        self.shared.commands.send(Command::Release(held));
     }
 
-    /// Leaves work to the engine's task, which drives it to its end. Works without a runtime.
+    /// Lets the background task drive a future to completion. Works without a runtime.
     pub(crate) fn leave(&self, work: BoxFuture<'static, ()>) {
-        self.shared.desk.post(Mail::Work(work));
+        self.shared.commands.send(Command::Work(work));
     }
 
-    /// The same at once, also if it was to be held for a least time: nobody had it for himself.
+    /// Releases at once a hold that was never given to a user: its minimum hold time does not apply.
     pub(crate) fn undo(&self, held: Arc<Held>) {
         release::undo(&self.shared, held);
     }
 
-    /// Undoes one hold when another is lost, unless `over` comes first.
+    /// Releases `other` when `lock` is lost, unless `over` is cancelled first.
     pub(crate) fn undo_on_loss(&self, lock: &Held, other: &Arc<Held>, over: CancellationToken) {
         let (lost, other) = (lock.signal().clone(), Arc::clone(other));
         let shared = Arc::clone(&self.shared);
-        self.shared.desk.post(Mail::Background(Box::pin(async move {
+        self.shared.commands.send(Command::Background(Box::pin(async move {
             tokio::select! {
                 () = lost.cancelled() => release::undo(&shared, other),
                 () = over.cancelled() => {}
@@ -269,18 +283,18 @@ impl Engine {
         })));
     }
 
-    /// Ends all waiting, turns what is held lost, releases it, and waits until the store was told of everything.
+    /// Ends all waiting, marks all holds as lost, releases them, and waits until the store has confirmed.
     pub(crate) async fn shutdown(&self) -> Result<()> {
         self.shared.closing.cancel();
-        if self.shared.desk.is_dead() {
+        if self.shared.commands.is_dead() {
             return Err(self.shared.stopped());
         }
-        let (done, told) = oneshot::channel();
-        self.shared.desk.post(Mail::ShutDown(done));
-        told.await.unwrap_or_else(|_| Err(self.shared.stopped()))
+        let (done, drained) = oneshot::channel();
+        self.shared.commands.send(Command::ShutDown(done));
+        drained.await.unwrap_or_else(|_| Err(self.shared.stopped()))
     }
 
-    /// Refuses what the store cannot do, before anything is sent.
+    /// Returns an error if the store does not support this kind of lock.
     pub(crate) fn require(&self, kind: Kind) -> Result<()> {
         let shared = &self.shared;
         if shared.capabilities.has(kind) {
@@ -298,7 +312,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shared.desk.close();
+        self.shared.commands.close();
     }
 }
 

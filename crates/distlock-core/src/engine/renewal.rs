@@ -1,4 +1,4 @@
-//! Renewing what is held: in batches, retried until the local deadline, and never releasing anything.
+//! Renewing holds: in batches, retried until the local deadline. A failed renewal never releases anything.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,18 +7,19 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use tracing::Instrument;
 
-use super::contain::contained_renewal;
+use super::command_channel::Command;
 use super::held::Held;
 use super::schedule::{OffSchedule, renewal_due};
+use super::store_call::contained_renewal;
 use super::{LeaseSide, Shared, release, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind};
 use crate::store::{Batch, Lease, LossReason, Renewal};
 
-/// How many batches are extended at once.
-pub(super) const AT_ONCE: usize = 4;
+/// How many renewal batches are in flight at once.
+pub(super) const MAX_IN_FLIGHT: usize = 4;
 
-/// Takes what is due from the schedule: what is past its deadline is lost, the rest is renewed.
+/// Takes the due holds from the schedule. Those past their deadline are lost, the others are renewed.
 pub(super) fn begin_due(
     shared: &Arc<Shared>,
     now: Moment,
@@ -26,42 +27,42 @@ pub(super) fn begin_due(
 ) {
     let due = shared.schedule.take_due(now);
     let most = shared.capabilities.max_batch.clamp(1, due.len().max(1));
-    let mut due = due.into_iter().filter(|held| is_to_be_extended(shared, now, held));
+    let mut due = due.into_iter().filter(|held| is_to_be_renewed(shared, now, held));
     while let Some(first) = due.next() {
         let mut chunk = Vec::with_capacity(most);
         chunk.push(first);
         chunk.extend(due.by_ref().take(most - 1));
-        let span = telemetry::extend_span(chunk.len(), &shared.store_name);
+        let span = telemetry::renew_span(chunk.len(), &shared.store_name);
         let chunk = OffSchedule::new(shared, chunk);
         work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
     }
 }
 
-/// Renews a hold whose lock is said to be broken. If its renewal is in flight already, that one's answer looks for the
-/// announcement.
+/// Renews a hold at once, after a wake-up that announced a forced release. If a renewal is already in flight, its answer
+/// checks for the announcement.
 pub(super) fn begin_now(
     shared: &Arc<Shared>,
     held: &Arc<Held>,
     work: &mut FuturesUnordered<BoxFuture<'static, ()>>,
 ) {
-    if shared.schedule.remove(held) && is_to_be_extended(shared, shared.clock.now(), held) {
-        let span = telemetry::extend_span(1, &shared.store_name);
+    if shared.schedule.remove(held) && is_to_be_renewed(shared, shared.clock.now(), held) {
+        let span = telemetry::renew_span(1, &shared.store_name);
         let chunk = OffSchedule::new(shared, vec![Arc::clone(held)]);
         work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
     }
 }
 
-/// Whether something that was due is extended. It is on the schedule again, or over, if not.
-fn is_to_be_extended(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
+/// Whether a due hold is renewed. If not, it has ended or is back on the schedule.
+fn is_to_be_renewed(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
     if !held.is_held() || held.loss_at(now).is_some() {
         return false;
     }
-    let extended = shared.lease.is_some() && held.cadence().is_some();
-    if !extended {
-        // A plain lease, or a session whose heartbeat is the store's: only its deadline matters.
+    let renewed = shared.lease.is_some() && held.cadence().is_some();
+    if !renewed {
+        // A lease without renewal, or a session, whose heartbeat belongs to the store: only the deadline matters.
         shared.watch(held.deadline(), held);
     }
-    extended
+    renewed
 }
 
 fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch<Renewal>> {
@@ -69,7 +70,7 @@ fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch
     let leases: Vec<Lease> = chunk
         .iter()
         .map(|held| {
-            // Before it is sent: a break that is announced later is looked into by another renewal.
+            // Cleared before the request is sent, so that a later announcement causes another renewal.
             held.take_announced_break();
             held.lease.clone()
         })
@@ -77,54 +78,53 @@ fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch
     Box::pin(async move { contained_renewal(&*store, &leases).await })
 }
 
-/// How soon a failed renewal is tried again: often enough for several tries before the deadline.
+/// The pause before a failed renewal is retried: short enough for several attempts before the deadline.
 fn retry_after(held: &Held, now: Moment) -> Duration {
     let pause = (held.lease.expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1));
     pause.min((held.deadline().since(now) / 4).max(Duration::from_millis(2)))
 }
 
-/// How long one try may take: a share of the time left, so that two more fit in if it hangs, but not ever less, or a slow
-/// store would be sent more and more of them. Its answer counts also if it comes later than this.
-fn try_limit(left: Duration, expiry: Duration) -> Duration {
+/// The time-out of one attempt: a third of the time left, so that two more fit if it hangs, but at least a tenth of the
+/// expiry, or a slow store would get more and more requests. A later answer still counts.
+fn attempt_limit(left: Duration, expiry: Duration) -> Duration {
     (left / 3).max(expiry / 10)
 }
 
 async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
     let Some(side) = &shared.lease else { return };
-    // While the request is out these holds are not on the schedule, so it may not take longer than the first
-    // of their deadlines.
+    // These holds are off the schedule while the request is in flight, so it must end at the first of their deadlines.
     let deadline = chunk.iter().map(|held| held.deadline()).fold(Moment::NEVER, Moment::min);
-    // Requests for everything that is held, all at once, would take more memory than the holds themselves. A store that
-    // is slow to answer is asked all the same: what waits for it together is lost later than what waits by turns.
+    // Requests for all holds at once would take more memory than the holds themselves, so a permit limits them. If the
+    // store is slow, the batch is sent without a permit: waiting for the batches before it could cost the locks.
     let now = shared.clock.now();
     let wait = chunk.iter().map(|held| retry_after(held, now)).fold(Duration::MAX, Duration::min);
-    let turn = tokio::time::timeout(wait, side.renewing.acquire()).await;
+    let permit = tokio::time::timeout(wait, side.renewing.acquire()).await;
     let sent = shared.clock.now();
     let mut call = begin_call(side, &chunk);
-    let patience =
+    let request_timeout =
         chunk.iter().map(|held| held.options.get_request_timeout()).fold(Duration::MAX, Duration::min);
     let expiries = || chunk.iter().map(|held| held.lease.expiry);
-    let one_try = try_limit(deadline.since(sent), expiries().fold(Duration::MAX, Duration::min));
-    let limit = sent.after(patience.min(one_try)).min(deadline);
-    // After this an answer extends nothing.
+    let attempt = attempt_limit(deadline.since(sent), expiries().fold(Duration::MAX, Duration::min));
+    let limit = sent.after(request_timeout.min(attempt)).min(deadline);
+    // An answer after this renews nothing.
     let useful = sent.after(expiries().fold(Duration::ZERO, Duration::max));
     tokio::select! {
         biased;
         answers = &mut call => {
-            drop(turn);
+            drop(permit);
             apply(&shared, sent, chunk.take(), answers);
         }
         () = sleep_until(&*shared.clock, limit) => {
             let error = Error::new(ErrorKind::Unavailable, format!("no answer within {:?}", limit.since(sent)))
-                .doing("extend")
+                .doing("renew")
                 .on(Arc::clone(&shared.store_name))
                 .with_unknown_outcome()
                 .with_request_in_flight();
             let chunk = chunk.take();
             apply(&shared, sent, chunk.clone(), Err(error));
-            // A late answer still counts for what is not lost by then.
+            // A late answer still counts for holds that are not lost by then.
             let late = Arc::clone(&shared);
-            shared.desk.post(super::Mail::Background(Box::pin(async move {
+            shared.commands.send(Command::Background(Box::pin(async move {
                 tokio::select! {
                     biased;
                     answers = call => apply_late(&late, sent, &chunk, answers),
@@ -135,12 +135,12 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
     }
 }
 
-/// The answer to a try that was given up. What is to be done next is on the schedule already.
+/// Applies the answer to an attempt that had timed out. Its holds are already back on the schedule.
 fn apply_late(shared: &Shared, sent: Moment, chunk: &[Arc<Held>], answers: Batch<Renewal>) {
     let now = shared.clock.now();
     for (held, answer) in chunk.iter().zip(answers.unwrap_or_default()) {
         match answer {
-            Ok(Renewal::Renewed) => held.extended(sent, now),
+            Ok(Renewal::Renewed) => held.renewed(sent, now),
             Ok(Renewal::NotYours) if held.is_held() => held.lose(LossReason::NotYours),
             Ok(Renewal::NotYours) | Err(_) => {}
         }
@@ -151,11 +151,11 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
     let now = shared.clock.now();
     let mut answers = match answers {
         Ok(answers) => {
-            telemetry::extended(chunk.len(), now.since(sent));
+            telemetry::renewed(chunk.len(), now.since(sent));
             answers.into_iter()
         }
         Err(error) => {
-            telemetry::failed("extend", &error);
+            telemetry::failed("renew", &error);
             vec![Err(error); chunk.len()].into_iter()
         }
     };
@@ -169,17 +169,17 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
         if shared.closing.is_cancelled() {
             held.lose(LossReason::ShutDown);
             let forget = release::forget_held(Arc::clone(shared), held);
-            shared.desk.post(super::Mail::Work(Box::pin(forget)));
+            shared.commands.send(Command::Work(Box::pin(forget)));
             continue;
         }
         let due = match answer {
             Ok(Renewal::Renewed) => {
-                held.extended(sent, now);
+                held.renewed(sent, now);
                 if held.take_announced_break() {
                     shared.watch(now, &held);
                     continue;
                 }
-                // From the sending, as the deadline: an answer that took long leaves less time.
+                // Counted from `sent`, like the deadline: a slow answer leaves less time.
                 held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(sent, cadence).max(now))
             }
             Ok(Renewal::NotYours) => {
@@ -188,7 +188,7 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
             }
             Err(error) => {
                 held.note_error(&error);
-                // One that hung has waited long enough.
+                // A request that hung has used up its pause.
                 if error.is_request_in_flight() { now } else { now.after(retry_after(&held, now)) }
             }
         };

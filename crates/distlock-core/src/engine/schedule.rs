@@ -1,4 +1,4 @@
-//! The one renewal schedule: which hold wants attention when.
+//! The renewal schedule: which hold is due when.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,69 +11,69 @@ use super::held::Held;
 use crate::clock::Moment;
 use crate::store::LossReason;
 
-/// Renewals are moved forward to a grid of this many points for each cadence, so that many locks taken at many
-/// moments are renewed by few requests.
+/// Renewals are moved forward to a grid of this many points per cadence, so that locks acquired at many moments are
+/// renewed by few requests.
 const GRID: u64 = 8;
-/// When a hold is renewed again whose renewal panicked.
+/// How soon a hold whose renewal panicked is renewed again.
 const PUT_BACK_AFTER: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub(crate) struct Schedule(Mutex<Inner>);
+pub(crate) struct Schedule(Mutex<ScheduleState>);
 
 #[derive(Debug)]
-struct Inner {
-    /// Few moments, thanks to the grid, and many holds at each.
-    dues: BTreeMap<Moment, Crowd>,
-    /// Until when the engine's task sleeps. It may be sooner than what is due first, since what is taken out does not
-    /// move it: the task then wakes once for nothing, where it would otherwise be woken for every lock.
+struct ScheduleState {
+    /// Few moments, because of the grid, and many holds at each.
+    dues: BTreeMap<Moment, DueHolds>,
+    /// Until when the background task sleeps. It may be earlier than the first due moment, since removing a hold does not
+    /// move it: one needless wake-up of the task costs less than one for every lock.
     alarm: Moment,
 }
 
-impl Default for Inner {
+impl Default for ScheduleState {
     fn default() -> Self {
-        Inner { dues: BTreeMap::new(), alarm: Moment::NEVER }
+        ScheduleState { dues: BTreeMap::new(), alarm: Moment::NEVER }
     }
 }
 
-/// Who is due at one moment. One alone, such as a lease that is not extended, needs no vector.
+/// The holds that are due at one moment. A single one, such as a lease that is not renewed, needs no vector.
 #[derive(Debug)]
-enum Crowd {
+enum DueHolds {
     One(Arc<Held>),
     Many(Vec<Arc<Held>>),
 }
 
-/// Where a hold was put last: the moment, and its number in the crowd. Changed only under the schedule's lock. Whether it
-/// is still there only the schedule can tell.
+/// Where a hold was last inserted: the due moment, and its index there. Changed only under the schedule's lock. It may be
+/// stale; the schedule checks whether the hold is still there.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     due: AtomicU64,
-    number: AtomicU32,
+    index: AtomicU32,
 }
 
 impl Slot {
-    fn set(&self, due: Moment, number: usize) {
+    fn set(&self, due: Moment, index: usize) {
         self.due.store(due.as_nanos(), Ordering::Relaxed);
-        // Nobody holds four thousand million locks; if so, the last ones are found to be over when they are due.
-        self.number.store(u32::try_from(number).unwrap_or(u32::MAX), Ordering::Relaxed);
+        // Beyond four thousand million holds, the last ones are not found by `remove` and end when they are due.
+        self.index.store(u32::try_from(index).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     fn get(&self) -> (Moment, usize) {
-        let number = self.number.load(Ordering::Relaxed);
-        (Moment::from_nanos(self.due.load(Ordering::Relaxed)), usize::try_from(number).unwrap_or(usize::MAX))
+        let index = self.index.load(Ordering::Relaxed);
+        (Moment::from_nanos(self.due.load(Ordering::Relaxed)), usize::try_from(index).unwrap_or(usize::MAX))
     }
 }
 
-/// When a hold that was extended (or granted) at `now` wants to be extended again.
+/// When a hold that was renewed or granted at `now` is renewed next.
 pub(crate) fn renewal_due(now: Moment, cadence: Duration) -> Moment {
     on_grid(now, cadence, cadence)
 }
 
-/// When a hold that was granted until `deadline` wants to be extended for the first time: after its cadence, or before
-/// a third of the time that is left is over. That third is a little less than the cadence for every grant, by as much as
-/// the answer took: it must not have a grid of its own, or every lock would be extended by a request of its own.
+/// When a hold that was granted until `deadline` is renewed for the first time: after its cadence, or within a third of
+/// the time left. For a usual grant that third is less than the cadence by the time that the answer took. It must still
+/// use the cadence's grid, or every lock would be renewed by a request of its own.
 pub(crate) fn first_renewal_due(now: Moment, cadence: Duration, deadline: Moment) -> Moment {
     let third = deadline.since(now) / 3;
-    // A grant for a short window, or an expiry that is not much longer than an answer takes.
+    // Smaller for a pushed grant with a short window, or for an expiry that is not much longer than an answer takes.
     let grid = if third < cadence - cadence / 10 { third } else { cadence };
     on_grid(now, cadence.min(third), grid)
 }
@@ -85,84 +85,84 @@ fn on_grid(now: Moment, wait: Duration, grid: Duration) -> Moment {
 }
 
 impl Schedule {
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, ScheduleState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a hold where it wants attention. True if the engine's task would sleep beyond that.
+    /// Inserts a hold. True if the background task would sleep past `due`.
     pub(crate) fn insert(&self, due: Moment, held: &Arc<Held>) -> bool {
-        let mut inner = self.lock();
-        let sooner = due < inner.alarm;
+        let mut state = self.lock();
+        let sooner = due < state.alarm;
         if sooner {
-            inner.alarm = due;
+            state.alarm = due;
         }
-        let number = match inner.dues.entry(due) {
+        let index = match state.dues.entry(due) {
             Entry::Vacant(none) => {
-                none.insert(Crowd::One(Arc::clone(held)));
+                none.insert(DueHolds::One(Arc::clone(held)));
                 0
             }
-            Entry::Occupied(mut crowd) => crowd.get_mut().join(Arc::clone(held)),
+            Entry::Occupied(mut holds) => holds.get_mut().push(Arc::clone(held)),
         };
-        held.slot.set(due, number);
+        held.slot.set(due, index);
         sooner
     }
 
-    /// Takes a hold out. False if it was not there.
+    /// Removes a hold. False if it was not there.
     pub(crate) fn remove(&self, held: &Arc<Held>) -> bool {
-        let mut inner = self.lock();
-        let (due, number) = held.slot.get();
-        let Entry::Occupied(mut crowd) = inner.dues.entry(due) else { return false };
-        let empty = match crowd.get_mut() {
-            Crowd::One(one) if !Arc::ptr_eq(one, held) => return false,
-            Crowd::One(_) => true,
-            Crowd::Many(many) => {
-                if many.get(number).is_none_or(|there| !Arc::ptr_eq(there, held)) {
+        let mut state = self.lock();
+        let (due, index) = held.slot.get();
+        let Entry::Occupied(mut holds) = state.dues.entry(due) else { return false };
+        let empty = match holds.get_mut() {
+            DueHolds::One(one) if !Arc::ptr_eq(one, held) => return false,
+            DueHolds::One(_) => true,
+            DueHolds::Many(many) => {
+                if many.get(index).is_none_or(|there| !Arc::ptr_eq(there, held)) {
                     return false;
                 }
-                many.swap_remove(number);
-                if let Some(moved) = many.get(number) {
-                    moved.slot.set(due, number);
+                many.swap_remove(index);
+                if let Some(moved) = many.get(index) {
+                    moved.slot.set(due, index);
                 }
                 many.is_empty()
             }
         };
         if empty {
-            crowd.remove();
+            holds.remove();
         }
         true
     }
 
-    /// Takes out whatever is due.
+    /// Removes and returns all due holds.
     pub(crate) fn take_due(&self, now: Moment) -> Vec<Arc<Held>> {
-        let mut inner = self.lock();
+        let mut state = self.lock();
         let mut taken = Vec::new();
-        while let Some(first) = inner.dues.first_entry()
+        while let Some(first) = state.dues.first_entry()
             && *first.key() <= now
         {
-            first.remove().leave(&mut taken);
+            first.remove().move_to(&mut taken);
         }
         taken
     }
 
-    /// Takes out everything.
+    /// Removes and returns all holds.
     pub(crate) fn take_all(&self) -> Vec<Arc<Held>> {
         self.take_due(Moment::NEVER)
     }
 
-    /// Until when the engine's task sleeps now. An alarm that lies ahead stays where it is although what it was set
-    /// for is gone: were it moved back, the next lock would wake the task again, and so would every lock after it.
+    /// Until when the background task sleeps now. An alarm in the future stays although its hold may be gone: if it were
+    /// moved back, every following lock would wake the task again.
     pub(crate) fn set_alarm(&self, now: Moment) -> Moment {
-        let mut inner = self.lock();
-        let first = inner.dues.first_key_value().map_or(Moment::NEVER, |(due, _)| *due);
-        if inner.alarm <= now || first < inner.alarm {
-            inner.alarm = first;
+        let mut state = self.lock();
+        let first = state.dues.first_key_value().map_or(Moment::NEVER, |(due, _)| *due);
+        if state.alarm <= now || first < state.alarm {
+            state.alarm = first;
         }
-        inner.alarm
+        state.alarm
     }
 }
 
-/// Holds that are off the schedule while a request renews them. If that request's future is dropped, with the engine's
-/// runtime or by a panic, they are lost or go back.
+/// Holds that are off the schedule while a renewal is in flight. If its future is dropped, they are lost if the engine has
+/// ended, and go back to the schedule otherwise.
 pub(super) struct OffSchedule {
     shared: Arc<Shared>,
     holds: Vec<Arc<Held>>,
@@ -173,7 +173,7 @@ impl OffSchedule {
         OffSchedule { shared: Arc::clone(shared), holds }
     }
 
-    /// The holds, for the caller to put back.
+    /// Returns the holds. The caller puts them back.
     pub(super) fn take(mut self) -> Vec<Arc<Held>> {
         std::mem::take(&mut self.holds)
     }
@@ -190,7 +190,7 @@ impl std::ops::Deref for OffSchedule {
 impl Drop for OffSchedule {
     fn drop(&mut self) {
         for held in self.holds.drain(..).filter(|held| held.is_held()) {
-            if self.shared.desk.is_dead() {
+            if self.shared.commands.is_dead() {
                 held.lose(LossReason::RuntimeGone);
             } else {
                 let soon = self.shared.clock.now().after(PUT_BACK_AFTER);
@@ -200,26 +200,26 @@ impl Drop for OffSchedule {
     }
 }
 
-impl Crowd {
-    /// The number of the one who came.
-    fn join(&mut self, held: Arc<Held>) -> usize {
+impl DueHolds {
+    /// Adds a hold and returns its index.
+    fn push(&mut self, held: Arc<Held>) -> usize {
         match self {
-            Crowd::One(one) => {
-                *self = Crowd::Many(vec![Arc::clone(one), held]);
+            DueHolds::One(one) => {
+                *self = DueHolds::Many(vec![Arc::clone(one), held]);
                 1
             }
-            Crowd::Many(many) => {
+            DueHolds::Many(many) => {
                 many.push(held);
                 many.len() - 1
             }
         }
     }
 
-    fn leave(self, taken: &mut Vec<Arc<Held>>) {
+    fn move_to(self, taken: &mut Vec<Arc<Held>>) {
         match self {
-            Crowd::One(one) => taken.push(one),
-            Crowd::Many(many) if taken.is_empty() => *taken = many,
-            Crowd::Many(many) => taken.extend(many),
+            DueHolds::One(one) => taken.push(one),
+            DueHolds::Many(many) if taken.is_empty() => *taken = many,
+            DueHolds::Many(many) => taken.extend(many),
         }
     }
 }
@@ -241,31 +241,31 @@ mod tests {
             capacity: 1,
         };
         let (deadline, granted_at) = (Moment::NEVER, Moment::from_nanos(0));
-        let (options, session, place) = (Arc::default(), None, None);
-        Held::share(Grant { lease, deadline, granted_at, options, session, place })
+        let (options, session, head) = (Arc::default(), None, None);
+        Held::share(Grant { lease, deadline, granted_at, options, session, head })
     }
 
     #[test]
-    fn locks_that_are_given_back_at_once_wake_the_task_once_and_not_each_time() {
+    fn locks_that_are_released_at_once_wake_the_task_once_and_not_each_time() {
         let (schedule, second) = (Schedule::default(), |n: u64| Moment::from_nanos(n * 1_000_000_000));
         let mut woken = 0;
         for n in 0..5 {
             let held = hold();
             woken += u32::from(schedule.insert(second(10 + n), &held));
             schedule.remove(&held);
-            // The task runs when the lock is gone already.
+            // The task runs after the lock was released.
             assert_eq!(schedule.set_alarm(second(n)), second(10));
         }
         assert_eq!(woken, 1);
-        // Once the alarm went off, nothing is left to wait for.
+        // After the alarm, nothing is due.
         assert_eq!(schedule.set_alarm(second(10)), Moment::NEVER);
-        // And what is due before the alarm moves it.
+        // A hold that is due before the alarm moves it.
         assert!(schedule.insert(second(50), &hold()) && schedule.insert(second(40), &hold()));
         assert_eq!(schedule.set_alarm(second(11)), second(40));
     }
 
     #[test]
-    fn a_hold_that_comes_when_the_engine_has_ended_is_lost() {
+    fn a_hold_that_is_scheduled_after_the_engine_has_ended_is_lost() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let backend = crate::store::Backend::lease(crate::memory::MemoryStore::new());
         let engine = runtime.block_on(async {
@@ -282,17 +282,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_leaves_the_others_where_they_are() {
+    fn removing_a_hold_keeps_the_others_on_the_schedule() {
         let (schedule, due) = (Schedule::default(), Moment::from_nanos(7));
         let holds: Vec<_> = (0..5).map(|_| hold()).collect();
         for held in &holds {
             schedule.insert(due, held);
         }
-        // The first, whose number the last one then has; the last one; one that is not there any more.
+        // The first, whose index the last one then gets; the last one; one that is already removed.
         for at in [0, 4, 0] {
             schedule.remove(&holds[at]);
         }
-        // One that was put elsewhere meanwhile.
+        // One that moved to another moment.
         schedule.remove(&holds[2]);
         schedule.insert(Moment::from_nanos(9), &holds[2]);
         let numbers = |taken: Vec<Arc<Held>>| -> Vec<usize> {
@@ -304,7 +304,7 @@ mod tests {
             found
         };
         assert_eq!(numbers(schedule.take_due(due)), [1, 3]);
-        // Taken out by the task: whoever gives it back now finds it gone, and nobody else in its stead.
+        // Taken by the task: a later removal finds nothing, and removes no other hold instead.
         schedule.insert(due, &holds[0]);
         schedule.remove(&holds[1]);
         schedule.remove(&holds[3]);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_taken_at_many_moments_are_due_at_few() {
+    fn locks_acquired_at_many_moments_are_due_at_few() {
         let cadence = Duration::from_secs(10);
         let dues: std::collections::BTreeSet<_> =
             (0..10_000_u64).map(|ms| renewal_due(Moment::from_nanos(ms * 1_000_000), cadence)).collect();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_whose_answers_took_different_times_are_due_at_few_moments_all_the_same() {
+    fn grants_with_different_latencies_are_due_at_few_moments() {
         let (cadence, expiry) = (Duration::from_secs(3), Duration::from_secs(9));
         let due = |n: u64| {
             let now = Moment::from_nanos(n * 1_000_000);
@@ -330,7 +330,7 @@ mod tests {
         };
         let dues: std::collections::BTreeSet<_> = (0..3000).map(due).collect();
         assert!(dues.len() <= 9, "{}", dues.len());
-        // A window of two seconds is extended within its first third, but not at once.
+        // A window of two seconds is renewed within its first third, but not at once.
         let now = Moment::from_nanos(123_456_789_000);
         let due = first_renewal_due(now, Duration::from_secs(10), now.after(Duration::from_secs(2)));
         assert!(due > now.after(Duration::from_millis(500)) && due < now.after(Duration::from_millis(667)));

@@ -1,5 +1,4 @@
-//! What the engine tells about itself: `tracing` events, and counters, gauges and histograms behind the
-//! `metrics` feature.
+//! Telemetry: `tracing` spans and events, and counters, gauges and histograms behind the `metrics` feature.
 
 use std::time::Duration;
 
@@ -20,22 +19,22 @@ mod names {
     pub(super) const EXTENSION: &str = "distlock_extension_seconds";
 }
 
-/// Around an acquisition, its waiting included.
+/// The span of an acquisition, including its wait.
 pub(crate) fn acquire_span(resource: &Resource, store: &str) -> tracing::Span {
     tracing::debug_span!("acquire", %resource, store)
 }
 
-/// Around a release that a user waits for.
+/// The span of a release that a user waits for.
 pub(crate) fn release_span(lease: &Lease, store: &str) -> tracing::Span {
     tracing::debug_span!("release", resource = %lease.resource, store)
 }
 
-/// Around the request that extends a batch.
-pub(crate) fn extend_span(leases: usize, store: &str) -> tracing::Span {
-    tracing::debug_span!("extend", leases, store)
+/// The span of a renewal batch.
+pub(crate) fn renew_span(leases: usize, store: &str) -> tracing::Span {
+    tracing::debug_span!("renew", leases, store)
 }
 
-/// A lock was granted after this long a wait.
+/// A lock was granted after this wait.
 pub(crate) fn acquired(lease: &Lease, waited: Duration) {
     tracing::debug!(resource = %lease.resource, lock_id = %lease.lock_id, token = lease.token.get(), ?waited, "acquired");
     #[cfg(feature = "metrics")]
@@ -66,16 +65,16 @@ pub(crate) fn timed_out(resource: &Resource) {
     metrics::counter!(names::TIMED_OUT, "kind" => resource.kind().as_str()).increment(1);
 }
 
-/// A request failed; the engine tries again where that can help.
+/// A request failed. The engine retries where that can help.
 pub(crate) fn failed(doing: &'static str, error: &Error) {
     tracing::warn!(%error, doing, "a request to the store failed");
     #[cfg(feature = "metrics")]
     metrics::counter!(names::ERRORS, "doing" => doing).increment(1);
 }
 
-/// A batch of leases was extended.
-pub(crate) fn extended(leases: usize, latency: Duration) {
-    tracing::trace!(leases, ?latency, "extended");
+/// A batch of leases was renewed.
+pub(crate) fn renewed(leases: usize, latency: Duration) {
+    tracing::trace!(leases, ?latency, "renewed");
     #[cfg(feature = "metrics")]
     metrics::histogram!(names::EXTENSION).record(latency.as_secs_f64());
 }
@@ -91,7 +90,7 @@ pub(crate) fn lost(lease: &Lease, reason: &LossReason) {
     }
 }
 
-/// A lock was given back after this long.
+/// A lock was released after this long.
 pub(crate) fn released(lease: &Lease, held: Duration) {
     tracing::debug!(resource = %lease.resource, lock_id = %lease.lock_id, token = lease.token.get(), ?held, "released");
     #[cfg(feature = "metrics")]

@@ -1,4 +1,5 @@
-//! Wake-ups: one subscription for the process, open only while somebody waits, and never trusted alone.
+//! Wake-ups: one subscription for the process, open only while a waiter or a holder needs it. A wake-up is a hint, so a
+//! lost one costs time and never liveness.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,9 +9,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::sync::Notify;
 
-use super::contain::contained;
-use super::desk::{Desk, Mail};
+use super::command_channel::{Command, CommandChannel};
 use super::held::Held;
+use super::store_call::contained;
 use super::telemetry;
 use crate::resource::LockId;
 use crate::store::{Inbox, LeaseStore, PushedGrant, Wake};
@@ -20,24 +21,24 @@ const LINGER: Duration = Duration::from_secs(10);
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LAST_RETRY: Duration = Duration::from_secs(2);
 
-/// One waiter's letter box.
+/// Delivers wake-ups and pushed grants to one waiter.
 #[derive(Debug, Default)]
-pub(crate) struct Bell {
-    rung: Notify,
+pub(crate) struct WakeSignal {
+    notify: Notify,
     grant: Mutex<Option<PushedGrant>>,
 }
 
-impl Bell {
-    fn ring(&self, grant: Option<PushedGrant>) {
+impl WakeSignal {
+    fn wake(&self, grant: Option<PushedGrant>) {
         if grant.is_some() {
             *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = grant;
         }
-        self.rung.notify_one();
+        self.notify.notify_one();
     }
 
-    /// Resolves when a wake-up came since the last time.
-    pub(crate) async fn rung(&self) {
-        self.rung.notified().await;
+    /// Resolves when a wake-up arrived since the last call.
+    pub(crate) async fn woken(&self) {
+        self.notify.notified().await;
     }
 
     pub(crate) fn take_grant(&self) -> Option<PushedGrant> {
@@ -49,21 +50,21 @@ impl Bell {
 pub(crate) struct Wakeups {
     inbox: Inbox,
     live: AtomicBool,
-    state: Mutex<State>,
-    emptied: Notify,
+    state: Mutex<Subscribers>,
+    idle: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    bells: HashMap<LockId, Arc<Bell>>,
-    /// Holders that want to hear of a forced release.
+struct Subscribers {
+    waiters: HashMap<LockId, Arc<WakeSignal>>,
+    /// Holders that want to learn of a forced release.
     holders: HashMap<LockId, Weak<Held>>,
     open: bool,
 }
 
-impl State {
-    fn is_idle(&self) -> bool {
-        self.bells.is_empty() && self.holders.is_empty()
+impl Subscribers {
+    fn is_empty(&self) -> bool {
+        self.waiters.is_empty() && self.holders.is_empty()
     }
 }
 
@@ -73,7 +74,7 @@ impl Wakeups {
             inbox,
             live: AtomicBool::new(false),
             state: Mutex::default(),
-            emptied: Notify::new(),
+            idle: Notify::new(),
         })
     }
 
@@ -81,145 +82,153 @@ impl Wakeups {
         &self.inbox
     }
 
-    /// Whether wake-ups arrive right now, as far as we know.
+    /// Whether the subscription is established, as far as we know.
     pub(crate) fn is_live(&self) -> bool {
         self.live.load(Ordering::SeqCst)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Subscribers> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hangs up a bell for a waiter; it is taken down when the result is dropped.
-    pub(crate) fn enlist(self: &Arc<Self>, lock_id: &LockId) -> Enlisted {
-        let bell = Arc::new(Bell::default());
-        self.lock().bells.insert(lock_id.clone(), Arc::clone(&bell));
-        Enlisted { wakeups: Arc::clone(self), lock_id: lock_id.clone(), bell }
+    /// Registers a waiter for as long as the result lives.
+    pub(crate) fn register(self: &Arc<Self>, lock_id: &LockId) -> WaiterRegistration {
+        let signal = Arc::new(WakeSignal::default());
+        self.lock().waiters.insert(lock_id.clone(), Arc::clone(&signal));
+        WaiterRegistration { wakeups: Arc::clone(self), lock_id: lock_id.clone(), signal }
     }
 
-    /// Tells this holder when its lock is broken, as long as the result lives.
-    pub(crate) fn listen_for_break(self: &Arc<Self>, held: &Arc<Held>) -> Listening {
+    /// Registers a holder for news of a forced release, for as long as the result lives.
+    pub(crate) fn register_holder(self: &Arc<Self>, held: &Arc<Held>) -> HolderRegistration {
         let lock_id = held.lease.lock_id.clone();
         self.lock().holders.insert(lock_id.clone(), Arc::downgrade(held));
-        Listening { wakeups: Arc::clone(self), lock_id }
+        HolderRegistration { wakeups: Arc::clone(self), lock_id }
     }
 
-    /// Opens the subscription unless it is open. When it is live, every bell rings: those who asked before must
-    /// ask again, since their wake-up may have come too early.
-    pub(crate) fn open(self: &Arc<Self>, store: &Arc<dyn LeaseStore>, desk: &Arc<Desk>) {
+    fn remove(&self, remove: impl FnOnce(&mut Subscribers)) {
+        let mut subscribers = self.lock();
+        remove(&mut subscribers);
+        if subscribers.is_empty() {
+            self.idle.notify_one();
+        }
+    }
+
+    /// Opens the subscription unless it is open. Once it is live, every waiter is woken: a wake-up for an earlier attempt
+    /// may have been sent before the subscription existed.
+    pub(crate) fn open(self: &Arc<Self>, store: &Arc<dyn LeaseStore>, commands: &Arc<CommandChannel>) {
         {
-            let mut state = self.lock();
-            if state.open {
+            let mut subscribers = self.lock();
+            if subscribers.open {
                 return;
             }
-            state.open = true;
+            subscribers.open = true;
         }
-        let listener = Arc::clone(self).listen(Arc::clone(store), Arc::clone(desk));
-        desk.post(Mail::Background(Box::pin(listener)));
+        let listener = Arc::clone(self).listen(Arc::clone(store), Arc::clone(commands));
+        commands.send(Command::Background(Box::pin(listener)));
     }
 
-    fn dispatch(&self, wake: Wake, desk: &Desk) {
+    fn dispatch(&self, wake: Wake, commands: &CommandChannel) {
         match wake {
-            Wake::Retry { lock_id } => {
-                if let Some(bell) = self.lock().bells.get(&lock_id) {
-                    bell.ring(None);
-                }
-            }
-            Wake::Granted { lock_id, grant } => {
-                // Nobody there: the waiter withdrew, and its release, on its way, takes the grant back.
-                if let Some(bell) = self.lock().bells.get(&lock_id) {
-                    bell.ring(Some(grant));
-                }
-            }
+            Wake::Retry { lock_id } => self.wake_waiter(&lock_id, None),
+            // Without a waiter of this lock id the grant is ignored: the waiter withdrew, and its release, which is in
+            // flight, takes the grant back.
+            Wake::Granted { lock_id, grant } => self.wake_waiter(&lock_id, Some(grant)),
             Wake::Broken { lock_id } => {
                 let held = self.lock().holders.get(&lock_id).and_then(Weak::upgrade);
                 if let Some(held) = held {
                     held.announce_break();
-                    desk.post(Mail::Renew(held));
+                    commands.send(Command::Renew(held));
                 }
             }
-            Wake::Missed => self.ring_all(),
+            Wake::Missed => self.wake_all(),
         }
     }
 
-    /// In the order in which they came: lock ids are numbered.
-    fn ring_all(&self) {
-        let state = self.lock();
-        let mut bells: Vec<_> = state.bells.iter().collect();
-        bells.sort_unstable_by_key(|(lock_id, _)| (lock_id.as_str().len(), *lock_id));
-        for (_, bell) in bells {
-            bell.ring(None);
+    fn wake_waiter(&self, lock_id: &LockId, grant: Option<PushedGrant>) {
+        if let Some(signal) = self.lock().waiters.get(lock_id) {
+            signal.wake(grant);
         }
     }
 
-    /// Closes for good if nobody has waited for a while.
+    /// Wakes all waiters in the order in which they came: lock ids are numbered.
+    fn wake_all(&self) {
+        let subscribers = self.lock();
+        let mut waiters: Vec<_> = subscribers.waiters.iter().collect();
+        waiters.sort_unstable_by_key(|(lock_id, _)| (lock_id.as_str().len(), *lock_id));
+        for (_, signal) in waiters {
+            signal.wake(None);
+        }
+    }
+
+    /// Closes the subscription if it has no subscribers.
     fn close_if_idle(&self) -> bool {
-        let mut state = self.lock();
-        if state.is_idle() {
-            state.open = false;
+        let mut subscribers = self.lock();
+        if subscribers.is_empty() {
+            subscribers.open = false;
             self.live.store(false, Ordering::SeqCst);
             return true;
         }
         false
     }
 
-    async fn idle(&self) {
+    /// Resolves some time after the last subscriber left.
+    async fn idle_for_long(&self) {
         loop {
-            let emptied = self.emptied.notified();
-            if self.lock().is_idle() {
+            let idle = self.idle.notified();
+            if self.lock().is_empty() {
                 return tokio::time::sleep(LINGER).await;
             }
-            emptied.await;
+            idle.await;
         }
     }
 
-    async fn listen(self: Arc<Self>, store: Arc<dyn LeaseStore>, desk: Arc<Desk>) {
-        let mut mark = LiveMark(Some(Arc::clone(&self)));
+    async fn listen(self: Arc<Self>, store: Arc<dyn LeaseStore>, commands: Arc<CommandChannel>) {
+        let mut guard = ListenerGuard(Some(Arc::clone(&self)));
         let mut retry = FIRST_RETRY;
         loop {
             match contained(&*store, "subscribe", async { store.subscribe(&self.inbox).await }).await {
                 Ok(mut stream) => {
                     retry = FIRST_RETRY;
                     self.live.store(true, Ordering::SeqCst);
-                    self.ring_all();
+                    self.wake_all();
                     loop {
                         tokio::select! {
                             biased;
                             wake = contained(&*store, "listen", async { Ok(stream.next().await) }) => match wake {
-                                Ok(Some(wake)) => self.dispatch(wake, &desk),
+                                Ok(Some(wake)) => self.dispatch(wake, &commands),
                                 Ok(None) => break,
                                 Err(error) => {
                                     telemetry::failed("listen", &error);
                                     break;
                                 }
                             },
-                            () = self.idle() => if self.close_if_idle() {
-                                mark.0 = None;
+                            () = self.idle_for_long() => if self.close_if_idle() {
+                                guard.0 = None;
                                 return;
                             },
                         }
                     }
-                    // Between two subscriptions waiters poll; this rings them so that they notice.
+                    // Waiters poll until the next subscription. Waking them lets them notice that.
                     self.live.store(false, Ordering::SeqCst);
-                    self.ring_all();
+                    self.wake_all();
                 }
                 Err(error) => telemetry::failed("subscribe", &error),
             }
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(LAST_RETRY);
             if self.close_if_idle() {
-                mark.0 = None;
+                guard.0 = None;
                 return;
             }
         }
     }
 }
 
-/// If the listener is dropped with its runtime, nobody may believe that wake-ups arrive. Emptied where the
-/// listener closed by itself: another one may have been opened since.
-struct LiveMark(Option<Arc<Wakeups>>);
+/// Marks the subscription as closed if the listener is dropped with its runtime. Disarmed when the listener closes by
+/// itself, because another one may have been opened since.
+struct ListenerGuard(Option<Arc<Wakeups>>);
 
-impl Drop for LiveMark {
+impl Drop for ListenerGuard {
     fn drop(&mut self) {
         if let Some(wakeups) = self.0.take() {
             wakeups.live.store(false, Ordering::SeqCst);
@@ -228,42 +237,34 @@ impl Drop for LiveMark {
     }
 }
 
-/// A bell that hangs as long as this lives.
-pub(crate) struct Enlisted {
+/// A registered waiter. Dropping it removes the registration.
+pub(crate) struct WaiterRegistration {
     wakeups: Arc<Wakeups>,
     lock_id: LockId,
-    bell: Arc<Bell>,
+    signal: Arc<WakeSignal>,
 }
 
-impl Enlisted {
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.bell
+impl WaiterRegistration {
+    pub(crate) fn signal(&self) -> &WakeSignal {
+        &self.signal
     }
 }
 
-impl Drop for Enlisted {
+impl Drop for WaiterRegistration {
     fn drop(&mut self) {
-        let mut state = self.wakeups.lock();
-        state.bells.remove(&self.lock_id);
-        if state.is_idle() {
-            self.wakeups.emptied.notify_one();
-        }
+        self.wakeups.remove(|subscribers| drop(subscribers.waiters.remove(&self.lock_id)));
     }
 }
 
-/// A holder that listens for a forced release, as long as this lives.
+/// A holder that is registered for a forced release. Dropping it removes the registration.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct HolderRegistration {
     wakeups: Arc<Wakeups>,
     lock_id: LockId,
 }
 
-impl Drop for Listening {
+impl Drop for HolderRegistration {
     fn drop(&mut self) {
-        let mut state = self.wakeups.lock();
-        state.holders.remove(&self.lock_id);
-        if state.is_idle() {
-            self.wakeups.emptied.notify_one();
-        }
+        self.wakeups.remove(|subscribers| drop(subscribers.holders.remove(&self.lock_id)));
     }
 }

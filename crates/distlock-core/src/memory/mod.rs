@@ -1,9 +1,9 @@
 //! The memory store: the reference that says what the two records mean, and the store for tests and for
 //! programs of one process.
 
-mod mailbox;
 mod records;
 mod stats;
+mod streams;
 mod table;
 
 use std::fmt;
@@ -15,9 +15,9 @@ use async_trait::async_trait;
 
 pub use stats::{Calls, Stats};
 
-use self::mailbox::Mailbox;
 use self::records::Wakes;
 use self::stats::Counters;
+use self::streams::WakeStreams;
 use self::table::Table;
 use crate::clock::{BootClock, Clock, Moment};
 use crate::error::Result;
@@ -31,17 +31,12 @@ use crate::store::{
 pub const DEFAULT_RETENTION: Duration = Duration::from_secs(3600);
 
 /// `memory:`, one store for the whole process: everybody who connects to it shares its locks.
-pub static DRIVER: Driver = Driver {
-    schemes: &["memory"],
-    example: "memory:",
-    connect: |url| Box::pin(async move { connect(url) }),
-    schema: None,
-};
+pub static DRIVER: Driver = Driver::new(&["memory"], "memory:", |url| Box::pin(async move { connect(url) }));
 
 fn connect(mut url: StoreUrl) -> Result<Backend> {
     static SHARED: LazyLock<MemoryStore> = LazyLock::new(MemoryStore::new);
-    url.accept(DRIVER.schemes)?;
-    url.refuse_unknown(&[])?;
+    url.accept(DRIVER.schemes())?;
+    url.refuse_other_options(&[])?;
     url.refuse_unknown_driver(&[])?;
     if url.has_authority() || !url.path()?.is_empty() {
         return Err(url
@@ -66,12 +61,12 @@ fn connect(mut url: StoreUrl) -> Result<Backend> {
 /// assert_eq!(store.describe(), "memory");
 /// ```
 #[derive(Clone)]
-pub struct MemoryStore(Arc<Shared>);
+pub struct MemoryStore(Arc<StoreState>);
 
-struct Shared {
+struct StoreState {
     clock: Arc<dyn Clock>,
     table: Mutex<Table>,
-    mailbox: Mailbox,
+    streams: WakeStreams,
     counters: Counters,
 }
 
@@ -85,10 +80,10 @@ impl MemoryStore {
     /// An empty store whose server clock is this one.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        MemoryStore(Arc::new(Shared {
+        MemoryStore(Arc::new(StoreState {
             clock,
             table: Mutex::new(Table::new(DEFAULT_RETENTION)),
-            mailbox: Mailbox::default(),
+            streams: WakeStreams::default(),
             counters: Counters::default(),
         }))
     }
@@ -121,17 +116,17 @@ impl MemoryStore {
     /// How many streams of wake-ups are open.
     #[must_use]
     pub fn listeners(&self) -> usize {
-        self.0.mailbox.len()
+        self.0.streams.len()
     }
 
     /// For tests: loses the next wake-ups, `u64::MAX` for all, zero to stop losing.
     pub fn lose_wakes(&self, messages: u64) {
-        self.0.mailbox.lose(messages);
+        self.0.streams.lose(messages);
     }
 
     /// For tests: ends every open stream of wake-ups, as a broken connection does.
     pub fn hang_up(&self) {
-        self.0.mailbox.hang_up();
+        self.0.streams.hang_up();
     }
 
     fn step<T>(&self, step: impl FnOnce(&mut Table, Moment, &mut Wakes) -> T) -> T {
@@ -140,7 +135,7 @@ impl MemoryStore {
         let answer = step(&mut table, self.0.clock.now(), &mut wakes);
         self.0.counters.wakes.fetch_add(wakes.len() as u64, Ordering::Relaxed);
         // Sent before the table is free again, so that messages keep the order of the steps.
-        self.0.mailbox.send(wakes);
+        self.0.streams.send(wakes);
         answer
     }
 }
@@ -205,6 +200,6 @@ impl LeaseStore for MemoryStore {
 
     async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
         self.0.counters.subscriptions.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::pin(self.0.mailbox.open(inbox)))
+        Ok(Box::pin(self.0.streams.open(inbox)))
     }
 }

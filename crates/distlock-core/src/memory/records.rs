@@ -18,7 +18,7 @@ pub(super) type Wakes = Vec<(Inbox, Wake)>;
 
 /// One who holds.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct HoldEntry {
     pub(super) lock_id: LockId,
     pub(super) weight: u32,
     pub(super) token: FencingToken,
@@ -29,7 +29,7 @@ pub(super) struct Held {
     pub(super) inbox: Option<Inbox>,
 }
 
-impl Held {
+impl HoldEntry {
     fn is_live(&self, now: Moment) -> bool {
         self.expires_at > now
     }
@@ -46,14 +46,14 @@ impl Held {
 
 /// What a record remembers for ever, or until it is purged: the last token and when it was last of use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Memory {
+pub(super) struct TokenHistory {
     last: Option<FencingToken>,
     touched: Moment,
 }
 
-impl Memory {
+impl TokenHistory {
     fn new(now: Moment) -> Self {
-        Memory { last: None, touched: now }
+        TokenHistory { last: None, touched: now }
     }
 
     fn next_token(&mut self, now: Moment) -> FencingToken {

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
-use super::records::{Held, LockRecord, PoolRecord, Wakes};
+use super::records::{HoldEntry, LockRecord, PoolRecord, Wakes};
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::resource::{FencingToken, RecordKind, Resource};
@@ -14,7 +14,7 @@ use crate::store::{Attempt, Claim, Holder, Lease, Query, Record, Released, Renew
 const PURGE_AT_ONCE: usize = 4;
 
 #[derive(Debug)]
-enum Entry {
+enum TableRecord {
     Lock(LockRecord),
     Pool(PoolRecord),
 }
@@ -22,7 +22,7 @@ enum Entry {
 /// The records by resource. Each has exactly one entry in `due`, which says when to look whether it is spent.
 #[derive(Debug)]
 pub(super) struct Table {
-    records: HashMap<Resource, Entry>,
+    records: HashMap<Resource, TableRecord>,
     due: VecDeque<(Moment, Resource)>,
     pub(super) retention: Duration,
 }
@@ -42,27 +42,27 @@ impl Table {
             self.due.push_back((now.after(self.retention), claim.resource.clone()));
         }
         let entry = self.records.entry(claim.resource.clone()).or_insert_with(|| match kind {
-            RecordKind::Lock => Entry::Lock(LockRecord::new(now)),
-            RecordKind::Pool => Entry::Pool(PoolRecord::new(now)),
+            RecordKind::Lock => TableRecord::Lock(LockRecord::new(now)),
+            RecordKind::Pool => TableRecord::Pool(PoolRecord::new(now)),
         });
         match entry {
-            Entry::Lock(lock) => Ok(lock.try_acquire(claim, now)),
-            Entry::Pool(pool) => pool.try_acquire(claim, now, wakes),
+            TableRecord::Lock(lock) => Ok(lock.try_acquire(claim, now)),
+            TableRecord::Pool(pool) => pool.try_acquire(claim, now, wakes),
         }
     }
 
     pub(super) fn renew(&mut self, lease: &Lease, now: Moment, wakes: &mut Wakes) -> Renewal {
         match self.records.get_mut(&lease.resource) {
-            Some(Entry::Lock(lock)) => lock.renew(lease, now),
-            Some(Entry::Pool(pool)) => pool.renew(lease, now, wakes),
+            Some(TableRecord::Lock(lock)) => lock.renew(lease, now),
+            Some(TableRecord::Pool(pool)) => pool.renew(lease, now, wakes),
             None => Renewal::NotYours,
         }
     }
 
     pub(super) fn release(&mut self, lease: &Lease, now: Moment, wakes: &mut Wakes) -> Released {
         let released = match self.records.get_mut(&lease.resource) {
-            Some(Entry::Lock(lock)) => lock.release(&lease.lock_id, now, wakes),
-            Some(Entry::Pool(pool)) => pool.release(&lease.lock_id, now, wakes),
+            Some(TableRecord::Lock(lock)) => lock.release(&lease.lock_id, now, wakes),
+            Some(TableRecord::Pool(pool)) => pool.release(&lease.lock_id, now, wakes),
             None => Released::NotYours,
         };
         self.purge(now, wakes);
@@ -71,8 +71,8 @@ impl Table {
 
     pub(super) fn break_lock(&mut self, resource: &Resource, now: Moment, wakes: &mut Wakes) -> Vec<Holder> {
         let held: Vec<_> = match self.records.get_mut(resource) {
-            Some(Entry::Lock(lock)) => lock.break_lock(now, wakes).into_iter().collect(),
-            Some(Entry::Pool(pool)) => pool.break_lock(now, wakes),
+            Some(TableRecord::Lock(lock)) => lock.break_lock(now, wakes).into_iter().collect(),
+            Some(TableRecord::Pool(pool)) => pool.break_lock(now, wakes),
             None => Vec::new(),
         };
         wakes.extend(held.iter().filter_map(|held| {
@@ -89,8 +89,8 @@ impl Table {
 
     pub(super) fn last_token(&self, resource: &Resource) -> Option<FencingToken> {
         match self.records.get(resource)? {
-            Entry::Lock(lock) => lock.last_token(),
-            Entry::Pool(pool) => pool.last_token(),
+            TableRecord::Lock(lock) => lock.last_token(),
+            TableRecord::Pool(pool) => pool.last_token(),
         }
     }
 
@@ -99,12 +99,12 @@ impl Table {
         let mut found: Vec<Record> = wanted
             .map(|(resource, entry)| {
                 let (capacity, holders, waiters) = match entry {
-                    Entry::Lock(lock) => {
+                    TableRecord::Lock(lock) => {
                         let (holder, waiters) = lock.live(now);
                         let waiters = waiters.map(|w| Waiter { lock_id: w.lock_id.clone(), weight: 1 });
                         (1, holder.map(|held| show(held, now)).into_iter().collect(), waiters.collect())
                     }
-                    Entry::Pool(pool) => {
+                    TableRecord::Pool(pool) => {
                         let (holders, queue) = pool.live(now);
                         let waiters = queue.map(|q| Waiter { lock_id: q.lock_id.clone(), weight: q.weight });
                         (pool.capacity(), holders.map(|held| show(held, now)).collect(), waiters.collect())
@@ -126,8 +126,8 @@ impl Table {
             }
             let Some((_, resource)) = self.due.pop_front() else { return };
             let spent = match self.records.get_mut(&resource) {
-                Some(Entry::Lock(lock)) => lock.is_spent(now, self.retention),
-                Some(Entry::Pool(pool)) => pool.is_spent(now, self.retention, wakes),
+                Some(TableRecord::Lock(lock)) => lock.is_spent(now, self.retention),
+                Some(TableRecord::Pool(pool)) => pool.is_spent(now, self.retention, wakes),
                 None => continue,
             };
             if spent {
@@ -139,7 +139,7 @@ impl Table {
     }
 }
 
-fn show(held: &Held, now: Moment) -> Holder {
+fn show(held: &HoldEntry, now: Moment) -> Holder {
     Holder {
         lock_id: held.lock_id.clone(),
         token: Some(held.token),

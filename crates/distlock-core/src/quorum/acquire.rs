@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
+use super::QuorumInner;
 use super::error::{Failures, silent};
-use super::round::{Answer, Round, to_node};
-use super::ticket::{Fate, Ledger, Use};
+use super::generation::{AttemptState, GenerationRef, Generations};
+use super::round::{NodeReply, Round, to_node};
 use super::tokens;
 use super::withdraw::{Persist, withdraw, withdraw_all};
 use crate::error::{Error, Result};
@@ -17,14 +17,14 @@ use crate::store::{Attempt, Batch, Claim};
 const UNQUEUED: Duration = Duration::from_millis(100);
 
 /// What the nodes said to one claim.
-struct Poll {
-    ticket: Use,
+struct AcquireVotes {
+    generation: GenerationRef,
     granted: Vec<(usize, FencingToken)>,
     busy: Vec<(usize, Option<Duration>)>,
     failed: Vec<(usize, Error)>,
 }
 
-impl Poll {
+impl AcquireVotes {
     fn record(&mut self, node: usize, answer: Result<Attempt>) {
         match answer {
             Ok(Attempt::Granted { token }) => self.granted.push((node, token)),
@@ -34,7 +34,7 @@ impl Poll {
     }
 
     /// Won; or not to be won any more, and clear whether that is contention or nodes that are missing.
-    fn is_decided(&self, inner: &Inner) -> bool {
+    fn is_decided(&self, inner: &QuorumInner) -> bool {
         let (nodes, majority) = (inner.nodes.len(), inner.majority);
         let answered = self.granted.len() + self.busy.len();
         let winnable = nodes - self.busy.len() - self.failed.len() >= majority;
@@ -43,7 +43,7 @@ impl Poll {
     }
 
     /// Nodes that have not answered yet.
-    fn unheard(&self, inner: &Inner) -> Vec<usize> {
+    fn unheard(&self, inner: &QuorumInner) -> Vec<usize> {
         let heard = |node: &usize| {
             self.granted.iter().any(|(other, _)| other == node)
                 || self.busy.iter().any(|(other, _)| other == node)
@@ -53,41 +53,41 @@ impl Poll {
     }
 
     /// Whether it is open, and would be an error without the answers that are missing.
-    fn needs_more(&self, inner: &Inner) -> bool {
+    fn needs_more(&self, inner: &QuorumInner) -> bool {
         !self.is_decided(inner) && self.granted.len() + self.busy.len() < inner.majority
     }
 }
 
-pub(super) async fn try_acquire(inner: &Arc<Inner>, claims: &[Claim]) -> Batch<Attempt> {
+pub(super) async fn try_acquire(inner: &Arc<QuorumInner>, claims: &[Claim]) -> Batch<Attempt> {
     let started = inner.options.clock.now();
     let mut answers: Vec<Option<Result<Attempt>>> =
         claims.iter().map(|claim| inner.refuse(claim.resource.kind()).map(Err)).collect();
     let asked: Vec<usize> = (0..claims.len()).filter(|at| answers[*at].is_none()).collect();
-    let mut polls: Vec<Poll> = asked
+    let mut votes: Vec<AcquireVotes> = asked
         .iter()
-        .map(|at| Poll {
-            ticket: Ledger::begin(inner, &claims[*at]),
+        .map(|at| AcquireVotes {
+            generation: Generations::begin(inner, &claims[*at]),
             granted: Vec::new(),
             busy: Vec::new(),
             failed: Vec::new(),
         })
         .collect();
     let for_nodes: Vec<Claim> =
-        asked.iter().zip(&polls).map(|(at, poll)| for_node(&claims[*at], &poll.ticket)).collect();
+        asked.iter().zip(&votes).map(|(at, vote)| for_node(&claims[*at], &vote.generation)).collect();
 
-    let waited = collect(inner, for_nodes, &mut polls).await;
-    let tokens = confirm_tokens(inner, &polls).await;
+    let waited = collect(inner, for_nodes, &mut votes).await;
+    let tokens = confirm_tokens(inner, &votes).await;
 
     let mut undo = Vec::new();
-    for ((at, poll), token) in asked.into_iter().zip(polls).zip(tokens) {
+    for ((at, vote), token) in asked.into_iter().zip(votes).zip(tokens) {
         let expiry = claims[at].expiry;
         let elapsed = inner.options.clock.now().since(started);
         let in_time = elapsed.saturating_add(inner.options.min_validity) < expiry;
         let granted = token.as_ref().ok().copied().flatten().filter(|_| in_time);
-        let kept = granted.and_then(|token| Some((token, poll.ticket.keep(token, started)?)));
+        let kept = granted.and_then(|token| Some((token, vote.generation.keep(token, started)?)));
         answers[at] = Some(match kept {
-            Some((token, strays)) => {
-                tokens::write_back_later(inner, &poll.ticket, token, strays);
+            Some((token, late_grants)) => {
+                tokens::write_back_later(inner, &vote.generation, token, late_grants);
                 Ok(Attempt::Granted { token })
             }
             None => {
@@ -95,9 +95,9 @@ pub(super) async fn try_acquire(inner: &Arc<Inner>, claims: &[Claim]) -> Batch<A
                     Err(error) => Err(error),
                     // Won too late to be of use, or too late for whoever asked, who released it meanwhile.
                     Ok(Some(_)) => Ok(Attempt::Busy { retry_after: None }),
-                    Ok(None) => conclude(inner, &poll, waited),
+                    Ok(None) => conclude(inner, &vote, waited),
                 };
-                undo.push(poll);
+                undo.push(vote);
                 answer.map_err(|error| error.about(&claims[at].resource))
             }
         });
@@ -109,35 +109,36 @@ pub(super) async fn try_acquire(inner: &Arc<Inner>, claims: &[Claim]) -> Batch<A
 /// The claim as a node sees it. Order among waiters is a matter of one node; over many, one queue contradicts
 /// the other and everybody waits for everybody, so nodes are never asked for it. A claim waits under its first lock
 /// id only: that is where it is found when it withdraws.
-fn for_node(claim: &Claim, ticket: &Use) -> Claim {
+fn for_node(claim: &Claim, generation: &GenerationRef) -> Claim {
     let lock = claim.resource.kind().record() == RecordKind::Lock;
     Claim {
-        lock_id: ticket.lease.lock_id.clone(),
-        waiting: claim.waiting.clone().filter(|_| lock && ticket.is_first()),
+        lock_id: generation.lease.lock_id.clone(),
+        waiting: claim.waiting.clone().filter(|_| lock && generation.is_first()),
         no_overtaking: false,
         ..claim.clone()
     }
 }
 
 /// Asks all nodes and listens until every claim is decided or the time is over. Says how long silent nodes were waited for.
-async fn collect(inner: &Arc<Inner>, claims: Vec<Claim>, polls: &mut [Poll]) -> Duration {
+async fn collect(inner: &Arc<QuorumInner>, claims: Vec<Claim>, votes: &mut [AcquireVotes]) -> Duration {
     let Some(expiry) = claims.iter().map(|claim| claim.expiry).max() else { return Duration::ZERO };
-    let tickets: Arc<Vec<Use>> = Arc::new(polls.iter().map(|poll| poll.ticket.clone()).collect());
+    let generations: Arc<Vec<GenerationRef>> =
+        Arc::new(votes.iter().map(|vote| vote.generation.clone()).collect());
     let mut round = Round::begin(inner, expiry);
     for node in 0..inner.nodes.len() {
-        let call = ask(Arc::clone(inner), node, claims.clone(), Arc::clone(&tickets));
-        let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
-        round.call(node, call, move |answer| answered_late(inner, tickets, answer));
+        let call = ask(Arc::clone(inner), node, claims.clone(), Arc::clone(&generations));
+        let (inner, generations) = (Arc::clone(inner), Arc::clone(&generations));
+        round.call(node, call, move |answer| answered_late(inner, generations, answer));
     }
-    drop(tickets);
-    while !polls.iter().all(|poll| poll.is_decided(inner)) {
-        let needed = polls.iter().any(|poll| poll.needs_more(inner));
+    drop(generations);
+    while !votes.iter().all(|vote| vote.is_decided(inner)) {
+        let needed = votes.iter().any(|vote| vote.needs_more(inner));
         let Some(answer) = round.next(needed).await else { break };
-        record(polls, answer);
+        record(votes, answer);
     }
     let waited = round.waited();
     for answer in round.close().await {
-        record(polls, answer);
+        record(votes, answer);
     }
     waited
 }
@@ -145,10 +146,10 @@ async fn collect(inner: &Arc<Inner>, claims: Vec<Claim>, polls: &mut [Poll]) -> 
 /// Asks one node. A call that hangs is an unknown outcome after a while, so that what it may have done is taken
 /// back; it is driven to its end all the same, and whatever comes of it then is seen to once more.
 pub(super) async fn ask(
-    inner: Arc<Inner>,
+    inner: Arc<QuorumInner>,
     node: usize,
     claims: Vec<Claim>,
-    tickets: Arc<Vec<Use>>,
+    generations: Arc<Vec<GenerationRef>>,
 ) -> Vec<Result<Attempt>> {
     let limit = inner.longest();
     let mut call = tokio::spawn(to_node(&inner, node, claims, |store, claims: Vec<Claim>| async move {
@@ -156,12 +157,12 @@ pub(super) async fn ask(
     }));
     let gone = |count| vec![Err(silent(limit)); count];
     match tokio::time::timeout(limit, &mut call).await {
-        Ok(answers) => answers.unwrap_or_else(|_| gone(tickets.len())),
+        Ok(answers) => answers.unwrap_or_else(|_| gone(generations.len())),
         Err(_) => {
-            let count = tickets.len();
+            let count = generations.len();
             tokio::spawn(async move {
                 if let Ok(items) = call.await {
-                    answered_late(inner, tickets, Answer { node, items }).await;
+                    answered_late(inner, generations, NodeReply { node, items }).await;
                 }
             });
             gone(count)
@@ -169,40 +170,44 @@ pub(super) async fn ask(
     }
 }
 
-fn record(polls: &mut [Poll], answer: Answer<Attempt>) {
-    for (poll, item) in polls.iter_mut().zip(answer.items) {
-        poll.record(answer.node, item);
+fn record(votes: &mut [AcquireVotes], answer: NodeReply<Attempt>) {
+    for (vote, item) in votes.iter_mut().zip(answer.items) {
+        vote.record(answer.node, item);
     }
 }
 
 /// A node answered after nobody listened any more. If the claim was won without it, its vote is welcome, and it
 /// is told the token; if the claim failed or was released since, its vote must go.
-pub(super) async fn answered_late(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, answer: Answer<Attempt>) {
+pub(super) async fn answered_late(
+    inner: Arc<QuorumInner>,
+    generations: Arc<Vec<GenerationRef>>,
+    answer: NodeReply<Attempt>,
+) {
     let node = answer.node;
     let mut ended = Vec::new();
     let mut raise = Vec::new();
-    for (ticket, item) in tickets.iter().zip(answer.items) {
+    for (generation, item) in generations.iter().zip(answer.items) {
         let granted = match item {
             Ok(Attempt::Granted { token }) => Some(token),
             // It may have been put among those who wait, after it withdrew.
-            Ok(Attempt::Busy { .. }) if ticket.is_released() => {
-                ended.push(ticket.clone());
+            Ok(Attempt::Busy { .. }) if generation.is_released() => {
+                ended.push(generation.clone());
                 continue;
             }
             Ok(Attempt::Busy { .. }) => continue,
             Err(error) if error.is_outcome_unknown() => None,
             Err(_) => continue,
         };
-        match ticket.granted_late(node) {
-            Fate::Open => {}
-            Fate::Ended => ended.push(ticket.clone()),
-            Fate::Kept(token) if granted.is_some_and(|own| own < token) => {
-                raise.push((ticket.clone(), token))
+        match generation.granted_late(node) {
+            AttemptState::Undecided => {}
+            AttemptState::Ended => ended.push(generation.clone()),
+            AttemptState::Granted(token) if granted.is_some_and(|own| own < token) => {
+                raise.push((generation.clone(), token))
             }
-            Fate::Kept(_) => {}
+            AttemptState::Granted(_) => {}
         }
     }
-    drop(tickets);
+    drop(generations);
     if !raise.is_empty() {
         tokens::write_back_to(&inner, node, raise).await;
     }
@@ -212,15 +217,18 @@ pub(super) async fn answered_late(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, ans
 }
 
 /// For each claim that a majority granted: its token, once a majority knows it. `Ok(None)`: not granted.
-async fn confirm_tokens(inner: &Arc<Inner>, polls: &[Poll]) -> Vec<Result<Option<FencingToken>>> {
-    let won: Vec<usize> = (0..polls.len()).filter(|at| polls[*at].granted.len() >= inner.majority).collect();
-    let vote = |at: &usize| {
-        let poll = &polls[*at];
-        tokens::Vote::new(&poll.ticket, &poll.granted, poll.unheard(inner))
+async fn confirm_tokens(
+    inner: &Arc<QuorumInner>,
+    votes: &[AcquireVotes],
+) -> Vec<Result<Option<FencingToken>>> {
+    let won: Vec<usize> = (0..votes.len()).filter(|at| votes[*at].granted.len() >= inner.majority).collect();
+    let write_back = |at: &usize| {
+        let vote = &votes[*at];
+        tokens::TokenWriteBack::new(&vote.generation, &vote.granted, vote.unheard(inner))
     };
-    let votes = won.iter().map(vote).collect();
-    let confirmed = tokens::write_back(inner, votes).await;
-    let mut tokens: Vec<Result<Option<FencingToken>>> = polls.iter().map(|_| Ok(None)).collect();
+    let write_backs = won.iter().map(write_back).collect();
+    let confirmed = tokens::write_back(inner, write_backs).await;
+    let mut tokens: Vec<Result<Option<FencingToken>>> = votes.iter().map(|_| Ok(None)).collect();
     for (at, token) in won.into_iter().zip(confirmed) {
         tokens[at] = token;
     }
@@ -228,20 +236,20 @@ async fn confirm_tokens(inner: &Arc<Inner>, polls: &[Poll]) -> Vec<Result<Option
 }
 
 /// What to say of a claim that was not won: contention if a majority answered, a store that is down otherwise.
-fn conclude(inner: &Inner, poll: &Poll, waited: Duration) -> Result<Attempt> {
-    let answered = poll.granted.len() + poll.busy.len();
+fn conclude(inner: &QuorumInner, vote: &AcquireVotes, waited: Duration) -> Result<Attempt> {
+    let answered = vote.granted.len() + vote.busy.len();
     // Votes were won but the tokens could not be confirmed because leases were gone again.
-    if poll.granted.len() >= inner.majority {
+    if vote.granted.len() >= inner.majority {
         return Ok(Attempt::Busy { retry_after: None });
     }
     if answered >= inner.majority {
-        return Ok(Attempt::Busy { retry_after: retry_after(inner, poll) });
+        return Ok(Attempt::Busy { retry_after: retry_after(inner, vote) });
     }
     let mut failures = Failures::new(inner);
-    for (node, error) in &poll.failed {
+    for (node, error) in &vote.failed {
         failures.add(*node, error.clone());
     }
-    failures.add_silent(inner.nodes.len() - answered - poll.failed.len(), waited);
+    failures.add_silent(inner.nodes.len() - answered - vote.failed.len(), waited);
     Err(failures.into_error(answered))
 }
 
@@ -250,16 +258,16 @@ fn conclude(inner: &Inner, poll: &Poll, waited: Duration) -> Result<Attempt> {
 ///
 /// If fewer than a majority refused, no rival can have won: votes were split, all will be undone in a moment, and
 /// only a random pause keeps the same rivals from splitting them again.
-fn retry_after(inner: &Inner, poll: &Poll) -> Option<Duration> {
-    if poll.busy.len() < inner.majority {
+fn retry_after(inner: &QuorumInner, vote: &AcquireVotes) -> Option<Duration> {
+    if vote.busy.len() < inner.majority {
         let most = inner.options.node_timeout.min(Duration::from_millis(20));
         return Some(most.mul_f64(0.1 + 0.9 * fastrand::f64()));
     }
-    let mut left: Vec<Duration> = poll.busy.iter().filter_map(|(_, left)| *left).collect();
+    let mut left: Vec<Duration> = vote.busy.iter().filter_map(|(_, left)| *left).collect();
     left.sort_unstable();
-    let needed = inner.majority - poll.granted.len().min(inner.majority - 1);
+    let needed = inner.majority - vote.granted.len().min(inner.majority - 1);
     let until = left.get(needed - 1).copied();
-    if poll.ticket.lease.resource.kind().record() == RecordKind::Lock && poll.ticket.is_first() {
+    if vote.generation.lease.resource.kind().record() == RecordKind::Lock && vote.generation.is_first() {
         return until;
     }
     // Waiters of a pool, and of a later generation of a lock id, are in no node's queue: they are not woken.
@@ -268,26 +276,26 @@ fn retry_after(inner: &Inner, poll: &Poll) -> Option<Duration> {
 }
 
 /// Takes every vote of the failed claims back: where nodes granted or may have granted, until they confirm.
-async fn undo_all(inner: &Arc<Inner>, polls: Vec<Poll>) {
+async fn undo_all(inner: &Arc<QuorumInner>, votes: Vec<AcquireVotes>) {
     let nodes = inner.nodes.len();
-    let mut surely: Vec<(usize, Vec<Use>)> = (0..nodes).map(|node| (node, Vec::new())).collect();
+    let mut surely: Vec<(usize, Vec<GenerationRef>)> = (0..nodes).map(|node| (node, Vec::new())).collect();
     let (mut perhaps, mut hardly) = (surely.clone(), surely.clone());
-    for poll in polls {
-        let (strays, asked_before) = poll.ticket.end();
+    for vote in votes {
+        let (late_grants, asked_before) = vote.generation.end();
         let plans = surely.iter_mut().zip(&mut perhaps).zip(&mut hardly);
         for (node, ((surely, perhaps), hardly)) in plans.enumerate() {
-            let granted = poll.granted.iter().any(|(other, _)| *other == node) || strays.contains(&node);
-            let unknown = poll.failed.iter().any(|(other, e)| *other == node && e.is_outcome_unknown());
-            let refused = poll.failed.iter().any(|(other, e)| *other == node && !e.is_outcome_unknown());
-            let busy = poll.busy.iter().any(|(other, _)| *other == node);
+            let granted = vote.granted.iter().any(|(other, _)| *other == node) || late_grants.contains(&node);
+            let unknown = vote.failed.iter().any(|(other, e)| *other == node && e.is_outcome_unknown());
+            let refused = vote.failed.iter().any(|(other, e)| *other == node && !e.is_outcome_unknown());
+            let busy = vote.busy.iter().any(|(other, _)| *other == node);
             // A release that overtook the attempt leaves the entry that the attempt made in the queue.
-            let queued = busy && (asked_before || poll.ticket.is_released());
+            let queued = busy && (asked_before || vote.generation.is_released());
             if granted || unknown || queued {
-                surely.1.push(poll.ticket.clone());
+                surely.1.push(vote.generation.clone());
             } else if refused {
-                hardly.1.push(poll.ticket.clone());
+                hardly.1.push(vote.generation.clone());
             } else if !busy {
-                perhaps.1.push(poll.ticket.clone());
+                perhaps.1.push(vote.generation.clone());
             }
         }
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::Inner;
+use super::QuorumInner;
 use super::error::Failures;
-use super::ticket::as_asked;
+use super::generation::callers_lock_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{LockId, Resource};
 use crate::store::{Finding, Holder, LeaseStore, Level, Query, Record, Waiter};
@@ -18,7 +18,7 @@ use crate::store::{Finding, Holder, LeaseStore, Level, Query, Record, Waiter};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks every node, each in a task of its own.
-async fn ask_all<T, F>(inner: &Arc<Inner>, call: impl Fn(Arc<dyn LeaseStore>) -> F) -> Vec<Result<T>>
+async fn ask_all<T, F>(inner: &Arc<QuorumInner>, call: impl Fn(Arc<dyn LeaseStore>) -> F) -> Vec<Result<T>>
 where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
@@ -41,7 +41,7 @@ where
 }
 
 /// The answers of a majority, or an error that names the nodes that failed.
-fn majority<T>(inner: &Inner, answers: Vec<Result<T>>) -> Result<Vec<T>> {
+fn majority<T>(inner: &QuorumInner, answers: Vec<Result<T>>) -> Result<Vec<T>> {
     let mut failures = Failures::new(inner);
     let mut good = Vec::new();
     for (node, answer) in answers.into_iter().enumerate() {
@@ -54,7 +54,7 @@ fn majority<T>(inner: &Inner, answers: Vec<Result<T>>) -> Result<Vec<T>> {
 }
 
 /// What a majority of all nodes says is held. Votes of an attempt under way are not: they are below a majority.
-pub(super) async fn inspect(inner: &Arc<Inner>, query: &Query) -> Result<Vec<Record>> {
+pub(super) async fn inspect(inner: &Arc<QuorumInner>, query: &Query) -> Result<Vec<Record>> {
     let query = query.clone();
     let answers = ask_all(inner, |store| {
         let query = query.clone();
@@ -75,7 +75,7 @@ fn merge(records: Vec<Record>, needed: usize) -> Option<Record> {
     let capacity = records.iter().map(|record| record.capacity).max()?;
     let mut waiters: Vec<Waiter> = Vec::new();
     for waiter in records.iter().flat_map(|record| &record.waiters) {
-        let lock_id = as_asked(&waiter.lock_id);
+        let lock_id = callers_lock_id(&waiter.lock_id);
         if !waiters.iter().any(|known| known.lock_id == lock_id) {
             waiters.push(Waiter { lock_id, weight: waiter.weight });
         }
@@ -90,7 +90,7 @@ fn merge(records: Vec<Record>, needed: usize) -> Option<Record> {
 fn merge_holders(holders: impl Iterator<Item = Holder>, needed: usize) -> Vec<Holder> {
     let mut votes: BTreeMap<LockId, Vec<Holder>> = BTreeMap::new();
     for holder in holders {
-        votes.entry(as_asked(&holder.lock_id)).or_default().push(holder);
+        votes.entry(callers_lock_id(&holder.lock_id)).or_default().push(holder);
     }
     let won = votes.into_iter().filter(|(_, votes)| votes.len() >= needed);
     won.map(|(lock_id, mut votes)| {
@@ -111,7 +111,7 @@ fn merge_holders(holders: impl Iterator<Item = Holder>, needed: usize) -> Vec<Ho
 
 /// Breaks the lock on every node, and returns those who held it on a majority, as far as the nodes that could
 /// be asked can tell.
-pub(super) async fn break_lock(inner: &Arc<Inner>, resource: &Resource) -> Result<Vec<Holder>> {
+pub(super) async fn break_lock(inner: &Arc<QuorumInner>, resource: &Resource) -> Result<Vec<Holder>> {
     let answers = ask_all(inner, |store| {
         let resource = resource.clone();
         async move { store.break_lock(&resource).await }
@@ -122,7 +122,7 @@ pub(super) async fn break_lock(inner: &Arc<Inner>, resource: &Resource) -> Resul
     Ok(merge_holders(answers.into_iter().flatten(), needed))
 }
 
-pub(super) async fn doctor(inner: &Arc<Inner>) -> Result<Vec<Finding>> {
+pub(super) async fn doctor(inner: &Arc<QuorumInner>) -> Result<Vec<Finding>> {
     let answers = ask_all(inner, |store| async move { store.doctor().await }).await;
     if answers.iter().all(Result::is_err) {
         return Err(majority(inner, answers).err().unwrap_or_else(|| {
@@ -148,7 +148,7 @@ pub(super) async fn doctor(inner: &Arc<Inner>) -> Result<Vec<Finding>> {
 }
 
 /// What is wrong with the number and the choice of the nodes.
-fn shape(inner: &Inner) -> Vec<Finding> {
+fn shape(inner: &QuorumInner) -> Vec<Finding> {
     let count = inner.nodes.len();
     let spare = count - inner.majority;
     let mut findings = Vec::new();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Inner;
+use super::QuorumInner;
 use crate::error::{Error, ErrorKind};
 
 /// The error for a node that did not answer.
@@ -12,7 +12,7 @@ pub(super) fn silent(after: Duration) -> Error {
 
 /// The nodes that failed, and why.
 pub(super) struct Failures<'a> {
-    inner: &'a Inner,
+    inner: &'a QuorumInner,
     errors: Vec<(usize, Error)>,
     /// Nodes that did not answer, and how long they were waited for.
     silent: usize,
@@ -20,7 +20,7 @@ pub(super) struct Failures<'a> {
 }
 
 impl<'a> Failures<'a> {
-    pub(super) fn new(inner: &'a Inner) -> Self {
+    pub(super) fn new(inner: &'a QuorumInner) -> Self {
         Failures { inner, errors: Vec::new(), silent: 0, waited: Duration::ZERO }
     }
 
@@ -42,7 +42,7 @@ impl<'a> Failures<'a> {
     /// Says that only `answered` nodes did, and what became of the others. The kind is that of the nodes' errors
     /// if they agree, as when all refuse the password.
     pub(super) fn into_error(self, answered: usize) -> Error {
-        let Inner { nodes, majority, .. } = self.inner;
+        let QuorumInner { nodes, majority, .. } = self.inner;
         let mut reasons: Vec<String> =
             self.errors.iter().map(|(node, error)| format!("{}: {error}", nodes[*node].name)).collect();
         if self.silent > 0 {

@@ -5,13 +5,13 @@
 mod acquire;
 mod admin;
 mod error;
-mod home;
+mod generation;
 mod node;
 mod options;
 mod release;
 mod renew;
 mod round;
-mod ticket;
+mod runtime;
 mod tokens;
 mod wakes;
 mod withdraw;
@@ -24,9 +24,9 @@ use async_trait::async_trait;
 
 pub use options::QuorumOptions;
 
-use self::home::Home;
+use self::generation::Generations;
 use self::node::Node;
-use self::ticket::Ledger;
+use self::runtime::QuorumRuntime;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{Kind, Resource};
 use crate::store::{
@@ -94,14 +94,14 @@ use crate::store::{
 /// back though the runtime of its caller ends. A quorum made outside a runtime settles on the first one that uses it, and
 /// on another one when that has ended.
 #[derive(Clone)]
-pub struct Quorum(Arc<Inner>);
+pub struct Quorum(Arc<QuorumInner>);
 
-struct Inner {
+struct QuorumInner {
     nodes: Vec<Node>,
     majority: usize,
     options: QuorumOptions,
-    ledger: Ledger,
-    home: Home,
+    generations: Generations,
+    home: QuorumRuntime,
     capabilities: Capabilities,
     max_batch: usize,
 }
@@ -132,12 +132,12 @@ impl Quorum {
             return refused("a node of a quorum is there twice: its two votes would be one");
         }
         let capabilities = merge_capabilities(&nodes);
-        Ok(Quorum(Arc::new(Inner {
+        Ok(Quorum(Arc::new(QuorumInner {
             majority: nodes.len() / 2 + 1,
             nodes: (1..).zip(nodes).map(|(number, store)| Node::new(number, store)).collect(),
             options,
-            ledger: Ledger::new(),
-            home: Home::new(),
+            generations: Generations::new(),
+            home: QuorumRuntime::new(),
             max_batch: capabilities.max_batch.max(1),
             capabilities,
         })))
@@ -180,7 +180,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// can say which nodes did not answer.
 const NEEDED: Duration = Duration::from_secs(4);
 
-impl Inner {
+impl QuorumInner {
     fn patience(&self) -> Duration {
         PATIENCE.max(self.options.node_timeout)
     }
@@ -207,9 +207,9 @@ impl fmt::Debug for Quorum {
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for QuorumInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner").field("nodes", &self.nodes.len()).finish_non_exhaustive()
+        f.debug_struct("QuorumInner").field("nodes", &self.nodes.len()).finish_non_exhaustive()
     }
 }
 
@@ -240,19 +240,23 @@ impl Store for Quorum {
 #[async_trait]
 impl LeaseStore for Quorum {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
-        let Some(home) = self.0.home.elsewhere() else { return acquire::try_acquire(&self.0, claims).await };
+        let Some(home) = self.0.home.other_than_current() else {
+            return acquire::try_acquire(&self.0, claims).await;
+        };
         let (inner, claims) = (Arc::clone(&self.0), claims.to_vec());
         home.run(async move { acquire::try_acquire(&inner, &claims).await }).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
-        let Some(home) = self.0.home.elsewhere() else { return renew::renew(&self.0, leases).await };
+        let Some(home) = self.0.home.other_than_current() else { return renew::renew(&self.0, leases).await };
         let (inner, leases) = (Arc::clone(&self.0), leases.to_vec());
         home.run(async move { renew::renew(&inner, &leases).await }).await
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
-        let Some(home) = self.0.home.elsewhere() else { return release::release(&self.0, leases).await };
+        let Some(home) = self.0.home.other_than_current() else {
+            return release::release(&self.0, leases).await;
+        };
         let (inner, leases) = (Arc::clone(&self.0), leases.to_vec());
         home.run(async move { release::release(&inner, &leases).await }).await
     }

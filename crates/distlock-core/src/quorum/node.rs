@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::withdraw::Leftovers;
+use super::withdraw::PendingReleases;
 use crate::engine::contained;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::{Batch, LeaseStore};
@@ -21,7 +21,7 @@ pub(super) struct Node {
     /// Whether it did not answer in time when it was last waited for.
     slow: AtomicBool,
     /// What could not be taken back there yet.
-    pub(super) leftovers: Mutex<Leftovers>,
+    pub(super) pending_releases: Mutex<PendingReleases>,
 }
 
 impl Node {
@@ -32,7 +32,7 @@ impl Node {
             name,
             unanswered: AtomicUsize::new(0),
             slow: AtomicBool::new(false),
-            leftovers: Mutex::default(),
+            pending_releases: Mutex::default(),
         }
     }
 

@@ -3,24 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
+use super::QuorumInner;
 use super::error::Failures;
-use super::round::{Answer, Round};
-use super::ticket::{Ledger, Use};
+use super::generation::{GenerationRef, Generations};
+use super::round::{NodeReply, Round};
 use super::withdraw::{FIRST_PAUSE, LAST_PAUSE, PATIENCE, Persist, lasts, release_on, withdraw};
 use crate::error::{Error, Result};
 use crate::store::{Batch, Lease, Released};
 
 /// What the nodes said to one release.
 #[derive(Default)]
-struct Poll {
+struct ReleaseVotes {
     done: usize,
     woke: bool,
     not_ours: usize,
     failed: Vec<(usize, Error)>,
 }
 
-impl Poll {
+impl ReleaseVotes {
     fn record(&mut self, node: usize, answer: Result<Released>) {
         match answer {
             Ok(Released::Done { woke }) => {
@@ -32,17 +32,17 @@ impl Poll {
         }
     }
 
-    fn is_decided(&self, inner: &Inner) -> bool {
+    fn is_decided(&self, inner: &QuorumInner) -> bool {
         self.done >= inner.majority || self.not_ours >= inner.majority
     }
 
     /// Whether it would be an error without the answers that are missing, and would not with them.
-    fn needs_more(&self, inner: &Inner) -> bool {
+    fn needs_more(&self, inner: &QuorumInner) -> bool {
         self.done + self.not_ours < inner.majority && inner.nodes.len() - self.failed.len() >= inner.majority
     }
 
     /// Once a majority has nothing of ours any more, the others cannot keep anybody out, whatever they have.
-    fn conclude(self, inner: &Inner, waited: Duration) -> Result<Released> {
+    fn conclude(self, inner: &QuorumInner, waited: Duration) -> Result<Released> {
         let answered = self.done + self.not_ours;
         if self.not_ours >= inner.majority {
             return Ok(Released::NotYours);
@@ -59,40 +59,44 @@ impl Poll {
     }
 }
 
-pub(super) async fn release(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Released> {
-    let tickets: Arc<Vec<Use>> = Arc::new(leases.iter().map(|lease| Ledger::of(inner, lease)).collect());
-    for ticket in &*tickets {
-        ticket.release();
+pub(super) async fn release(inner: &Arc<QuorumInner>, leases: &[Lease]) -> Batch<Released> {
+    let generations: Arc<Vec<GenerationRef>> =
+        Arc::new(leases.iter().map(|lease| Generations::of(inner, lease)).collect());
+    for generation in &*generations {
+        generation.release();
     }
-    stop_waiting(inner, leases.iter().zip(&*tickets));
+    stop_waiting(inner, leases.iter().zip(&*generations));
     let for_nodes: Vec<Lease> = leases
         .iter()
-        .zip(&*tickets)
-        .map(|(lease, ticket)| Lease { lock_id: ticket.lease.lock_id.clone(), ..lease.clone() })
+        .zip(&*generations)
+        .map(|(lease, generation)| Lease { lock_id: generation.lease.lock_id.clone(), ..lease.clone() })
         .collect();
-    let mut polls: Vec<Poll> = leases.iter().map(|_| Poll::default()).collect();
+    let mut votes: Vec<ReleaseVotes> = leases.iter().map(|_| ReleaseVotes::default()).collect();
     let expiry = leases.iter().map(|lease| lease.expiry).max().unwrap_or_default();
     let mut round = Round::begin(inner, expiry);
     for node in 0..inner.nodes.len() {
         let call = release_on(Arc::clone(inner), node, for_nodes.clone(), inner.longest());
-        let (inner, tickets) = (Arc::clone(inner), Arc::clone(&tickets));
-        round.call(node, call, move |answer| see_to_failed(inner, tickets, answer));
+        let (inner, generations) = (Arc::clone(inner), Arc::clone(&generations));
+        round.call(node, call, move |answer| see_to_failed(inner, generations, answer));
     }
-    while !polls.iter().all(|poll| poll.is_decided(inner)) {
-        let needed = polls.iter().any(|poll| poll.needs_more(inner));
+    while !votes.iter().all(|vote| vote.is_decided(inner)) {
+        let needed = votes.iter().any(|vote| vote.needs_more(inner));
         let Some(answer) = round.next(needed).await else { break };
-        record(inner, &tickets, &mut polls, answer);
+        record(inner, &generations, &mut votes, answer);
     }
     let waited = round.waited();
     for answer in round.close().await {
-        record(inner, &tickets, &mut polls, answer);
+        record(inner, &generations, &mut votes, answer);
     }
-    Ok(polls.into_iter().map(|poll| poll.conclude(inner, waited)).collect())
+    Ok(votes.into_iter().map(|vote| vote.conclude(inner, waited)).collect())
 }
 
 /// What is held or was asked last under a later generation of its lock id may still wait under the first one.
-fn stop_waiting<'a>(inner: &Arc<Inner>, released: impl Iterator<Item = (&'a Lease, &'a Use)>) {
-    let later: Vec<_> = released.filter(|(_, ticket)| !ticket.is_first()).collect();
+fn stop_waiting<'a>(
+    inner: &Arc<QuorumInner>,
+    released: impl Iterator<Item = (&'a Lease, &'a GenerationRef)>,
+) {
+    let later: Vec<_> = released.filter(|(_, generation)| !generation.is_first()).collect();
     let Some(lasts) = later.iter().map(|(lease, _)| lasts(lease)).max() else { return };
     let waiting: Vec<Lease> = later.into_iter().map(|(lease, _)| lease.clone()).collect();
     for node in 0..inner.nodes.len() {
@@ -101,7 +105,7 @@ fn stop_waiting<'a>(inner: &Arc<Inner>, released: impl Iterator<Item = (&'a Leas
 }
 
 /// Asks a node until it confirms: a queue entry that is left there keeps the next waiter from being woken.
-async fn leave_queue(inner: Arc<Inner>, node: usize, mut waiting: Vec<Lease>, lasts: Duration) {
+async fn leave_queue(inner: Arc<QuorumInner>, node: usize, mut waiting: Vec<Lease>, lasts: Duration) {
     let until = inner.options.clock.now().after(lasts.min(PATIENCE));
     let mut pause = FIRST_PAUSE;
     loop {
@@ -116,31 +120,40 @@ async fn leave_queue(inner: Arc<Inner>, node: usize, mut waiting: Vec<Lease>, la
     }
 }
 
-fn record(inner: &Arc<Inner>, tickets: &Arc<Vec<Use>>, polls: &mut [Poll], answer: Answer<Released>) {
+fn record(
+    inner: &Arc<QuorumInner>,
+    generations: &Arc<Vec<GenerationRef>>,
+    votes: &mut [ReleaseVotes],
+    answer: NodeReply<Released>,
+) {
     let mut failed = Vec::new();
-    for ((poll, ticket), item) in polls.iter_mut().zip(&**tickets).zip(answer.items) {
+    for ((vote, generation), item) in votes.iter_mut().zip(&**generations).zip(answer.items) {
         if item.is_err() {
-            failed.push(ticket.clone());
+            failed.push(generation.clone());
         }
-        poll.record(answer.node, item);
+        vote.record(answer.node, item);
     }
     again(inner, answer.node, failed);
 }
 
-async fn see_to_failed(inner: Arc<Inner>, tickets: Arc<Vec<Use>>, answer: Answer<Released>) {
-    let failed = tickets.iter().zip(&answer.items).filter(|(_, item)| item.is_err());
-    again(&inner, answer.node, failed.map(|(ticket, _)| ticket.clone()).collect());
+async fn see_to_failed(
+    inner: Arc<QuorumInner>,
+    generations: Arc<Vec<GenerationRef>>,
+    answer: NodeReply<Released>,
+) {
+    let failed = generations.iter().zip(&answer.items).filter(|(_, item)| item.is_err());
+    again(&inner, answer.node, failed.map(|(generation, _)| generation.clone()).collect());
 }
 
 /// A node that failed to release is asked again, in the background, until it confirms or the expiry is over:
 /// its vote would be missing for whoever comes next.
-fn again(inner: &Arc<Inner>, node: usize, what: Vec<Use>) {
+fn again(inner: &Arc<QuorumInner>, node: usize, what: Vec<GenerationRef>) {
     if what.is_empty() {
         return;
     }
     let now = inner.options.clock.now();
-    for ticket in &what {
-        ticket.may_be_released_late(now);
+    for generation in &what {
+        generation.may_be_released_late(now);
     }
     tokio::spawn(withdraw(Arc::clone(inner), node, what, Persist::Yes));
 }

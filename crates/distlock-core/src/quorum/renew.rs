@@ -3,22 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
+use super::QuorumInner;
 use super::acquire;
 use super::error::Failures;
-use super::round::{Answer, Round, to_node};
-use super::ticket::{Ledger, Use};
+use super::generation::{GenerationRef, Generations};
+use super::round::{NodeReply, Round, to_node};
 use crate::error::{Error, Result};
 use crate::store::{Batch, Claim, Lease, Renewal};
 
 /// What the nodes said to one renewal.
-struct Poll {
+struct RenewVotes {
     extended: usize,
     not_ours: Vec<usize>,
     failed: Vec<(usize, Error)>,
 }
 
-impl Poll {
+impl RenewVotes {
     fn record(&mut self, node: usize, answer: Result<Renewal>) {
         match answer {
             Ok(Renewal::Renewed) => self.extended += 1,
@@ -27,7 +27,7 @@ impl Poll {
         }
     }
 
-    fn is_decided(&self, inner: &Inner) -> bool {
+    fn is_decided(&self, inner: &QuorumInner) -> bool {
         let (nodes, majority) = (inner.nodes.len(), inner.majority);
         let silent = nodes - self.extended - self.not_ours.len() - self.failed.len();
         let lost = nodes - self.not_ours.len() < majority;
@@ -37,7 +37,7 @@ impl Poll {
 
     /// A majority that cannot be had since nodes said no is a lost lease. One that cannot be had since nodes
     /// failed is an error, and the engine asks again until its deadline.
-    fn conclude(self, inner: &Inner, waited: Duration) -> Result<Renewal> {
+    fn conclude(self, inner: &QuorumInner, waited: Duration) -> Result<Renewal> {
         if self.extended >= inner.majority {
             return Ok(Renewal::Renewed);
         }
@@ -56,47 +56,48 @@ impl Poll {
     }
 }
 
-pub(super) async fn renew(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Renewal> {
-    let tickets: Arc<Vec<Use>> = Arc::new(leases.iter().map(|lease| Ledger::of(inner, lease)).collect());
+pub(super) async fn renew(inner: &Arc<QuorumInner>, leases: &[Lease]) -> Batch<Renewal> {
+    let generations: Arc<Vec<GenerationRef>> =
+        Arc::new(leases.iter().map(|lease| Generations::of(inner, lease)).collect());
     let for_nodes: Vec<Lease> = leases
         .iter()
-        .zip(&*tickets)
-        .map(|(lease, ticket)| Lease { lock_id: ticket.lease.lock_id.clone(), ..lease.clone() })
+        .zip(&*generations)
+        .map(|(lease, generation)| Lease { lock_id: generation.lease.lock_id.clone(), ..lease.clone() })
         .collect();
     let for_nodes = Arc::new(for_nodes);
-    let mut polls: Vec<Poll> =
-        leases.iter().map(|_| Poll { extended: 0, not_ours: Vec::new(), failed: Vec::new() }).collect();
+    let mut votes: Vec<RenewVotes> =
+        leases.iter().map(|_| RenewVotes { extended: 0, not_ours: Vec::new(), failed: Vec::new() }).collect();
     let expiry = leases.iter().map(|lease| lease.expiry).max().unwrap_or_default();
     let mut round = Round::begin(inner, expiry);
     for node in 0..inner.nodes.len() {
         let leases = for_nodes.to_vec();
         let call = to_node(inner, node, leases, |store, leases| async move { store.renew(&leases).await });
-        // Keeps the tickets known while a call is out, so that a release meanwhile is seen.
-        let tickets = Arc::clone(&tickets);
-        round.call(node, call, |_| async move { drop(tickets) });
+        // Keeps the generations known while a call is out, so that a release meanwhile is seen.
+        let generations = Arc::clone(&generations);
+        round.call(node, call, |_| async move { drop(generations) });
     }
-    while !polls.iter().all(|poll| poll.is_decided(inner)) {
+    while !votes.iter().all(|vote| vote.is_decided(inner)) {
         // What is not decided by a majority is an error.
         let Some(answer) = round.next(true).await else { break };
-        record(&mut polls, answer);
+        record(&mut votes, answer);
     }
     let waited = round.waited();
     for answer in round.close().await {
-        record(&mut polls, answer);
+        record(&mut votes, answer);
     }
     let now = inner.options.clock.now();
-    let mut missing: Vec<Vec<(Use, Lease)>> = inner.nodes.iter().map(|_| Vec::new()).collect();
-    let mut answers = Vec::with_capacity(polls.len());
-    for ((poll, ticket), lease) in polls.into_iter().zip(&*tickets).zip(&*for_nodes) {
-        if poll.extended >= inner.majority {
-            ticket.touch(now);
-            for node in &poll.not_ours {
-                if inner.options.repair && ticket.begin_repair(*node) {
-                    missing[*node].push((ticket.clone(), lease.clone()));
+    let mut missing: Vec<Vec<(GenerationRef, Lease)>> = inner.nodes.iter().map(|_| Vec::new()).collect();
+    let mut answers = Vec::with_capacity(votes.len());
+    for ((vote, generation), lease) in votes.into_iter().zip(&*generations).zip(&*for_nodes) {
+        if vote.extended >= inner.majority {
+            generation.touch(now);
+            for node in &vote.not_ours {
+                if inner.options.repair && generation.begin_repair(*node) {
+                    missing[*node].push((generation.clone(), lease.clone()));
                 }
             }
         }
-        answers.push(poll.conclude(inner, waited));
+        answers.push(vote.conclude(inner, waited));
     }
     for (node, what) in missing.into_iter().enumerate().filter(|(_, what)| !what.is_empty()) {
         tokio::spawn(repair(Arc::clone(inner), node, what));
@@ -104,9 +105,9 @@ pub(super) async fn renew(inner: &Arc<Inner>, leases: &[Lease]) -> Batch<Renewal
     Ok(answers)
 }
 
-fn record(polls: &mut [Poll], answer: Answer<Renewal>) {
-    for (poll, item) in polls.iter_mut().zip(answer.items) {
-        poll.record(answer.node, item);
+fn record(votes: &mut [RenewVotes], answer: NodeReply<Renewal>) {
+    for (vote, item) in votes.iter_mut().zip(answer.items) {
+        vote.record(answer.node, item);
     }
 }
 
@@ -116,14 +117,15 @@ fn record(polls: &mut [Poll], answer: Answer<Renewal>) {
 ///
 /// The new vote counts for nothing but later renewals. It is an ordinary claim, so it takes nothing from
 /// anybody; and it is given back if the lease was released meanwhile.
-async fn repair(inner: Arc<Inner>, node: usize, what: Vec<(Use, Lease)>) {
+async fn repair(inner: Arc<QuorumInner>, node: usize, what: Vec<(GenerationRef, Lease)>) {
     let claims: Vec<Claim> = what.iter().map(|(_, lease)| as_claim(lease)).collect();
-    let tickets: Arc<Vec<Use>> = Arc::new(what.into_iter().map(|(ticket, _)| ticket).collect());
-    let items = acquire::ask(Arc::clone(&inner), node, claims, Arc::clone(&tickets)).await;
-    for ticket in &*tickets {
-        ticket.end_repair(node);
+    let generations: Arc<Vec<GenerationRef>> =
+        Arc::new(what.into_iter().map(|(generation, _)| generation).collect());
+    let items = acquire::ask(Arc::clone(&inner), node, claims, Arc::clone(&generations)).await;
+    for generation in &*generations {
+        generation.end_repair(node);
     }
-    acquire::answered_late(inner, tickets, Answer { node, items }).await;
+    acquire::answered_late(inner, generations, NodeReply { node, items }).await;
 }
 
 fn as_claim(lease: &Lease) -> Claim {

@@ -7,20 +7,20 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{Instant, timeout_at};
 
-use super::Inner;
+use super::QuorumInner;
 use crate::error::Result;
 
 /// What one node said to each item it was asked.
-pub(super) struct Answer<T> {
+pub(super) struct NodeReply<T> {
     pub(super) node: usize,
     pub(super) items: Vec<Result<T>>,
 }
 
 /// Calls under way to some of the nodes.
 pub(super) struct Round<T> {
-    inner: Arc<Inner>,
-    answers: UnboundedReceiver<Answer<T>>,
-    sender: Option<UnboundedSender<Answer<T>>>,
+    inner: Arc<QuorumInner>,
+    answers: UnboundedReceiver<NodeReply<T>>,
+    sender: Option<UnboundedSender<NodeReply<T>>>,
     /// Nodes that have not answered yet, and whether they are waited for.
     open: Vec<(usize, bool)>,
     begun: Instant,
@@ -33,7 +33,7 @@ pub(super) struct Round<T> {
 impl<T: Send + 'static> Round<T> {
     /// A round that waits for one node time-out from now on, and longer for a node without which there is no majority;
     /// though not beyond `expiry`, after which a grant would be over.
-    pub(super) fn begin(inner: &Arc<Inner>, expiry: Duration) -> Self {
+    pub(super) fn begin(inner: &Arc<QuorumInner>, expiry: Duration) -> Self {
         let (sender, answers) = unbounded_channel();
         let begun = Instant::now();
         let deadline = begun + inner.options.node_timeout;
@@ -53,7 +53,7 @@ impl<T: Send + 'static> Round<T> {
         &mut self,
         node: usize,
         call: C,
-        late: impl FnOnce(Answer<T>) -> L + Send + 'static,
+        late: impl FnOnce(NodeReply<T>) -> L + Send + 'static,
     ) where
         C: Future<Output = Vec<Result<T>>> + Send + 'static,
         L: Future<Output = ()> + Send,
@@ -61,7 +61,7 @@ impl<T: Send + 'static> Round<T> {
         self.open.push((node, !self.inner.nodes[node].is_slow()));
         let (sender, inner, deadline) = (self.sender.clone(), Arc::clone(&self.inner), self.deadline);
         tokio::spawn(async move {
-            let answer = Answer { node, items: call.await };
+            let answer = NodeReply { node, items: call.await };
             if Instant::now() < deadline {
                 inner.nodes[node].set_slow(false);
             }
@@ -80,7 +80,7 @@ impl<T: Send + 'static> Round<T> {
     ///
     /// A node that did not answer in time the last time is asked, but not waited for if the others are a majority and it is
     /// not needed: or one node that hangs would cost every contended attempt the whole time-out.
-    pub(super) async fn next(&mut self, needed: bool) -> Option<Answer<T>> {
+    pub(super) async fn next(&mut self, needed: bool) -> Option<NodeReply<T>> {
         if self.sender.take().is_some() {
             let waited_for = self.open.iter().filter(|(_, waited_for)| *waited_for).count();
             if waited_for < self.inner.majority {
@@ -107,7 +107,7 @@ impl<T: Send + 'static> Round<T> {
     }
 
     /// Ends the round: from now on answers are late. Those that came before are returned.
-    pub(super) async fn close(mut self) -> Vec<Answer<T>> {
+    pub(super) async fn close(mut self) -> Vec<NodeReply<T>> {
         self.sender = None;
         self.answers.close();
         let mut rest = Vec::new();
@@ -120,7 +120,7 @@ impl<T: Send + 'static> Round<T> {
 
 /// A call to one node that owns what it needs.
 pub(super) fn to_node<I, T, F>(
-    inner: &Arc<Inner>,
+    inner: &Arc<QuorumInner>,
     node: usize,
     items: Vec<I>,
     call: impl FnOnce(Arc<dyn crate::store::LeaseStore>, Vec<I>) -> F + Send + 'static,

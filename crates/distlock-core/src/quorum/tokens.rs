@@ -8,17 +8,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Inner;
+use super::QuorumInner;
 use super::error::Failures;
+use super::generation::GenerationRef;
 use super::round::{Round, to_node};
-use super::ticket::Use;
 use crate::error::{Error, Result};
 use crate::resource::FencingToken;
 use crate::store::{Lease, Renewal};
 
 /// A claim that a majority granted.
-pub(super) struct Vote {
-    ticket: Use,
+pub(super) struct TokenWriteBack {
+    generation: GenerationRef,
     token: FencingToken,
     /// Nodes that know the token.
     know: Vec<usize>,
@@ -33,16 +33,20 @@ pub(super) struct Vote {
     failed: Vec<(usize, Error)>,
 }
 
-impl Vote {
-    pub(super) fn new(ticket: &Use, granted: &[(usize, FencingToken)], unheard: Vec<usize>) -> Self {
+impl TokenWriteBack {
+    pub(super) fn new(
+        generation: &GenerationRef,
+        granted: &[(usize, FencingToken)],
+        unheard: Vec<usize>,
+    ) -> Self {
         let token = granted.iter().map(|(_, token)| *token).max().unwrap_or(FencingToken::new(0));
         let nodes = |knows: bool| {
             let nodes = granted.iter().filter(move |(_, own)| (*own >= token) == knows);
             nodes.map(|(node, _)| *node).collect()
         };
         let (know, behind) = (nodes(true), nodes(false));
-        Vote {
-            ticket: ticket.clone(),
+        TokenWriteBack {
+            generation: generation.clone(),
             token,
             know,
             behind,
@@ -53,11 +57,11 @@ impl Vote {
         }
     }
 
-    fn is_known(&self, inner: &Inner) -> bool {
+    fn is_known(&self, inner: &QuorumInner) -> bool {
         self.know.len() >= inner.majority
     }
 
-    fn is_decided(&self, inner: &Inner) -> bool {
+    fn is_decided(&self, inner: &QuorumInner) -> bool {
         self.is_known(inner) || self.know.len() + self.open < inner.majority
     }
 
@@ -84,7 +88,7 @@ impl Vote {
     }
 
     /// The token if a majority knows it; `None` if nodes forgot the grant; an error if they did not answer.
-    fn conclude(self, inner: &Inner, waited: Duration) -> Result<Option<FencingToken>> {
+    fn conclude(self, inner: &QuorumInner, waited: Duration) -> Result<Option<FencingToken>> {
         if self.is_known(inner) {
             return Ok(Some(self.token));
         }
@@ -100,7 +104,7 @@ impl Vote {
     }
 
     fn lease(&self) -> Lease {
-        Lease { token: self.token, ..self.ticket.lease.clone() }
+        Lease { token: self.token, ..self.generation.lease.clone() }
     }
 }
 
@@ -110,15 +114,16 @@ const TRIES: u32 = 5;
 /// Tells the nodes that are behind, and waits until a majority knows or cannot. If one of them does not answer or fails, it
 /// is told again, and so are the nodes that may have granted since: a quorum does without any minority.
 pub(super) async fn write_back(
-    inner: &Arc<Inner>,
-    mut votes: Vec<Vote>,
+    inner: &Arc<QuorumInner>,
+    mut write_backs: Vec<TokenWriteBack>,
 ) -> Vec<Result<Option<FencingToken>>> {
-    let patient = votes.iter().all(|vote| vote.is_known(inner) || vote.unheard.is_empty());
-    let mut waited = tell(inner, &mut votes, patient).await;
+    let patient =
+        write_backs.iter().all(|write_back| write_back.is_known(inner) || write_back.unheard.is_empty());
+    let mut waited = tell(inner, &mut write_backs, patient).await;
     for number in 1..TRIES {
         let mut again = false;
-        for vote in votes.iter_mut().filter(|vote| !vote.is_known(inner)) {
-            again |= vote.widen();
+        for write_back in write_backs.iter_mut().filter(|write_back| !write_back.is_known(inner)) {
+            again |= write_back.widen();
         }
         if !again {
             break;
@@ -127,52 +132,64 @@ pub(super) async fn write_back(
             // Time for the nodes that were not heard of to grant.
             tokio::time::sleep(inner.options.node_timeout / TRIES).await;
         }
-        waited = tell(inner, &mut votes, number + 1 == TRIES).await;
+        waited = tell(inner, &mut write_backs, number + 1 == TRIES).await;
     }
-    votes.into_iter().map(|vote| vote.conclude(inner, waited)).collect()
+    write_backs.into_iter().map(|write_back| write_back.conclude(inner, waited)).collect()
 }
 
 /// One round: tells every node that is behind. Says how long silent nodes were waited for: longer than usual if `patient`.
-async fn tell(inner: &Arc<Inner>, votes: &mut [Vote], patient: bool) -> Duration {
-    let expiry = votes.iter().map(|vote| vote.ticket.lease.expiry).max().unwrap_or_default();
+async fn tell(inner: &Arc<QuorumInner>, write_backs: &mut [TokenWriteBack], patient: bool) -> Duration {
+    let expiry =
+        write_backs.iter().map(|write_back| write_back.generation.lease.expiry).max().unwrap_or_default();
     let mut round = Round::begin(inner, expiry);
     let mut asked: Vec<Vec<usize>> = Vec::with_capacity(inner.nodes.len());
-    for vote in votes.iter_mut() {
-        let know = &vote.know;
-        vote.behind.retain(|node| !know.contains(node));
-        vote.open = vote.behind.len();
+    for write_back in write_backs.iter_mut() {
+        let know = &write_back.know;
+        write_back.behind.retain(|node| !know.contains(node));
+        write_back.open = write_back.behind.len();
     }
     for node in 0..inner.nodes.len() {
-        let which: Vec<usize> = (0..votes.len()).filter(|at| votes[*at].behind.contains(&node)).collect();
+        let which: Vec<usize> =
+            (0..write_backs.len()).filter(|at| write_backs[*at].behind.contains(&node)).collect();
         if !which.is_empty() {
-            let leases: Vec<Lease> = which.iter().map(|at| votes[*at].lease()).collect();
+            let leases: Vec<Lease> = which.iter().map(|at| write_backs[*at].lease()).collect();
             let call =
                 to_node(inner, node, leases, |store, leases| async move { store.renew(&leases).await });
             round.call(node, call, |_| async {});
         }
         asked.push(which);
     }
-    while !votes.iter().all(|vote| vote.is_decided(inner)) {
+    while !write_backs.iter().all(|write_back| write_back.is_decided(inner)) {
         let Some(answer) = round.next(patient).await else { break };
         for (at, item) in asked[answer.node].iter().zip(answer.items) {
-            votes[*at].record(answer.node, item);
+            write_backs[*at].record(answer.node, item);
         }
     }
     round.waited()
 }
 
 /// Tells one node tokens that others know already. Best effort.
-pub(super) async fn write_back_to(inner: &Arc<Inner>, node: usize, what: Vec<(Use, FencingToken)>) {
-    let leases = what.iter().map(|(ticket, token)| Lease { token: *token, ..ticket.lease.clone() }).collect();
+pub(super) async fn write_back_to(
+    inner: &Arc<QuorumInner>,
+    node: usize,
+    what: Vec<(GenerationRef, FencingToken)>,
+) {
+    let leases =
+        what.iter().map(|(generation, token)| Lease { token: *token, ..generation.lease.clone() }).collect();
     let _: Vec<Result<Renewal>> =
         to_node(inner, node, leases, |store, leases: Vec<Lease>| async move { store.renew(&leases).await })
             .await;
 }
 
 /// The same for nodes that granted while the others were being told, without waiting.
-pub(super) fn write_back_later(inner: &Arc<Inner>, ticket: &Use, token: FencingToken, nodes: Vec<usize>) {
+pub(super) fn write_back_later(
+    inner: &Arc<QuorumInner>,
+    generation: &GenerationRef,
+    token: FencingToken,
+    nodes: Vec<usize>,
+) {
     for node in nodes {
-        let (inner, ticket) = (Arc::clone(inner), ticket.clone());
-        tokio::spawn(async move { write_back_to(&inner, node, vec![(ticket, token)]).await });
+        let (inner, generation) = (Arc::clone(inner), generation.clone());
+        tokio::spawn(async move { write_back_to(&inner, node, vec![(generation, token)]).await });
     }
 }

@@ -10,9 +10,9 @@ use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 use tokio::time::{Instant, timeout_at};
 
-use super::Inner;
+use super::QuorumInner;
 use super::error::Failures;
-use super::ticket::as_asked;
+use super::generation::callers_lock_id;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::LockId;
 use crate::store::{Inbox, Wake, WakeStream};
@@ -24,7 +24,7 @@ const GRACE_SHARE: u32 = 10;
 
 /// Opens a stream on each node. A node whose stream breaks or does not open is tried again while the others
 /// go on.
-pub(super) async fn subscribe(inner: &Arc<Inner>, inbox: &Inbox) -> Result<WakeStream> {
+pub(super) async fn subscribe(inner: &Arc<QuorumInner>, inbox: &Inbox) -> Result<WakeStream> {
     let nodes: Vec<usize> =
         (0..inner.nodes.len()).filter(|node| inner.nodes[*node].store.capabilities().push).collect();
     let opened = join_all(nodes.iter().map(|node| async {
@@ -43,10 +43,10 @@ pub(super) async fn subscribe(inner: &Arc<Inner>, inbox: &Inbox) -> Result<WakeS
         return Err(failures.into_error(0).doing("subscribe"));
     }
     let streams = nodes.into_iter().zip(opened).map(|(node, opened)| {
-        let line = opened.map_or(Line::Closed { pause: FIRST_PAUSE }, Line::Open);
+        let line = opened.map_or(NodeStream::Closed { pause: FIRST_PAUSE }, NodeStream::Open);
         listen(Arc::clone(inner), node, inbox.clone(), line).map(move |wake| (node, wake)).boxed()
     });
-    let hints = Hints {
+    let hints = WakeMerger {
         heard: Box::pin(stream::select_all(streams)),
         majority: inner.majority,
         grace: inner.options.node_timeout / GRACE_SHARE,
@@ -56,33 +56,38 @@ pub(super) async fn subscribe(inner: &Arc<Inner>, inbox: &Inbox) -> Result<WakeS
 }
 
 /// In a task of its own, since not every driver bears that a call is dropped half-way.
-async fn open(inner: &Arc<Inner>, node: usize, inbox: &Inbox) -> Result<WakeStream> {
+async fn open(inner: &Arc<QuorumInner>, node: usize, inbox: &Inbox) -> Result<WakeStream> {
     let (store, inbox) = (Arc::clone(&inner.nodes[node].store), inbox.clone());
     let opened = tokio::spawn(async move { store.subscribe(&inbox).await });
     opened.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the task of the call ended early")))
 }
 
-enum Line {
+enum NodeStream {
     Open(WakeStream),
     Closed { pause: Duration },
 }
 
-fn listen(inner: Arc<Inner>, node: usize, inbox: Inbox, line: Line) -> impl Stream<Item = Wake> + Send {
+fn listen(
+    inner: Arc<QuorumInner>,
+    node: usize,
+    inbox: Inbox,
+    line: NodeStream,
+) -> impl Stream<Item = Wake> + Send {
     stream::unfold(line, move |mut line| {
         let (inner, inbox) = (Arc::clone(&inner), inbox.clone());
         async move {
             loop {
                 line = match line {
-                    Line::Open(mut open) => match open.next().await {
-                        Some(wake) => return Some((wake, Line::Open(open))),
-                        None => Line::Closed { pause: FIRST_PAUSE },
+                    NodeStream::Open(mut open) => match open.next().await {
+                        Some(wake) => return Some((wake, NodeStream::Open(open))),
+                        None => NodeStream::Closed { pause: FIRST_PAUSE },
                     },
-                    Line::Closed { pause } => {
+                    NodeStream::Closed { pause } => {
                         tokio::time::sleep(pause).await;
                         match open(&inner, node, &inbox).await {
                             // Whatever was sent while it was closed is gone.
-                            Ok(open) => return Some((Wake::Missed, Line::Open(open))),
-                            Err(_) => Line::Closed { pause: (pause * 2).min(LAST_PAUSE) },
+                            Ok(open) => return Some((Wake::Missed, NodeStream::Open(open))),
+                            Err(_) => NodeStream::Closed { pause: (pause * 2).min(LAST_PAUSE) },
                         }
                     }
                 };
@@ -92,7 +97,7 @@ fn listen(inner: Arc<Inner>, node: usize, inbox: Inbox, line: Line) -> impl Stre
 }
 
 /// What was heard about one waiter.
-struct Hint {
+struct PendingWake {
     lock_id: LockId,
     nodes: Vec<usize>,
     told: bool,
@@ -100,18 +105,18 @@ struct Hint {
     until: Instant,
 }
 
-/// Hints, gathered. A release reaches one node after the other, and each wakes whoever waits first there. Whoever
+/// WakeMerger, gathered. A release reaches one node after the other, and each wakes whoever waits first there. Whoever
 /// asked at the first word would find the other nodes held still; and where nodes differ about who is first, all
 /// of them would ask and split the votes. So a waiter is told once a majority of nodes has named it. The others are
 /// told a moment later, in case those who were named before them are dead: the fewer nodes named one, the later.
-struct Hints {
+struct WakeMerger {
     heard: Pin<Box<dyn Stream<Item = (usize, Wake)> + Send>>,
     majority: usize,
     grace: Duration,
-    pending: Vec<Hint>,
+    pending: Vec<PendingWake>,
 }
 
-impl Hints {
+impl WakeMerger {
     async fn next(&mut self) -> Option<Wake> {
         loop {
             let until = self.pending.iter().map(|hint| hint.until).min();
@@ -129,9 +134,9 @@ impl Hints {
             match wake {
                 Wake::Missed => return Some(Wake::Missed),
                 // Whether a majority lost it is for the renewal to find out.
-                Wake::Broken { lock_id } => return Some(Wake::Broken { lock_id: as_asked(&lock_id) }),
+                Wake::Broken { lock_id } => return Some(Wake::Broken { lock_id: callers_lock_id(&lock_id) }),
                 Wake::Retry { lock_id } | Wake::Granted { lock_id, .. } => {
-                    if let Some(wake) = self.hear(node, as_asked(&lock_id)) {
+                    if let Some(wake) = self.hear(node, callers_lock_id(&lock_id)) {
                         return Some(wake);
                     }
                 }
@@ -144,7 +149,7 @@ impl Hints {
         self.pending.retain(|hint| hint.lock_id != lock_id || !(hint.told && hint.nodes.contains(&node)));
         let at = self.pending.iter().position(|hint| hint.lock_id == lock_id).unwrap_or_else(|| {
             let heard = Instant::now();
-            self.pending.push(Hint { lock_id, nodes: Vec::new(), told: false, heard, until: heard });
+            self.pending.push(PendingWake { lock_id, nodes: Vec::new(), told: false, heard, until: heard });
             self.pending.len() - 1
         });
         let hint = &mut self.pending[at];

@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use super::Inner;
+use super::QuorumInner;
 use super::error::silent;
+use super::generation::GenerationRef;
 use super::round::to_node;
-use super::ticket::Use;
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::resource::RecordKind;
@@ -24,14 +24,14 @@ const QUEUED: Duration = Duration::from_secs(63);
 
 /// What a node should give back, and after which moment it has gone by itself.
 #[derive(Debug)]
-pub(super) struct Leftover {
-    what: Use,
+pub(super) struct PendingRelease {
+    what: GenerationRef,
     until: Moment,
 }
 
 /// The way to the task that goes on asking a node. There is none while nothing is left there.
 #[derive(Debug, Default)]
-pub(super) struct Leftovers(Option<UnboundedSender<Leftover>>);
+pub(super) struct PendingReleases(Option<UnboundedSender<PendingRelease>>);
 
 /// Whether to go on if a node fails to give back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +42,13 @@ pub(super) enum Persist {
     No,
 }
 
-/// Takes tickets back on several nodes at once, and returns when each was asked once or at the node time-out.
+/// Takes generations back on several nodes at once, and returns when each was asked once or at the node time-out.
 /// The rest goes on by itself.
-pub(super) async fn withdraw_all(inner: &Arc<Inner>, plan: Vec<(usize, Vec<Use>)>, persist: Persist) {
+pub(super) async fn withdraw_all(
+    inner: &Arc<QuorumInner>,
+    plan: Vec<(usize, Vec<GenerationRef>)>,
+    persist: Persist,
+) {
     let asked = plan.into_iter().filter(|(_, what)| !what.is_empty());
     let tasks: Vec<_> =
         asked.map(|(node, what)| tokio::spawn(withdraw(Arc::clone(inner), node, what, persist))).collect();
@@ -54,7 +58,12 @@ pub(super) async fn withdraw_all(inner: &Arc<Inner>, plan: Vec<(usize, Vec<Use>)
 }
 
 /// Asks one node once to give back; what fails is left to its follow-up task.
-pub(super) async fn withdraw(inner: Arc<Inner>, node: usize, what: Vec<Use>, persist: Persist) {
+pub(super) async fn withdraw(
+    inner: Arc<QuorumInner>,
+    node: usize,
+    what: Vec<GenerationRef>,
+    persist: Persist,
+) {
     let failed = ask(&inner, node, what).await;
     if persist == Persist::No {
         return;
@@ -62,7 +71,7 @@ pub(super) async fn withdraw(inner: Arc<Inner>, node: usize, what: Vec<Use>, per
     let now = inner.options.clock.now();
     for what in failed {
         let until = now.after(lasts(&what.lease).min(PATIENCE));
-        leave(&inner, node, Leftover { what, until });
+        leave(&inner, node, PendingRelease { what, until });
     }
 }
 
@@ -75,14 +84,14 @@ pub(super) fn lasts(lease: &Lease) -> Duration {
 }
 
 /// Returns what the node did not confirm.
-async fn ask(inner: &Arc<Inner>, node: usize, mut what: Vec<Use>) -> Vec<Use> {
-    let leases: Vec<Lease> = what.iter().map(|ticket| ticket.lease.clone()).collect();
+async fn ask(inner: &Arc<QuorumInner>, node: usize, mut what: Vec<GenerationRef>) -> Vec<GenerationRef> {
+    let leases: Vec<Lease> = what.iter().map(|generation| generation.lease.clone()).collect();
     let mut answers = release_on(Arc::clone(inner), node, leases, inner.patience()).await.into_iter();
     let now = inner.options.clock.now();
-    what.retain(|ticket| {
+    what.retain(|generation| {
         let Some(Err(error)) = answers.next() else { return false };
         if error.is_outcome_unknown() {
-            ticket.may_be_released_late(now);
+            generation.may_be_released_late(now);
         }
         true
     });
@@ -91,7 +100,7 @@ async fn ask(inner: &Arc<Inner>, node: usize, mut what: Vec<Use>) -> Vec<Use> {
 
 /// A release on one node that does not wait for ever. The call itself is driven to its end all the same.
 pub(super) async fn release_on(
-    inner: Arc<Inner>,
+    inner: Arc<QuorumInner>,
     node: usize,
     leases: Vec<Lease>,
     limit: Duration,
@@ -110,47 +119,49 @@ pub(super) async fn release_on(
     }
 }
 
-fn leave(inner: &Arc<Inner>, node: usize, leftover: Leftover) {
-    let mut leftovers = inner.nodes[node].leftovers.lock().unwrap_or_else(PoisonError::into_inner);
-    let leftover = match &leftovers.0 {
-        None => leftover,
-        Some(sender) => match sender.send(leftover) {
+fn leave(inner: &Arc<QuorumInner>, node: usize, pending: PendingRelease) {
+    let mut pending_releases =
+        inner.nodes[node].pending_releases.lock().unwrap_or_else(PoisonError::into_inner);
+    let pending = match &pending_releases.0 {
+        None => pending,
+        Some(sender) => match sender.send(pending) {
             Ok(()) => return,
             // The follow-up task went down with its runtime.
             Err(unsent) => unsent.0,
         },
     };
     let (sender, receiver) = unbounded_channel();
-    let _ = sender.send(leftover);
-    leftovers.0 = Some(sender);
+    let _ = sender.send(pending);
+    pending_releases.0 = Some(sender);
     tokio::spawn(follow_up(Arc::clone(inner), node, receiver));
 }
 
 /// One task for each node that did not give back what it should: it asks again, for all of it at once.
-async fn follow_up(inner: Arc<Inner>, node: usize, mut receiver: UnboundedReceiver<Leftover>) {
-    let mut left: Vec<Leftover> = Vec::new();
+async fn follow_up(inner: Arc<QuorumInner>, node: usize, mut receiver: UnboundedReceiver<PendingRelease>) {
+    let mut left: Vec<PendingRelease> = Vec::new();
     let mut pause = FIRST_PAUSE;
     loop {
-        while let Ok(leftover) = receiver.try_recv() {
-            left.push(leftover);
+        while let Ok(pending) = receiver.try_recv() {
+            left.push(pending);
         }
         let now = inner.options.clock.now();
-        left.retain(|leftover| leftover.until > now);
+        left.retain(|pending| pending.until > now);
         if left.is_empty() {
-            let mut leftovers = inner.nodes[node].leftovers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pending_releases =
+                inner.nodes[node].pending_releases.lock().unwrap_or_else(PoisonError::into_inner);
             // Nothing is added while we hold this, so that nothing is forgotten.
             match receiver.try_recv() {
-                Ok(leftover) => left.push(leftover),
+                Ok(pending) => left.push(pending),
                 Err(_) => {
-                    leftovers.0 = None;
+                    pending_releases.0 = None;
                     return;
                 }
             }
         }
         tokio::time::sleep(pause).await;
-        let mut batch: Vec<Leftover> = left.drain(..left.len().min(inner.max_batch)).collect();
-        let failed = ask(&inner, node, batch.iter().map(|leftover| leftover.what.clone()).collect()).await;
-        batch.retain(|leftover| failed.iter().any(|what| what.is(&leftover.what)));
+        let mut batch: Vec<PendingRelease> = left.drain(..left.len().min(inner.max_batch)).collect();
+        let failed = ask(&inner, node, batch.iter().map(|pending| pending.what.clone()).collect()).await;
+        batch.retain(|pending| failed.iter().any(|what| what.is(&pending.what)));
         pause = if batch.is_empty() { FIRST_PAUSE } else { (pause * 2).min(LAST_PAUSE) };
         left.append(&mut batch);
     }

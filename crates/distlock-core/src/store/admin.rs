@@ -1,11 +1,12 @@
 //! What every store tells about itself and what operators may ask of it.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 
-use super::Baseline;
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, Kind, LockId, Resource};
 
@@ -129,6 +130,7 @@ impl Mode {
 
 /// One who holds.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Holder {
     /// The lock id; its label says who.
     pub lock_id: LockId,
@@ -142,8 +144,38 @@ pub struct Holder {
     pub weight: u32,
 }
 
+impl Holder {
+    /// A holder of this weight.
+    #[must_use]
+    pub fn new(lock_id: LockId, weight: u32) -> Self {
+        Holder { lock_id, token: None, acquired_at: None, expires_in: None, weight }
+    }
+
+    /// Adds the token.
+    #[must_use]
+    pub fn with_token(mut self, token: impl Into<Option<FencingToken>>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// Adds the moment of the grant.
+    #[must_use]
+    pub fn with_acquired_at(mut self, acquired_at: impl Into<Option<SystemTime>>) -> Self {
+        self.acquired_at = acquired_at.into();
+        self
+    }
+
+    /// Adds the time left.
+    #[must_use]
+    pub fn with_expires_in(mut self, expires_in: impl Into<Option<Duration>>) -> Self {
+        self.expires_in = expires_in.into();
+        self
+    }
+}
+
 /// One who waits.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Waiter {
     /// The lock id; its label says who.
     pub lock_id: LockId,
@@ -151,8 +183,17 @@ pub struct Waiter {
     pub weight: u32,
 }
 
+impl Waiter {
+    /// A waiter that asks for this weight.
+    #[must_use]
+    pub fn new(lock_id: LockId, weight: u32) -> Self {
+        Waiter { lock_id, weight }
+    }
+}
+
 /// A resource that is held or waited for.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Record {
     /// The kind.
     pub kind: Kind,
@@ -168,8 +209,45 @@ pub struct Record {
     pub waiters: Vec<Waiter>,
 }
 
+impl Record {
+    /// A record of this capacity without a name, holders or waiters.
+    #[must_use]
+    pub fn new(kind: Kind, capacity: u32) -> Self {
+        Record { kind, name: None, key: None, capacity, holders: Vec::new(), waiters: Vec::new() }
+    }
+
+    /// Adds the name.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<Option<String>>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Adds the store's own key.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<Option<String>>) -> Self {
+        self.key = key.into();
+        self
+    }
+
+    /// Adds the holders.
+    #[must_use]
+    pub fn with_holders(mut self, holders: Vec<Holder>) -> Self {
+        self.holders = holders;
+        self
+    }
+
+    /// Adds the waiters, in their order.
+    #[must_use]
+    pub fn with_waiters(mut self, waiters: Vec<Waiter>) -> Self {
+        self.waiters = waiters;
+        self
+    }
+}
+
 /// What to list.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Query {
     /// Only this kind.
     pub kind: Option<Kind>,
@@ -192,6 +270,13 @@ impl Query {
         Query { prefix: Some(prefix.into()), ..Query::default() }
     }
 
+    /// Only this kind.
+    #[must_use]
+    pub fn with_kind(mut self, kind: impl Into<Option<Kind>>) -> Self {
+        self.kind = kind.into();
+        self
+    }
+
     /// Whether a resource is asked for. Stores may filter coarsely and leave the rest to this.
     #[must_use]
     pub fn matches(&self, kind: Kind, name: &str) -> bool {
@@ -212,6 +297,7 @@ pub enum Level {
 
 /// One thing that `doctor` found.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Finding {
     /// How bad.
     pub level: Level,
@@ -272,11 +358,9 @@ pub trait Store: Send + Sync + Debug + 'static {
         None
     }
 
-    /// The driver alone, for benchmarks; `None` where there is no driver to compare with.
-    ///
-    /// # Errors
-    /// If a connection of its own cannot be made.
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        Ok(None)
+    /// Gives the store the engine's clock, once, before the first request. A store that sets deadlines of its own
+    /// ([`Session::until`](super::Session::until)) measures them with it.
+    fn use_clock(&self, clock: Arc<dyn Clock>) {
+        let _ = clock;
     }
 }

@@ -45,6 +45,7 @@ impl fmt::Debug for Inbox {
 
 /// What is asked for: this much of a resource, under this lock id, for this long.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Claim {
     /// Kind and name.
     pub resource: Resource,
@@ -66,6 +67,61 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// A claim for the whole of a resource of capacity 1, such as a mutex: one attempt, which leaves no trace.
+    #[must_use]
+    pub fn new(resource: Resource, lock_id: LockId, expiry: Duration) -> Self {
+        Claim { resource, lock_id, weight: 1, capacity: 1, expiry, waiting: None, no_overtaking: false }
+    }
+
+    /// The same about another resource.
+    #[must_use]
+    pub fn with_resource(mut self, resource: Resource) -> Self {
+        self.resource = resource;
+        self
+    }
+
+    /// The same under another lock id.
+    #[must_use]
+    pub fn with_lock_id(mut self, lock_id: LockId) -> Self {
+        self.lock_id = lock_id;
+        self
+    }
+
+    /// Asks for this much of the capacity.
+    #[must_use]
+    pub fn with_weight(mut self, weight: u32) -> Self {
+        self.weight = weight;
+        self
+    }
+
+    /// Says how much there is.
+    #[must_use]
+    pub fn with_capacity(mut self, capacity: u32) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// Asks for this long.
+    #[must_use]
+    pub fn with_expiry(mut self, expiry: Duration) -> Self {
+        self.expiry = expiry;
+        self
+    }
+
+    /// Waits if it is busy, or not.
+    #[must_use]
+    pub fn with_waiting(mut self, waiting: impl Into<Option<Waiting>>) -> Self {
+        self.waiting = waiting.into();
+        self
+    }
+
+    /// Does not take a free lock before a waiter that registered earlier.
+    #[must_use]
+    pub fn with_no_overtaking(mut self, no_overtaking: bool) -> Self {
+        self.no_overtaking = no_overtaking;
+        self
+    }
+
     /// Whether there can ever be as much as this, whatever the state of the store: the first thing that a store of
     /// pools asks, since a claim for more than there is would wait for ever.
     ///
@@ -93,6 +149,7 @@ impl Claim {
 
 /// How a claim waits.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Waiting {
     /// Whom to wake.
     pub inbox: Inbox,
@@ -104,15 +161,27 @@ pub struct Waiting {
     pub attempt: u64,
 }
 
+impl Waiting {
+    /// Waits as this inbox, with the attempt of this number. Without another attempt within `ttl` the waiter counts as
+    /// gone.
+    #[must_use]
+    pub fn new(inbox: Inbox, ttl: Duration, attempt: u64) -> Self {
+        Waiting { inbox, ttl, attempt }
+    }
+}
+
 /// What came of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Attempt {
     /// It is ours, for the whole expiry from the moment the store decided.
+    #[non_exhaustive]
     Granted {
         /// Higher than the token of every earlier grant of the resource.
         token: FencingToken,
     },
     /// Somebody else has it, or is before us.
+    #[non_exhaustive]
     Busy {
         /// When it is worth asking again if no wake-up comes: the time left on whatever blocks us, rounded up where the
         /// store counts in coarse steps. The waiter asks again at that moment, so less is a request in vain.
@@ -120,8 +189,23 @@ pub enum Attempt {
     },
 }
 
+impl Attempt {
+    /// It is ours.
+    #[must_use]
+    pub fn granted(token: FencingToken) -> Self {
+        Attempt::Granted { token }
+    }
+
+    /// It is held by another client, or another waiter is before us.
+    #[must_use]
+    pub fn busy(retry_after: impl Into<Option<Duration>>) -> Self {
+        Attempt::Busy { retry_after: retry_after.into() }
+    }
+}
+
 /// A grant, as the store must recognise it again.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Lease {
     /// Kind and name.
     pub resource: Resource,
@@ -139,6 +223,54 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// A lease on the whole of a resource of capacity 1, such as a mutex.
+    #[must_use]
+    pub fn new(resource: Resource, lock_id: LockId, token: FencingToken, expiry: Duration) -> Self {
+        Lease { resource, lock_id, token, expiry, weight: 1, capacity: 1 }
+    }
+
+    /// The same about another resource.
+    #[must_use]
+    pub fn with_resource(mut self, resource: Resource) -> Self {
+        self.resource = resource;
+        self
+    }
+
+    /// The same with another token.
+    #[must_use]
+    pub fn with_token(mut self, token: FencingToken) -> Self {
+        self.token = token;
+        self
+    }
+
+    /// The same with another expiry.
+    #[must_use]
+    pub fn with_expiry(mut self, expiry: Duration) -> Self {
+        self.expiry = expiry;
+        self
+    }
+
+    /// The same under another lock id.
+    #[must_use]
+    pub fn with_lock_id(mut self, lock_id: LockId) -> Self {
+        self.lock_id = lock_id;
+        self
+    }
+
+    /// Says how much of the capacity was granted.
+    #[must_use]
+    pub fn with_weight(mut self, weight: u32) -> Self {
+        self.weight = weight;
+        self
+    }
+
+    /// Says how much there is.
+    #[must_use]
+    pub fn with_capacity(mut self, capacity: u32) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
     /// The lease that a granted claim becomes.
     #[must_use]
     pub fn of(claim: &Claim, token: FencingToken) -> Self {
@@ -176,13 +308,16 @@ pub enum Released {
 
 /// A message to a process that waits. It is a hint: it may be lost, late, doubled or wrong.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum Wake {
     /// This waiter should ask again.
+    #[non_exhaustive]
     Retry {
         /// Which waiter.
         lock_id: LockId,
     },
     /// The store granted to this waiter when somebody released.
+    #[non_exhaustive]
     Granted {
         /// Which waiter.
         lock_id: LockId,
@@ -191,6 +326,7 @@ pub enum Wake {
     },
     /// The lock of this holder was broken: the holder should renew now, to find out. A store sends it from
     /// `break_lock` to the inbox of each holder's lock id ([`LockId::inbox`]), if that has one.
+    #[non_exhaustive]
     Broken {
         /// Which holder.
         lock_id: LockId,
@@ -199,8 +335,29 @@ pub enum Wake {
     Missed,
 }
 
+impl Wake {
+    /// This waiter should ask again.
+    #[must_use]
+    pub fn retry(lock_id: LockId) -> Self {
+        Wake::Retry { lock_id }
+    }
+
+    /// The store granted to this waiter.
+    #[must_use]
+    pub fn granted(lock_id: LockId, grant: PushedGrant) -> Self {
+        Wake::Granted { lock_id, grant }
+    }
+
+    /// The lock of this holder was broken.
+    #[must_use]
+    pub fn broken(lock_id: LockId) -> Self {
+        Wake::Broken { lock_id }
+    }
+}
+
 /// A grant that nobody asked for just now: made on release for the head of the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PushedGrant {
     /// The token.
     pub token: FencingToken,
@@ -212,6 +369,43 @@ pub struct PushedGrant {
     pub after: Duration,
     /// How long the grant lasts unless it is renewed: at most [`GRANT_WINDOW`].
     pub window: Duration,
+}
+
+impl PushedGrant {
+    /// A grant with this token that lasts for the window. Until it is [told](PushedGrant::with_attempt) which attempt
+    /// it answers, no waiter accepts it.
+    #[must_use]
+    pub fn new(token: FencingToken, window: Duration) -> Self {
+        PushedGrant { token, attempt: 0, after: Duration::ZERO, window }
+    }
+
+    /// The same with another token.
+    #[must_use]
+    pub fn with_token(mut self, token: FencingToken) -> Self {
+        self.token = token;
+        self
+    }
+
+    /// Says which attempt it answers.
+    #[must_use]
+    pub fn with_attempt(mut self, attempt: u64) -> Self {
+        self.attempt = attempt;
+        self
+    }
+
+    /// Says how long after the decision on that attempt it was made.
+    #[must_use]
+    pub fn with_after(mut self, after: Duration) -> Self {
+        self.after = after;
+        self
+    }
+
+    /// The same with another window.
+    #[must_use]
+    pub fn with_window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
 }
 
 /// A store of records that expire by the store's own clock.

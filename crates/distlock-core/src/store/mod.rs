@@ -5,7 +5,6 @@
 //! engine's, once for all stores.
 
 mod admin;
-mod baseline;
 mod driver;
 mod lease;
 mod session;
@@ -13,8 +12,7 @@ pub mod support;
 pub mod url;
 
 pub use admin::{Capabilities, Fairness, Finding, Holder, Level, Mode, Query, Record, Store, Waiter};
-pub use baseline::Baseline;
-pub use driver::{Backend, Driver, WakeStream};
+pub use driver::{Backend, Driver, UrlOption, WakeStream};
 pub use lease::{
     Attempt, Batch, Claim, GRANT_WINDOW, Inbox, Lease, LeaseStore, PushedGrant, Released, Renewal, Waiting,
     Wake,

@@ -13,6 +13,7 @@ pub use authority::{Authority, Host, Login, Server};
 pub use values::{Secret, parse_duration, plain};
 use values::{decode, decode_text, ordinal};
 
+use super::UrlOption;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A store URL, taken apart once. Stores build what their driver gets from these parts, never from the text: two
@@ -277,6 +278,15 @@ impl StoreUrl {
         let Some(left) = self.ours.first() else { return Ok(()) };
         let known: Vec<String> = known.iter().map(|key| format!("{OURS}{key}")).collect();
         Err(self.unknown(left, &known))
+    }
+
+    /// Refuses every `distlock.` parameter that was not taken: a store calls it when it has taken those of its table.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if any is left; the error names those of the table.
+    pub fn refuse_other_options(&self, known: &[UrlOption]) -> Result<()> {
+        let known: Vec<&str> = known.iter().map(|option| option.name).collect();
+        self.refuse_unknown(&known)
     }
 
     /// To be called when all known parameters that are not ours were taken.

@@ -11,15 +11,7 @@ use distlock_core::{FencingToken, Kind, LockId, Resource};
 use futures_util::{FutureExt, StreamExt};
 
 fn claim() -> Claim {
-    Claim {
-        resource: Resource::new(Kind::Mutex, "m").unwrap(),
-        lock_id: LockId::from_stored("id"),
-        weight: 1,
-        capacity: 1,
-        expiry: Duration::from_secs(1),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(Kind::Mutex, "m").unwrap(), LockId::from_stored("id"), Duration::from_secs(1))
 }
 
 async fn held(store: &FaultyStore) -> bool {

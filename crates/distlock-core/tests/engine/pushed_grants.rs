@@ -40,8 +40,8 @@ async fn queued(options: Options) -> Scene {
 
 impl Scene {
     async fn push(&self, attempt: u64, after: Duration) {
-        let grant = PushedGrant { token: TOKEN, attempt, after, window: WINDOW };
-        self.spy.wake(&Wake::Granted { lock_id: self.spy.last().lock_id, grant });
+        let grant = PushedGrant::new(TOKEN, WINDOW).with_attempt(attempt).with_after(after);
+        self.spy.wake(&Wake::granted(self.spy.last().lock_id, grant));
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }

@@ -19,20 +19,12 @@ fn store() -> MemoryStore {
 }
 
 fn claim(id: &str) -> Claim {
-    Claim {
-        resource: Resource::new(Kind::Mutex, "m").unwrap(),
-        lock_id: LockId::from_stored(id),
-        weight: 1,
-        capacity: 1,
-        expiry: EXPIRY,
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(Kind::Mutex, "m").unwrap(), LockId::from_stored(id), EXPIRY)
 }
 
 /// A claim that waits, each in an inbox named after its lock id.
 fn waiting(id: &str) -> Claim {
-    Claim { waiting: Some(Waiting { inbox: Inbox::new(id), ttl: 60 * SECOND, attempt: 1 }), ..claim(id) }
+    claim(id).with_waiting(Waiting::new(Inbox::new(id), 60 * SECOND, 1))
 }
 
 fn lease(id: &str, token: FencingToken) -> Lease {
@@ -45,7 +37,7 @@ async fn ask(store: &MemoryStore, claim: Claim) -> Attempt {
 
 async fn granted(store: &MemoryStore, claim: Claim) -> FencingToken {
     match ask(store, claim).await {
-        Attempt::Granted { token } => token,
+        Attempt::Granted { token, .. } => token,
         busy => panic!("{busy:?}"),
     }
 }
@@ -67,7 +59,7 @@ fn woken(stream: &mut WakeStream) -> Vec<String> {
     let mut ids = Vec::new();
     while let Some(Some(wake)) = stream.next().now_or_never() {
         match wake {
-            Wake::Retry { lock_id } => ids.push(lock_id.to_string()),
+            Wake::Retry { lock_id, .. } => ids.push(lock_id.to_string()),
             other => panic!("{other:?}"),
         }
     }
@@ -81,7 +73,7 @@ async fn a_reply_that_was_lost_is_recognised_when_the_claim_is_repeated() {
     advance(8 * SECOND).await;
     assert_eq!(granted(&store, claim("a")).await, token);
     advance(8 * SECOND).await;
-    assert_eq!(ask(&store, claim("b")).await, Attempt::Busy { retry_after: Some(2 * SECOND) });
+    assert_eq!(ask(&store, claim("b")).await, Attempt::busy(2 * SECOND));
 }
 
 #[tokio::test(start_paused = true)]
@@ -208,7 +200,7 @@ async fn a_waiter_that_withdraws_does_not_take_the_turn_of_one_just_woken() {
     release(&store, "c").await;
     assert_eq!(woken(&mut b), ["b"]);
     assert!(woken(&mut d).is_empty());
-    assert!(matches!(ask(&store, Claim { no_overtaking: true, ..waiting("d") }).await, Attempt::Busy { .. }));
+    assert!(matches!(ask(&store, waiting("d").with_no_overtaking(true)).await, Attempt::Busy { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,9 +209,9 @@ async fn in_turn_a_free_lock_is_left_to_who_came_first_while_that_one_lives() {
     granted(&store, claim("a")).await;
     ask(&store, waiting("b")).await;
     release(&store, "a").await;
-    let polite = Claim { no_overtaking: true, ..waiting("c") };
-    assert_eq!(ask(&store, polite.clone()).await, Attempt::Busy { retry_after: Some(60 * SECOND) });
-    granted(&store, Claim { no_overtaking: true, ..waiting("b") }).await;
+    let polite = waiting("c").with_no_overtaking(true);
+    assert_eq!(ask(&store, polite.clone()).await, Attempt::busy(60 * SECOND));
+    granted(&store, waiting("b").with_no_overtaking(true)).await;
     release(&store, "b").await;
     granted(&store, polite.clone()).await;
     release(&store, "c").await;

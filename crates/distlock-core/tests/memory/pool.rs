@@ -20,23 +20,14 @@ fn store() -> MemoryStore {
 }
 
 fn claim(id: &str, weight: u32, capacity: u32) -> Claim {
-    Claim {
-        resource: Resource::new(Kind::Semaphore, "s").unwrap(),
-        lock_id: LockId::from_stored(id),
-        weight,
-        capacity,
-        expiry: EXPIRY,
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(Kind::Semaphore, "s").unwrap(), LockId::from_stored(id), EXPIRY)
+        .with_weight(weight)
+        .with_capacity(capacity)
 }
 
 /// A claim that waits in the inbox `box`.
 fn waiting(id: &str, weight: u32, capacity: u32) -> Claim {
-    Claim {
-        waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 60 * SECOND, attempt: 1 }),
-        ..claim(id, weight, capacity)
-    }
+    claim(id, weight, capacity).with_waiting(Waiting::new(Inbox::new("box"), 60 * SECOND, 1))
 }
 
 async fn ask(store: &MemoryStore, claim: Claim) -> Result<Attempt> {
@@ -45,14 +36,14 @@ async fn ask(store: &MemoryStore, claim: Claim) -> Result<Attempt> {
 
 async fn granted(store: &MemoryStore, claim: Claim) -> FencingToken {
     match ask(store, claim).await {
-        Ok(Attempt::Granted { token }) => token,
+        Ok(Attempt::Granted { token, .. }) => token,
         other => panic!("{other:?}"),
     }
 }
 
 async fn busy(store: &MemoryStore, claim: Claim) -> Option<Duration> {
     match ask(store, claim).await {
-        Ok(Attempt::Busy { retry_after }) => retry_after,
+        Ok(Attempt::Busy { retry_after, .. }) => retry_after,
         other => panic!("{other:?}"),
     }
 }
@@ -69,7 +60,7 @@ fn pushed(stream: &mut WakeStream) -> Vec<(String, PushedGrant)> {
     let mut grants = Vec::new();
     while let Some(Some(wake)) = stream.next().now_or_never() {
         match wake {
-            Wake::Granted { lock_id, grant } => grants.push((lock_id.to_string(), grant)),
+            Wake::Granted { lock_id, grant, .. } => grants.push((lock_id.to_string(), grant)),
             other => panic!("{other:?}"),
         }
     }
@@ -114,7 +105,7 @@ async fn wrong_weights_and_capacities_fail_alone() {
 async fn a_light_claim_never_passes_a_heavy_one() {
     let store = store();
     let resource = Resource::new(Kind::RwLock, "rw").unwrap();
-    let of = |id: &str, weight| Claim { resource: resource.clone(), ..waiting(id, weight, WRITER_WEIGHT) };
+    let of = |id: &str, weight| waiting(id, weight, WRITER_WEIGHT).with_resource(resource.clone());
     let mut stream = listen(&store).await;
     granted(&store, of("r1", 1)).await;
     granted(&store, of("r2", 1)).await;

@@ -11,20 +11,12 @@ use tokio::time::advance;
 const HOUR: Duration = Duration::from_secs(3600);
 
 fn claim(kind: Kind, name: &str) -> Claim {
-    Claim {
-        resource: Resource::new(kind, name).unwrap(),
-        lock_id: LockId::from_stored("id"),
-        weight: 1,
-        capacity: 1,
-        expiry: Duration::from_secs(10),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(kind, name).unwrap(), LockId::from_stored("id"), Duration::from_secs(10))
 }
 
 async fn cycle(store: &MemoryStore, claim: &Claim) -> FencingToken {
     let answer = store.try_acquire(std::slice::from_ref(claim)).await.unwrap().remove(0).unwrap();
-    let Attempt::Granted { token } = answer else { panic!("{answer:?}") };
+    let Attempt::Granted { token, .. } = answer else { panic!("{answer:?}") };
     store.release(&[Lease::of(claim, token)]).await.unwrap().remove(0).unwrap();
     token
 }
@@ -69,13 +61,13 @@ async fn a_name_whose_token_ran_ahead_of_the_clock_is_kept_until_the_clock_has_p
 #[tokio::test(start_paused = true)]
 async fn a_record_that_is_held_for_days_is_not_purged() {
     let store = MemoryStore::with_clock(Arc::new(VirtualClock::new()));
-    let long = Claim { expiry: 48 * HOUR, ..claim(Kind::Mutex, "long") };
+    let long = claim(Kind::Mutex, "long").with_expiry(48 * HOUR);
     store.try_acquire(std::slice::from_ref(&long)).await.unwrap();
     for _ in 0..40 {
         advance(HOUR).await;
         cycle(&store, &claim(Kind::Mutex, "other")).await;
     }
-    let thief = Claim { lock_id: LockId::from_stored("thief"), ..long };
+    let thief = long.with_lock_id(LockId::from_stored("thief"));
     assert!(matches!(store.try_acquire(&[thief]).await.unwrap().remove(0), Ok(Attempt::Busy { .. })));
 }
 
@@ -100,9 +92,9 @@ async fn requests_and_items_are_counted() {
 
 #[tokio::test]
 async fn the_url_is_memory_and_nothing_more() {
-    assert!((DRIVER.connect)(StoreUrl::parse("memory:").unwrap()).await.is_ok());
+    assert!(DRIVER.connect(StoreUrl::parse("memory:").unwrap()).await.is_ok());
     for bad in ["memory://", "memory:x", "memory:?a=b", "memory:?distlock.prefix=x"] {
-        let error = (DRIVER.connect)(StoreUrl::parse(bad).unwrap()).await.unwrap_err();
+        let error = DRIVER.connect(StoreUrl::parse(bad).unwrap()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}");
         assert!(error.advice().is_some());
     }

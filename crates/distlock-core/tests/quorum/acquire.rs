@@ -3,7 +3,7 @@
 use crate::support::*;
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::quorum::Quorum;
-use distlock_core::store::{Attempt, Claim, LeaseStore, Renewal, Store};
+use distlock_core::store::{Attempt, LeaseStore, Renewal, Store};
 use distlock_core::{ErrorKind, Kind, Resource, WRITER_WEIGHT};
 use tokio::time::Instant;
 
@@ -74,7 +74,7 @@ async fn the_time_to_ask_again_is_when_enough_of_the_refusals_end() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     for (node, seconds) in [(0, 2), (1, 4), (2, 6)] {
-        let rival = Claim { expiry: seconds * SECOND, ..claim("rival") };
+        let rival = claim("rival").with_expiry(seconds * SECOND);
         ask(&fleet.nodes[node], rival).await.unwrap();
     }
     // Two votes are to be had, so the first that comes free is enough.
@@ -170,7 +170,7 @@ async fn a_withdrawal_that_comes_late_does_not_hit_the_next_attempt_of_the_same_
         rest(100 * MS).await;
         second = ask(&quorum, claim("a")).await;
     }
-    let Ok(Attempt::Granted { token }) = second else { panic!("{second:?}") };
+    let Ok(Attempt::Granted { token, .. }) = second else { panic!("{second:?}") };
     rest(2 * SECOND).await;
     assert_eq!(fleet.votes("a").await, 2);
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
@@ -224,7 +224,7 @@ async fn a_lock_that_took_nearly_its_expiry_to_get_is_undone() {
         faults.next(Verb::Acquire, 1, Fault::none().delay_after(30 * MS));
         faults.next(Verb::Renew, 1, Fault::none().delay_before(15 * MS));
     }
-    let short = Claim { expiry: 100 * MS, ..claim("a") };
+    let short = claim("a").with_expiry(100 * MS);
     assert!(matches!(ask(&quorum, short.clone()).await, Ok(Attempt::Busy { .. })));
     assert_eq!(fleet.votes("a").await, 0);
     assert!(matches!(ask(&quorum, short).await, Ok(Attempt::Granted { .. })));
@@ -246,8 +246,9 @@ async fn readers_share_and_a_writer_meets_every_reader_on_some_node() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     let resource = Resource::new(Kind::RwLock, "rw").unwrap();
-    let of =
-        |id: &str, weight| Claim { resource: resource.clone(), weight, capacity: WRITER_WEIGHT, ..claim(id) };
+    let of = |id: &str, weight| {
+        claim(id).with_resource(resource.clone()).with_weight(weight).with_capacity(WRITER_WEIGHT)
+    };
     fleet.down(&[3, 4]);
     for reader in ["r1", "r2"] {
         assert!(matches!(ask(&quorum, of(reader, 1)).await, Ok(Attempt::Granted { .. })));
@@ -261,8 +262,8 @@ async fn readers_share_and_a_writer_meets_every_reader_on_some_node() {
 async fn what_is_not_sound_over_a_quorum_is_refused_with_the_reason_and_alone() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
-    let permit = Claim { resource: Resource::new(Kind::Semaphore, "s").unwrap(), capacity: 2, ..claim("p") };
-    let turn = Claim { resource: Resource::new(Kind::FairQueue, "t").unwrap(), ..claim("t") };
+    let permit = claim("p").with_resource(Resource::new(Kind::Semaphore, "s").unwrap()).with_capacity(2);
+    let turn = claim("t").with_resource(Resource::new(Kind::FairQueue, "t").unwrap());
     let answers = quorum.try_acquire(&[permit, claim("a"), turn]).await.unwrap();
     let kinds: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(|e| e.kind())).collect();
     assert_eq!(kinds, [Some(ErrorKind::Unsupported), None, Some(ErrorKind::Unsupported)]);

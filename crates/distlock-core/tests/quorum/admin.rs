@@ -8,14 +8,14 @@ use distlock_core::store::{
 use futures_util::{FutureExt, StreamExt};
 
 fn waiting(id: &str) -> Claim {
-    Claim { waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 60 * SECOND, attempt: 1 }), ..claim(id) }
+    claim(id).with_waiting(Waiting::new(Inbox::new("box"), 60 * SECOND, 1))
 }
 
 fn woken(stream: &mut WakeStream) -> Vec<String> {
     let mut ids = Vec::new();
     while let Some(Some(wake)) = stream.next().now_or_never() {
         match wake {
-            Wake::Retry { lock_id } => ids.push(lock_id.to_string()),
+            Wake::Retry { lock_id, .. } => ids.push(lock_id.to_string()),
             Wake::Missed => ids.push("*".to_owned()),
             other => panic!("{other:?}"),
         }

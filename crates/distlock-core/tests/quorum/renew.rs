@@ -179,14 +179,8 @@ async fn a_batch_is_decided_item_by_item() {
     for (n, claim) in claims.iter_mut().enumerate() {
         claim.resource = distlock_core::Resource::new(distlock_core::Kind::Mutex, format!("m{n}")).unwrap();
     }
-    fleet.nodes[0]
-        .try_acquire(&[distlock_core::store::Claim { lock_id: claim("x").lock_id, ..claims[7].clone() }])
-        .await
-        .unwrap();
-    fleet.nodes[1]
-        .try_acquire(&[distlock_core::store::Claim { lock_id: claim("x").lock_id, ..claims[7].clone() }])
-        .await
-        .unwrap();
+    fleet.nodes[0].try_acquire(&[claims[7].clone().with_lock_id(claim("x").lock_id)]).await.unwrap();
+    fleet.nodes[1].try_acquire(&[claims[7].clone().with_lock_id(claim("x").lock_id)]).await.unwrap();
     let answers = quorum.try_acquire(&claims).await.unwrap();
     for (n, answer) in answers.iter().enumerate() {
         assert_eq!(matches!(answer, Ok(Attempt::Granted { .. })), n != 7, "{n}: {answer:?}");

@@ -3,7 +3,7 @@
 use crate::support::*;
 use distlock_core::ErrorKind;
 use distlock_core::faults::{Fault, Verb};
-use distlock_core::store::{Attempt, Claim, Released, Renewal};
+use distlock_core::store::{Attempt, Released, Renewal};
 use tokio::time::Instant;
 
 fn late(by: std::time::Duration) -> Fault {
@@ -73,7 +73,7 @@ async fn nodes_that_hang_and_are_needed_are_waited_for_no_longer_than_four_secon
     fleet.faults[1].always_all(Fault::hang_before());
     for (expiry, wait) in [(EXPIRY, 4 * SECOND), (500 * MS, 500 * MS)] {
         let start = Instant::now();
-        let error = ask(&quorum, Claim { expiry, ..claim("a") }).await.unwrap_err();
+        let error = ask(&quorum, claim("a").with_expiry(expiry)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(
             error.to_string().contains(&format!("no answer within {wait:?}"))

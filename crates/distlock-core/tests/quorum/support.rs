@@ -92,15 +92,7 @@ impl Fleet {
 }
 
 pub fn claim(id: &str) -> Claim {
-    Claim {
-        resource: Resource::new(Kind::Mutex, "m").unwrap(),
-        lock_id: LockId::from_stored(id),
-        weight: 1,
-        capacity: 1,
-        expiry: EXPIRY,
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(Kind::Mutex, "m").unwrap(), LockId::from_stored(id), EXPIRY)
 }
 
 pub fn lease(id: &str, token: FencingToken) -> Lease {
@@ -113,14 +105,14 @@ pub async fn ask(store: &dyn LeaseStore, claim: Claim) -> Result<Attempt> {
 
 pub async fn granted(store: &dyn LeaseStore, id: &str) -> FencingToken {
     match ask(store, claim(id)).await {
-        Ok(Attempt::Granted { token }) => token,
+        Ok(Attempt::Granted { token, .. }) => token,
         other => panic!("{id}: {other:?}"),
     }
 }
 
 pub async fn busy(store: &dyn LeaseStore, id: &str) -> Option<Duration> {
     match ask(store, claim(id)).await {
-        Ok(Attempt::Busy { retry_after }) => retry_after,
+        Ok(Attempt::Busy { retry_after, .. }) => retry_after,
         other => panic!("{id}: {other:?}"),
     }
 }

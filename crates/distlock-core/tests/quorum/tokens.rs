@@ -73,7 +73,7 @@ async fn a_node_that_forgets_between_its_vote_and_the_token_does_not_count() {
     rest(MS).await;
     fleet.forget(1);
     fleet.forget(2);
-    assert_eq!(attempt.await.unwrap().unwrap(), Attempt::Busy { retry_after: None });
+    assert_eq!(attempt.await.unwrap().unwrap(), Attempt::busy(None));
     assert_eq!(fleet.votes("a").await, 0);
 }
 

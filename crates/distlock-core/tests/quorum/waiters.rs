@@ -6,12 +6,12 @@ use distlock_core::store::{Claim, Inbox, LeaseStore, Query, Store, Waiting};
 use distlock_core::{Kind, Resource, WRITER_WEIGHT};
 
 fn waiting(id: &str) -> Claim {
-    Claim { waiting: Some(Waiting { inbox: Inbox::new("box"), ttl: 600 * SECOND, attempt: 1 }), ..claim(id) }
+    claim(id).with_waiting(Waiting::new(Inbox::new("box"), 600 * SECOND, 1))
 }
 
 fn writer(id: &str) -> Claim {
     let resource = Resource::new(Kind::RwLock, "m").unwrap();
-    Claim { resource, weight: WRITER_WEIGHT, capacity: WRITER_WEIGHT, ..waiting(id) }
+    waiting(id).with_resource(resource).with_weight(WRITER_WEIGHT).with_capacity(WRITER_WEIGHT)
 }
 
 async fn waiters(fleet: &Fleet) -> usize {
@@ -71,7 +71,7 @@ async fn a_waiter_that_withdrew_while_a_node_was_down_is_gone_once_the_node_is_b
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&quorum, "holder").await;
-    let short = Claim { expiry: 200 * MS, ..waiting("waiter") };
+    let short = waiting("waiter").with_expiry(200 * MS);
     assert!(ask(&quorum, short.clone()).await.is_ok());
     fleet.faults[2].always(Verb::Release, Fault::fail());
     let lease = distlock_core::store::Lease::of(&short, distlock_core::FencingToken::new(0));
@@ -89,7 +89,7 @@ async fn whoever_waits_for_what_has_no_queue_asks_again_soon() {
     let quorum = fleet.quorum();
     ask(&quorum, writer("holder")).await.unwrap();
     let answer = ask(&quorum, writer("waiter")).await.unwrap();
-    let distlock_core::store::Attempt::Busy { retry_after } = answer else { panic!("{answer:?}") };
+    let distlock_core::store::Attempt::Busy { retry_after, .. } = answer else { panic!("{answer:?}") };
     assert!(retry_after.is_some_and(|after| after <= SECOND / 5), "nobody will wake it: {retry_after:?}");
     assert!(!quorum.capabilities().shows_waiters, "those who wait for a writer's place are not shown");
 }

@@ -67,7 +67,7 @@ impl Naive {
     }
 
     async fn acquire(&self, claim: &Claim) -> Result<Attempt> {
-        let asked = Claim { no_overtaking: false, waiting: None, ..claim.clone() };
+        let asked = claim.clone().with_no_overtaking(false).with_waiting(None);
         let calls = self.nodes.iter().map(|node| async {
             let call = node.try_acquire(std::slice::from_ref(&asked));
             tokio::time::timeout(TIMEOUT, call).await.ok()?.ok()?.pop()?.ok()
@@ -75,7 +75,7 @@ impl Naive {
         let answers = join_all(calls).await;
         let mut tokens: HashMap<usize, FencingToken> = HashMap::new();
         for (node, answer) in answers.iter().enumerate() {
-            if let Some(Attempt::Granted { token }) = answer {
+            if let Some(Attempt::Granted { token, .. }) = answer {
                 tokens.insert(node, *token);
             }
         }
@@ -103,7 +103,7 @@ impl Naive {
                 let granters = tokens.keys().copied().collect();
                 self.granters.lock().unwrap().insert(claim.lock_id.clone(), granters);
                 let token = if self.flaw == Flaw::FirstToken { first } else { largest };
-                return Ok(Attempt::Granted { token });
+                return Ok(Attempt::granted(token));
             }
         }
         match self.flaw {
@@ -118,7 +118,7 @@ impl Naive {
             }
         }
         if answered >= self.majority() {
-            return Ok(Attempt::Busy { retry_after: None });
+            return Ok(Attempt::busy(None));
         }
         Err(Error::new(ErrorKind::Unavailable, "no majority answered"))
     }

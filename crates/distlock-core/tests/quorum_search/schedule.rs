@@ -112,15 +112,14 @@ impl Client {
         self.next += 1;
         let shared = self.plan.kind == Kind::RwLock && self.rng.u32(0..3) > 0;
         let inbox = Inbox::new(format!("client-{}", self.number));
-        Claim {
-            resource: self.world.resource.clone(),
-            lock_id: LockId::from_stored(format!("c{}#{}", self.number, self.next)),
-            weight: if shared || self.plan.kind == Kind::Mutex { 1 } else { WRITER_WEIGHT },
-            capacity: if self.plan.kind == Kind::Mutex { 1 } else { WRITER_WEIGHT },
-            expiry: self.plan.expiry(),
-            waiting: self.rng.bool().then(|| Waiting { inbox, ttl: self.plan.expiry(), attempt: 1 }),
-            no_overtaking: false,
-        }
+        Claim::new(
+            self.world.resource.clone(),
+            LockId::from_stored(format!("c{}#{}", self.number, self.next)),
+            self.plan.expiry(),
+        )
+        .with_weight(if shared || self.plan.kind == Kind::Mutex { 1 } else { WRITER_WEIGHT })
+        .with_capacity(if self.plan.kind == Kind::Mutex { 1 } else { WRITER_WEIGHT })
+        .with_waiting(self.rng.bool().then(|| Waiting::new(inbox, self.plan.expiry(), 1)))
     }
 
     /// Asks a few times with one lock id, as a waiter does, and withdraws if nothing comes of it.
@@ -129,7 +128,7 @@ impl Client {
             let sent = Instant::now();
             let answer = store.try_acquire(std::slice::from_ref(claim)).await;
             match answer.and_then(|mut answers| answers.remove(0)) {
-                Ok(Attempt::Granted { token }) => {
+                Ok(Attempt::Granted { token, .. }) => {
                     let until = self.plan.believed(sent);
                     if until <= Instant::now() {
                         // Too late to be of use; asked again, as the engine does.
@@ -140,7 +139,7 @@ impl Client {
                     self.world.granted(self.number, &claim.lock_id, token, exclusive, sent, until);
                     return Some((sent, Lease::of(claim, token)));
                 }
-                Ok(Attempt::Busy { .. }) => {}
+                Ok(_) => {}
                 Err(error) => self.world.log(format!("client {} {:?}", self.number, error.kind())),
             }
             let longest = if self.rng.bool() { 20 } else { 200 };

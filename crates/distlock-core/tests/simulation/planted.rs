@@ -158,26 +158,26 @@ impl Planted {
         if self.defect == Defect::NotIdempotent
             && self.holder(&claim.resource).await.as_ref() == Some(&claim.lock_id)
         {
-            return Ok(Attempt::Busy { retry_after: None });
+            return Ok(Attempt::busy(None));
         }
         let answer = self.inner.try_acquire(&[self.claim(claim)]).await?.remove(0)?;
         let exclusive = claim.resource.kind() == Kind::RwLock && claim.weight == claim.capacity;
         Ok(match (self.defect, answer) {
             (Defect::TwoWriters, Attempt::Busy { .. }) if exclusive && self.count().is_multiple_of(7) => {
                 let last = self.inner.last_token(&claim.resource).map_or(1, FencingToken::get);
-                Attempt::Granted { token: FencingToken::new(last + 1) }
+                Attempt::granted(FencingToken::new(last + 1))
             }
             (Defect::TokenRestarts, Attempt::Granted { .. }) => {
                 let mut state = self.state.lock().unwrap();
                 let token = state.tokens.entry(claim.resource.clone()).or_default();
                 *token += 1;
-                Attempt::Granted { token: FencingToken::new(*token) }
+                Attempt::granted(FencingToken::new(*token))
             }
-            (Defect::ExpiryMovesBack, Attempt::Granted { token }) => {
+            (Defect::ExpiryMovesBack, Attempt::Granted { token, .. }) => {
                 let end = self.clock.now().after(claim.expiry);
                 let lease = Lease::of(claim, token);
                 self.state.lock().unwrap().ends.insert(claim.lock_id.clone(), (end, lease));
-                Attempt::Granted { token }
+                Attempt::granted(token)
             }
             (_, answer) => answer,
         })
@@ -197,18 +197,12 @@ impl Planted {
         Ok(match (self.defect, answer) {
             (Defect::RenewalUnchecked, Renewal::NotYours) => Renewal::Renewed,
             (Defect::RenewalTakes, Renewal::NotYours) => {
-                let claim = Claim {
-                    resource: lease.resource.clone(),
-                    lock_id: lease.lock_id.clone(),
-                    weight: lease.weight,
-                    capacity: lease.capacity,
-                    expiry: lease.expiry,
-                    waiting: None,
-                    no_overtaking: false,
-                };
+                let claim = Claim::new(lease.resource.clone(), lease.lock_id.clone(), lease.expiry)
+                    .with_weight(lease.weight)
+                    .with_capacity(lease.capacity);
                 match self.inner.try_acquire(&[claim]).await?.remove(0)? {
                     Attempt::Granted { .. } => Renewal::Renewed,
-                    Attempt::Busy { .. } => Renewal::NotYours,
+                    _ => Renewal::NotYours,
                 }
             }
             (Defect::ExpiryMovesBack, Renewal::Renewed) => {
@@ -299,11 +293,11 @@ impl LeaseStore for Planted {
 impl Planted {
     fn wake(&self, wake: Wake) -> Wake {
         match wake {
-            Wake::Granted { lock_id, mut grant } => {
+            Wake::Granted { lock_id, mut grant, .. } => {
                 if self.defect == Defect::PushedAfter {
                     grant.after += Duration::from_secs(1);
                 }
-                Wake::Granted { lock_id, grant }
+                Wake::granted(lock_id, grant)
             }
             other => other,
         }
@@ -312,9 +306,9 @@ impl Planted {
     /// What a message becomes at the moment when it is delivered.
     pub fn delivered(&self, wake: Wake) -> Wake {
         match wake {
-            Wake::Granted { lock_id, mut grant } if self.defect == Defect::PushedAttempt => {
+            Wake::Granted { lock_id, mut grant, .. } if self.defect == Defect::PushedAttempt => {
                 grant.attempt = self.state.lock().unwrap().attempts.get(&lock_id).copied().unwrap_or(0);
-                Wake::Granted { lock_id, grant }
+                Wake::granted(lock_id, grant)
             }
             other => other,
         }

@@ -27,8 +27,8 @@ pub fn shown_leases(leases: &[Lease]) -> String {
 
 pub fn shown_wake(wake: &Wake) -> String {
     match wake {
-        Wake::Retry { lock_id } => format!("wake-up {}", shown(lock_id)),
-        Wake::Granted { lock_id, grant } => format!("pushed grant {} {grant:?}", shown(lock_id)),
+        Wake::Retry { lock_id, .. } => format!("wake-up {}", shown(lock_id)),
+        Wake::Granted { lock_id, grant, .. } => format!("pushed grant {} {grant:?}", shown(lock_id)),
         other => format!("{:?}", std::mem::discriminant(other)),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use distlock_core::Result;
-use distlock_core::store::Baseline;
+use distlock_core::bench::Baseline;
 
 use crate::bench::Ground;
 use crate::load::{Step, Tasks};

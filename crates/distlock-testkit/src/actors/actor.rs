@@ -9,217 +9,220 @@ use std::time::Duration;
 
 use distlock_core::store::Backend;
 use tokio::process::Child;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
 use super::child;
-use super::order::{Answer, Contest, Letter, Order, Role};
+use super::protocol::{ActorCommand, ActorConfig, ActorReply, Contention, Envelope};
 use super::thread::ActorThread;
-use crate::history::{Event, LockSpec, Outcome, Recorder, What, now};
+use crate::history::{Event, EventKind, LockSpec, Recorder, ReleaseOutcome, now};
 
-/// The answers that are awaited. `None` once the actor is gone.
+/// The expected replies by id; `None` once the actor has ended.
 #[derive(Debug)]
-pub(super) struct Pending(Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>);
+pub(super) struct PendingReplies(Mutex<Option<HashMap<u64, oneshot::Sender<ActorReply>>>>);
 
-impl Pending {
-    fn with<T>(&self, act: impl FnOnce(&mut Option<HashMap<u64, oneshot::Sender<Answer>>>) -> T) -> T {
+impl PendingReplies {
+    fn with<T>(&self, act: impl FnOnce(&mut Option<HashMap<u64, oneshot::Sender<ActorReply>>>) -> T) -> T {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(super) fn resolve(&self, answer: Letter<Answer>) {
-        let waiting = self.with(|pending| pending.as_mut().and_then(|map| map.remove(&answer.number)));
-        if let Some(waiting) = waiting {
-            // Whoever gave the order may have stopped waiting.
-            let _ = waiting.send(answer.text);
+    pub(super) fn resolve(&self, reply: Envelope<ActorReply>) {
+        let receiver = self.with(|pending| pending.as_mut().and_then(|map| map.remove(&reply.id)));
+        if let Some(receiver) = receiver {
+            // The test may have stopped waiting for it.
+            let _ = receiver.send(reply.body);
         }
     }
 
-    pub(super) fn give_up(&self) {
+    pub(super) fn close(&self) {
         self.with(Option::take);
     }
 }
 
 #[derive(Debug)]
-enum Body {
+enum Execution {
     Process(Box<Child>),
     Thread(ActorThread),
 }
 
-/// Somebody outside the test who takes locks as told. Dropping it kills it.
+/// A client outside the test that acquires locks on command. Dropping it kills it.
 #[derive(Debug)]
 pub struct Actor {
     name: String,
-    orders: UnboundedSender<Letter<Order>>,
-    pending: Arc<Pending>,
+    commands: UnboundedSender<Envelope<ActorCommand>>,
+    pending: Arc<PendingReplies>,
     next: AtomicU64,
-    body: Body,
-    /// Where the test writes down what it does to its actors.
-    director: Arc<Recorder>,
+    execution: Execution,
+    /// Where the test records pauses and kills.
+    control_log: Arc<Recorder>,
 }
 
 impl Actor {
-    /// Starts an actor as a process: this binary with the test `entry`, which must call
-    /// [`perform`](super::perform).
+    /// Starts an actor process: this binary with the test `entry`, which must call
+    /// [`run_if_actor`](super::run_if_actor).
     #[must_use]
-    pub fn in_process(entry: &str, role: &Role, director: &Arc<Recorder>) -> Self {
-        Actor::new(role.name.clone(), director, |orders, pending| {
-            Body::Process(Box::new(child::start(entry, role, orders, pending)))
+    pub fn spawn_process(entry: &str, config: &ActorConfig, control_log: &Arc<Recorder>) -> Self {
+        Actor::new(config.name.clone(), control_log, |commands, pending| {
+            Execution::Process(Box::new(child::start(entry, config, commands, pending)))
         })
     }
 
-    /// Starts an actor as a thread that connects with `connect` on its own runtime.
+    /// Starts an actor thread that connects with `connect` on a runtime of its own.
     #[must_use]
-    pub fn in_thread<C>(role: Role, connect: C, director: &Arc<Recorder>) -> Self
+    pub fn spawn_thread<C>(config: ActorConfig, connect: C, control_log: &Arc<Recorder>) -> Self
     where
         C: Fn() -> Pin<Box<dyn Future<Output = Backend> + Send>> + Send + Sync + 'static,
     {
-        Actor::new(role.name.clone(), director, |orders, pending| {
-            Body::Thread(ActorThread::start(role, Box::new(connect), orders, pending))
+        Actor::new(config.name.clone(), control_log, |commands, pending| {
+            Execution::Thread(ActorThread::start(config, Box::new(connect), commands, pending))
         })
     }
 
     fn new(
         name: String,
-        director: &Arc<Recorder>,
-        start: impl FnOnce(tokio::sync::mpsc::UnboundedReceiver<Letter<Order>>, Arc<Pending>) -> Body,
+        control_log: &Arc<Recorder>,
+        start: impl FnOnce(UnboundedReceiver<Envelope<ActorCommand>>, Arc<PendingReplies>) -> Execution,
     ) -> Self {
-        let (orders, inbox) = unbounded_channel();
-        let pending = Arc::new(Pending(Mutex::new(Some(HashMap::new()))));
-        let body = start(inbox, Arc::clone(&pending));
-        Actor { name, orders, pending, next: AtomicU64::new(1), body, director: Arc::clone(director) }
+        let (commands, inbox) = unbounded_channel();
+        let pending = Arc::new(PendingReplies(Mutex::new(Some(HashMap::new()))));
+        let execution = start(inbox, Arc::clone(&pending));
+        let control_log = Arc::clone(control_log);
+        Actor { name, commands, pending, next: AtomicU64::new(1), execution, control_log }
     }
 
-    /// The name: also the label of the actor's lock ids.
+    /// The name, which is also the label of the actor's lock ids.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Gives an order, now. The answer comes with the future.
+    /// Sends a command at once. The future returns the reply.
     ///
     /// # Panics
-    /// The future panics if the actor is dead, or dies before it answers.
-    pub fn order(&self, order: Order) -> impl Future<Output = Answer> + Send + 'static {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, answer) = oneshot::channel();
-        self.pending.with(|pending| pending.as_mut().map(|map| map.insert(number, sender)));
-        let shown = format!("{order:?}");
-        let _ = self.orders.send(Letter { number, text: order });
+    /// The future panics if the actor ends before it replies.
+    pub fn send(&self, command: ActorCommand) -> impl Future<Output = ActorReply> + Send + 'static {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, reply) = oneshot::channel();
+        self.pending.with(|pending| pending.as_mut().map(|map| map.insert(id, sender)));
+        let shown = format!("{command:?}");
+        let _ = self.commands.send(Envelope { id, body: command });
         let name = self.name.clone();
-        async move { answer.await.unwrap_or_else(|_| panic!("the actor {name} died before it answered {shown}")) }
-    }
-
-    /// Takes a lock, without a time limit, and returns its token.
-    ///
-    /// # Panics
-    /// The future panics if the lock is refused.
-    pub fn take(&self, slot: u32, spec: &LockSpec) -> impl Future<Output = u64> + Send + 'static {
-        self.token(Order::Take { slot, spec: spec.clone(), within: None, watch: false })
-    }
-
-    /// Takes a lock and lets a thread of the actor's write down whether it is still held, again and again.
-    ///
-    /// # Panics
-    /// The future panics if the lock is refused.
-    pub fn take_watched(&self, slot: u32, spec: &LockSpec) -> impl Future<Output = u64> + Send + 'static {
-        self.token(Order::Take { slot, spec: spec.clone(), within: None, watch: true })
-    }
-
-    fn token(&self, order: Order) -> impl Future<Output = u64> + Send + 'static {
-        let (answer, name) = (self.order(order), self.name.clone());
         async move {
-            match answer.await {
-                Answer::Granted { token, .. } => token,
-                other => panic!("the actor {name} should have been granted, and got {other:?}"),
+            reply.await.unwrap_or_else(|_| panic!("the actor {name} ended before it replied to {shown}"))
+        }
+    }
+
+    /// Acquires a lock, without a time limit, and returns its token.
+    ///
+    /// # Panics
+    /// The future panics if the lock is refused.
+    pub fn acquire(&self, slot: u32, spec: &LockSpec) -> impl Future<Output = u64> + Send + 'static {
+        self.granted_token(ActorCommand::Acquire { slot, spec: spec.clone(), timeout: None, watch: false })
+    }
+
+    /// [`acquire`](Self::acquire), and lets a thread of the actor record all the time whether the guard is held.
+    ///
+    /// # Panics
+    /// The future panics if the lock is refused.
+    pub fn acquire_watched(&self, slot: u32, spec: &LockSpec) -> impl Future<Output = u64> + Send + 'static {
+        self.granted_token(ActorCommand::Acquire { slot, spec: spec.clone(), timeout: None, watch: true })
+    }
+
+    fn granted_token(&self, command: ActorCommand) -> impl Future<Output = u64> + Send + 'static {
+        let (reply, name) = (self.send(command), self.name.clone());
+        async move {
+            match reply.await {
+                ActorReply::Granted { token, .. } => token,
+                other => panic!("the actor {name} should have been granted the lock, and got {other:?}"),
             }
         }
     }
 
-    /// Whether what it took is lost.
+    /// Whether the guard is lost.
     pub async fn is_lost(&self, slot: u32) -> bool {
-        match self.order(Order::IsLost { slot }).await {
-            Answer::IsLost(lost) => lost,
-            other => panic!("not an answer to the question: {other:?}"),
+        match self.send(ActorCommand::IsLost { slot }).await {
+            ActorReply::IsLost(lost) => lost,
+            other => panic!("unexpected reply to IsLost: {other:?}"),
         }
     }
 
-    /// How long what it took is surely held; `None` for ever.
+    /// How long the lock is held without a renewal; `None` without a limit.
     pub async fn time_left(&self, slot: u32) -> Option<Duration> {
-        match self.order(Order::TimeLeft { slot }).await {
-            Answer::TimeLeft(left) => left,
-            other => panic!("not an answer to the question: {other:?}"),
+        match self.send(ActorCommand::TimeLeft { slot }).await {
+            ActorReply::TimeLeft(left) => left,
+            other => panic!("unexpected reply to TimeLeft: {other:?}"),
         }
     }
 
-    /// Releases what it took.
-    pub async fn give_back(&self, slot: u32) -> Outcome {
-        match self.order(Order::GiveBack { slot }).await {
-            Answer::GivenBack(outcome) => outcome,
-            other => panic!("not an answer to the order: {other:?}"),
+    /// Releases the lock.
+    pub async fn release(&self, slot: u32) -> ReleaseOutcome {
+        match self.send(ActorCommand::Release { slot }).await {
+            ActorReply::Released(outcome) => outcome,
+            other => panic!("unexpected reply to Release: {other:?}"),
         }
     }
 
-    /// Lets it take and release many times.
+    /// Acquires and releases many times.
     ///
     /// # Panics
-    /// The future panics if any of it fails.
-    pub fn contend(&self, contest: Contest) -> impl Future<Output = ()> + Send + 'static {
-        let (answer, name) = (self.order(Order::Contend(contest)), self.name.clone());
+    /// The future panics if any of them fails.
+    pub fn contend(&self, contention: Contention) -> impl Future<Output = ()> + Send + 'static {
+        let (reply, name) = (self.send(ActorCommand::Contend(contention)), self.name.clone());
         async move {
-            let answer = answer.await;
-            assert!(matches!(answer, Answer::Done), "the actor {name} could not go on: {answer:?}");
+            let reply = reply.await;
+            assert!(matches!(reply, ActorReply::Done), "the actor {name} failed to contend: {reply:?}");
         }
     }
 
-    fn note(&self, what: What) {
-        self.director.write(&Event { at: now(), actor: self.name.clone(), ask: 0, what });
+    fn record(&self, kind: EventKind) {
+        self.control_log.write(&Event { at: now(), actor: self.name.clone(), request: 0, kind });
     }
 
-    /// Stops it as a whole, in the middle of whatever it does.
+    /// Pauses the whole actor, whatever it is doing.
     pub async fn pause(&mut self) {
-        match &self.body {
-            Body::Process(process) => child::pause(process).await,
-            Body::Thread(thread) => {
-                thread.freeze(true);
-                self.order(Order::Freeze).await;
+        match &self.execution {
+            Execution::Process(process) => child::pause(process).await,
+            Execution::Thread(thread) => {
+                thread.set_paused(true);
+                self.send(ActorCommand::Pause).await;
             }
         }
-        self.note(What::Paused);
+        self.record(EventKind::Paused);
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub fn resume(&mut self) {
-        self.note(What::Resumed);
-        match &self.body {
-            Body::Process(process) => child::resume(process),
-            Body::Thread(thread) => thread.freeze(false),
+        self.record(EventKind::Resumed);
+        match &self.execution {
+            Execution::Process(process) => child::resume(process),
+            Execution::Thread(thread) => thread.set_paused(false),
         }
     }
 
-    /// Kills it: `SIGKILL` for a process; for a thread, the end of its runtime without another step.
+    /// Kills it: `SIGKILL` for a process; a thread's runtime ends without another step.
     ///
     /// # Panics
     /// If it cannot be killed.
     pub async fn kill(mut self) {
-        self.note(What::Killed);
-        match &mut self.body {
-            Body::Process(process) => process.kill().await.expect("cannot kill the actor"),
-            Body::Thread(thread) => thread.kill(),
+        self.record(EventKind::Killed);
+        match &mut self.execution {
+            Execution::Process(process) => process.kill().await.expect("cannot kill the actor"),
+            Execution::Thread(thread) => thread.kill(),
         }
     }
 
-    /// Lets it give everything back and end.
+    /// Releases everything and ends the actor.
     ///
     /// # Panics
-    /// If it does not end well.
-    pub async fn leave(mut self) {
-        self.order(Order::Leave).await;
-        match &mut self.body {
-            Body::Process(process) => {
-                let status = process.wait().await.expect("an actor that leaves");
+    /// If it does not end cleanly.
+    pub async fn shutdown(mut self) {
+        self.send(ActorCommand::Shutdown).await;
+        match &mut self.execution {
+            Execution::Process(process) => {
+                let status = process.wait().await.expect("the exit status of the actor");
                 assert!(status.success(), "the actor {} ended with {status}", self.name);
             }
-            Body::Thread(thread) => thread.join(),
+            Execution::Thread(thread) => thread.join(),
         }
     }
 }

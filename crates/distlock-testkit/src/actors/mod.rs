@@ -1,16 +1,16 @@
-//! Those who take locks in a test from outside the test: other processes that can be paused and killed, or threads
-//! that stand in for them where a store lives in one process only.
+//! Actors: processes that acquire locks for a test and can be paused and killed. Where a store lives in one process,
+//! threads stand in for them.
 //!
-//! An [`Actor`] does as it is told ([`Order`]) and writes what it sees into a log of its own, for the
-//! [`History`](crate::history::History). A process of its own is the test binary started once more, with a test as
-//! its entry that calls [`perform`] and does nothing unless it runs as an actor:
+//! An [`Actor`] executes [`ActorCommand`]s and records what it observes in a log of its own, for the
+//! [`History`](crate::history::History). An actor process is the test binary started again; its entry is a test that
+//! calls [`run_if_actor`], which does nothing in an ordinary test run:
 //!
 //! ```no_run
 //! # use distlock_core::store::Backend;
 //! # async fn connect(address: String) -> Backend { unimplemented!("{address}") }
 //! // #[test]
 //! fn actor_entry() {
-//!     distlock_testkit::actors::perform(connect);
+//!     distlock_testkit::actors::run_if_actor(connect);
 //! }
 //! ```
 //!
@@ -19,10 +19,10 @@
 
 mod actor;
 mod child;
-mod order;
-mod serve;
+mod protocol;
 mod thread;
+mod worker;
 
 pub use actor::Actor;
-pub use child::{ROLE_VARIABLE, perform};
-pub use order::{Answer, Contest, Order, Role, Terms};
+pub use child::{ACTOR_VARIABLE, run_if_actor};
+pub use protocol::{ActorCommand, ActorConfig, ActorReply, Contention, TestOptions};

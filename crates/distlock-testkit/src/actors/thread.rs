@@ -1,5 +1,5 @@
-//! An actor that is a thread with a runtime of its own: what another process would be, as far as the store and the
-//! engines can tell, for stores that live in one process.
+//! An actor that is a thread with a runtime of its own, for stores that live in one process. To the store and the engines
+//! it looks like another process.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -7,55 +7,55 @@ use std::thread::JoinHandle;
 use distlock_core::CancellationToken;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::actor::Pending;
-use super::order::{Letter, Order, Role};
-use super::serve::{Connect, Freezer, serve};
+use super::actor::PendingReplies;
+use super::protocol::{ActorCommand, ActorConfig, Envelope};
+use super::worker::{Connect, PauseGate, serve};
 
 #[derive(Debug)]
 pub(super) struct ActorThread {
     killed: CancellationToken,
-    freezer: Arc<Freezer>,
+    gate: Arc<PauseGate>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl ActorThread {
     pub(super) fn start(
-        role: Role,
+        config: ActorConfig,
         connect: Connect,
-        orders: UnboundedReceiver<Letter<Order>>,
-        pending: Arc<Pending>,
+        commands: UnboundedReceiver<Envelope<ActorCommand>>,
+        pending: Arc<PendingReplies>,
     ) -> Self {
-        let (killed, freezer) = (CancellationToken::new(), Arc::new(Freezer::default()));
-        let (kill, cold) = (killed.clone(), Arc::clone(&freezer));
-        let act = move || {
+        let (killed, gate) = (CancellationToken::new(), Arc::new(PauseGate::default()));
+        let (kill, thread_gate) = (killed.clone(), Arc::clone(&gate));
+        let body = move || {
             let runtime =
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            let over = Arc::clone(&pending);
-            let reply = Arc::new(move |answer| pending.resolve(answer));
-            let serving = serve(role, connect, orders, reply, cold);
+            let replies = Arc::clone(&pending);
+            let reply = Arc::new(move |reply| replies.resolve(reply));
+            let serving = serve(config, connect, commands, reply, thread_gate);
             runtime.block_on(async {
                 tokio::select! {
                     biased;
-                    // Nothing runs on this runtime after this: what is held stays held until it expires.
+                    // Nothing runs on this runtime afterwards: held locks stay held until they expire.
                     () = kill.cancelled() => {}
                     () = serving => {}
                 }
             });
             drop(runtime);
-            over.give_up();
+            pending.close();
         };
-        let thread = std::thread::Builder::new().name("actor".into()).spawn(act).expect("a thread");
-        ActorThread { killed, freezer, thread: Some(thread) }
+        let thread = std::thread::Builder::new().name("actor".into()).spawn(body).expect("a thread");
+        ActorThread { killed, gate, thread: Some(thread) }
     }
 
-    pub(super) fn freeze(&self, frozen: bool) {
-        self.freezer.set(frozen);
+    pub(super) fn set_paused(&self, paused: bool) {
+        self.gate.set(paused);
     }
 
-    /// Ends the runtime without another step, and returns when that is done.
+    /// Ends the runtime without another step, and returns when it has ended.
     pub(super) fn kill(&mut self) {
         self.killed.cancel();
-        self.freezer.set(false);
+        self.gate.set(false);
         self.join();
     }
 
@@ -64,7 +64,7 @@ impl ActorThread {
             && thread.join().is_err()
             && !std::thread::panicking()
         {
-            panic!("an actor's thread panicked");
+            panic!("an actor thread panicked");
         }
     }
 }
@@ -72,6 +72,6 @@ impl ActorThread {
 impl Drop for ActorThread {
     fn drop(&mut self) {
         self.killed.cancel();
-        self.freezer.set(false);
+        self.gate.set(false);
     }
 }

@@ -4,7 +4,7 @@ use distlock_core::memory::MemoryStore;
 use distlock_core::store::Backend;
 
 use super::{BrokenStore, Defect};
-use crate::conformance::{Fixture, Others};
+use crate::conformance::{ActorMode, Fixture};
 
 /// A memory store with a defect, or without one.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Fixture for BrokenFixture {
         Backend::lease(self.0.clone())
     }
 
-    fn others(&self) -> Others {
-        Others::Threads { because: "a memory store lives in one process" }
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Threads { reason: "a memory store lives in one process" }
     }
 }

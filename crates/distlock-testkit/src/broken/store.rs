@@ -55,20 +55,18 @@ impl BrokenStore {
     }
 
     fn claim(&self, claim: &Claim) -> Claim {
-        let mut bent_claim = Claim {
-            resource: bent(self.defect, &claim.resource, claim.capacity),
-            lock_id: bent_id(self.defect, &claim.lock_id),
-            expiry: self.expiry(claim.expiry),
-            ..claim.clone()
-        };
+        let mut bent_claim = claim
+            .clone()
+            .with_resource(bent(self.defect, &claim.resource, claim.capacity))
+            .with_lock_id(bent_id(self.defect, &claim.lock_id))
+            .with_expiry(self.expiry(claim.expiry));
         let writes = claim.weight == WRITER_WEIGHT;
         match self.defect {
             Some(Defect::TwoWriters) if writes => bent_claim.weight = WRITER_WEIGHT / 2,
             Some(Defect::ReaderBesideWriter) if writes => bent_claim.weight = WRITER_WEIGHT - 1,
             Some(Defect::NoQueue) => bent_claim.waiting = None,
             Some(Defect::OneAttemptWaits) => {
-                let waiting =
-                    || Waiting { inbox: Inbox::new("nobody"), ttl: Duration::from_secs(60), attempt: 1 };
+                let waiting = || Waiting::new(Inbox::new("nobody"), Duration::from_secs(60), 1);
                 bent_claim.waiting.get_or_insert_with(waiting);
             }
             _ => {}
@@ -77,18 +75,16 @@ impl BrokenStore {
     }
 
     fn lease(&self, lease: &Lease) -> Lease {
-        Lease {
-            resource: bent(self.defect, &lease.resource, lease.capacity),
-            lock_id: bent_id(self.defect, &lease.lock_id),
-            expiry: self.expiry(lease.expiry),
-            // A made-up token must not get into the records of the store below.
-            token: FencingToken::new(0),
-            ..lease.clone()
-        }
+        lease
+            .clone()
+            .with_resource(bent(self.defect, &lease.resource, lease.capacity))
+            .with_lock_id(bent_id(self.defect, &lease.lock_id))
+            .with_expiry(self.expiry(lease.expiry))
+            .with_token(FencingToken::new(0))
     }
 
     async fn holders(&self, resource: &Resource) -> Vec<Holder> {
-        let query = Query { kind: Some(resource.kind()), ..Query::named(resource.name()) };
+        let query = Query::named(resource.name()).with_kind(resource.kind());
         let found = self.inner.inspect(&query).await.expect("a memory store answers");
         found.into_iter().flat_map(|record| record.holders).collect()
     }
@@ -121,18 +117,16 @@ impl BrokenStore {
             self.inner.break_lock(&claim.resource).await?;
         }
         if self.has(Defect::ForgetsWhoAsked) && holders.iter().any(|holder| holder.lock_id == claim.lock_id) {
-            return Ok(Attempt::Busy { retry_after: None });
+            return Ok(Attempt::busy(None));
         }
         let mut answers = self.inner.try_acquire(std::slice::from_ref(&claim)).await?;
         match answers.pop().expect("one answer for one claim")? {
-            Attempt::Granted { token } => {
+            Attempt::Granted { token, .. } => {
                 let token = self.token(&claim.resource, &claim.lock_id, token).await;
-                Ok(Attempt::Granted { token })
+                Ok(Attempt::granted(token))
             }
-            Attempt::Busy { .. } if self.has(Defect::DoesNotSayWhen) => {
-                Ok(Attempt::Busy { retry_after: None })
-            }
-            busy @ Attempt::Busy { .. } => Ok(busy),
+            Attempt::Busy { .. } if self.has(Defect::DoesNotSayWhen) => Ok(Attempt::busy(None)),
+            busy => Ok(busy),
         }
     }
 
@@ -151,27 +145,21 @@ impl BrokenStore {
             }
             (Some(Defect::ExtendsWhatIsNotOurs), Renewal::NotYours) => Ok(Renewal::Renewed),
             (Some(Defect::ExtendTakesAgain), Renewal::NotYours) => {
-                let again = Claim {
-                    resource: kept.resource.clone(),
-                    lock_id: kept.lock_id.clone(),
-                    weight: kept.weight,
-                    capacity: kept.capacity,
-                    expiry: kept.expiry,
-                    waiting: None,
-                    no_overtaking: false,
-                };
+                let again = Claim::new(kept.resource.clone(), kept.lock_id.clone(), kept.expiry)
+                    .with_weight(kept.weight)
+                    .with_capacity(kept.capacity);
                 let taken =
                     self.inner.try_acquire(&[again]).await?.pop().expect("one answer for one claim")?;
                 Ok(match taken {
                     Attempt::Granted { .. } => Renewal::Renewed,
-                    Attempt::Busy { .. } => Renewal::NotYours,
+                    _ => Renewal::NotYours,
                 })
             }
             (_, renewed) => Ok(renewed),
         }
     }
 
-    async fn give_back(&self, lease: &Lease) -> Result<Released> {
+    async fn release(&self, lease: &Lease) -> Result<Released> {
         let lease = self.lease(lease);
         let holds = self.holders(&lease.resource).await.iter().any(|holder| holder.lock_id == lease.lock_id);
         if self.has(Defect::WithdrawnWaitersStay) && !holds {
@@ -247,7 +235,7 @@ impl LeaseStore for BrokenStore {
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         let mut answers = Vec::new();
         for lease in leases {
-            answers.push(self.give_back(lease).await);
+            answers.push(self.release(lease).await);
         }
         Ok(answers)
     }
@@ -258,13 +246,14 @@ impl LeaseStore for BrokenStore {
         Ok(match self.defect {
             Some(Defect::NeverWakes) => Box::pin(stream.filter(|_| std::future::ready(false))),
             Some(Defect::WakesPromiseAGrant) => Box::pin(stream.map(move |wake| match wake {
-                Wake::Retry { lock_id } => {
+                Wake::Retry { lock_id, .. } => {
                     static INVENTED: AtomicU64 = AtomicU64::new(1 << 60);
                     let token = FencingToken::new(INVENTED.fetch_add(1, Ordering::SeqCst));
                     let window = Duration::from_secs(2);
                     let attempt = store.attempts().get(&lock_id).copied().unwrap_or_default();
-                    let grant = PushedGrant { token, attempt, after: Duration::MAX, window };
-                    Wake::Granted { lock_id, grant }
+                    let grant =
+                        PushedGrant::new(token, window).with_attempt(attempt).with_after(Duration::MAX);
+                    Wake::granted(lock_id, grant)
                 }
                 wake => wake,
             })),
@@ -282,7 +271,7 @@ impl LeaseStore for BrokenStore {
 impl BrokenStore {
     /// A grant that is pushed has a token of this store's like any other.
     async fn promised(&self, wake: Wake) -> Wake {
-        let Wake::Granted { lock_id, grant } = wake else { return wake };
+        let Wake::Granted { lock_id, grant, .. } = wake else { return wake };
         let records = self.inner.inspect(&Query::default()).await.expect("a memory store answers");
         let held = |record: &Record| record.holders.iter().any(|holder| holder.lock_id == lock_id);
         let record = records.into_iter().find(held);
@@ -290,9 +279,9 @@ impl BrokenStore {
         match resource {
             Some(resource) => {
                 let token = self.counts.token(&resource, &lock_id);
-                Wake::Granted { lock_id, grant: PushedGrant { token, ..grant } }
+                Wake::granted(lock_id, grant.with_token(token))
             }
-            None => Wake::Retry { lock_id },
+            None => Wake::retry(lock_id),
         }
     }
 }

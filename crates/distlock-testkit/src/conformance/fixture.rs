@@ -1,19 +1,19 @@
-//! What the suite needs to know about a store.
+//! What the suite must know about a store.
 
 use std::future::Future;
 use std::time::Duration;
 
 use distlock_core::store::{Backend, Driver, StoreUrl};
 
-/// A store under test. Every case opens one of its own.
+/// A store under test. Every case opens its own.
 ///
-/// A store that is found by a URL gives its [`driver`](Self::driver) and the [`url`](Self::url); any other one says how
-/// to [`connect`](Self::connect) and who the [`others`](Self::others) are.
+/// A store that is found by URL implements [`driver`](Self::driver) and [`url`](Self::url). Any other store implements
+/// [`connect`](Self::connect) and [`actor_mode`](Self::actor_mode).
 ///
 /// ```
 /// use distlock_core::memory::MemoryStore;
 /// use distlock_core::store::Backend;
-/// use distlock_testkit::conformance::{Fixture, Others};
+/// use distlock_testkit::conformance::{ActorMode, Fixture};
 ///
 /// struct Memory(MemoryStore);
 ///
@@ -26,118 +26,117 @@ use distlock_core::store::{Backend, Driver, StoreUrl};
 ///         Backend::lease(self.0.clone())
 ///     }
 ///
-///     fn others(&self) -> Others {
-///         Others::Threads { because: "a memory store lives in one process" }
+///     fn actor_mode(&self) -> ActorMode {
+///         ActorMode::Threads { reason: "a memory store lives in one process" }
 ///     }
 /// }
 /// ```
 pub trait Fixture: Send + Sync + Sized + 'static {
-    /// Opens a store that nobody else uses and that holds nothing: a server of its own, or a namespace (a prefix, a
-    /// schema, a folder) of a server that all cases share. It ends when the fixture is dropped.
+    /// Opens an empty store that no other case uses: a server of its own, or a namespace (a prefix, a schema, a folder) of
+    /// a server that all cases share. Dropping the fixture ends it.
     fn open() -> impl Future<Output = Self> + Send;
 
-    /// Makes a store of the URL, as the facade does.
+    /// The driver that connects to the URL, as registered with the facade.
     fn driver() -> &'static Driver {
-        panic!("implement Fixture::driver, or connect and join")
+        panic!("implement Fixture::driver, or connect and connect_to")
     }
 
-    /// Where the store is found, also by other processes.
+    /// The URL of the store, valid in other processes too.
     fn url(&self) -> String {
-        panic!("implement Fixture::url, or connect and others")
+        panic!("implement Fixture::url, or connect and actor_mode")
     }
 
-    /// Connects anew. Each connection gets an engine of its own, and is to the store what another process is:
-    /// nothing may be shared between two of them that two processes would not share.
+    /// Opens a new connection. Each connection gets an engine of its own and stands for another process: two connections
+    /// must share nothing that two processes would not share.
     fn connect(&self) -> impl Future<Output = Backend> + Send {
-        Self::join(self.url())
+        Self::connect_to(self.url())
     }
 
-    /// Who plays the other processes.
-    fn others(&self) -> Others {
-        Others::Processes(self.url())
+    /// Whether actors are processes or threads.
+    fn actor_mode(&self) -> ActorMode {
+        ActorMode::Processes(self.url())
     }
 
-    /// Connects in another process, to the address that [`Others::Processes`] gave.
-    fn join(address: String) -> impl Future<Output = Backend> + Send {
+    /// Connects from an actor process, to the address in [`ActorMode::Processes`].
+    fn connect_to(address: String) -> impl Future<Output = Backend> + Send {
         async move {
             let url = StoreUrl::parse(&address).unwrap_or_else(|error| panic!("{address}: {error}"));
-            let connected = (Self::driver().connect)(url).await;
+            let connected = Self::driver().connect(url).await;
             connected.unwrap_or_else(|error| panic!("{address}: {error}"))
         }
     }
 
-    /// How fast the store is, where the defaults do not fit.
-    fn pace(&self) -> Pace {
-        Pace::default()
+    /// Expiries and time limits, where the defaults do not fit the store.
+    fn timing(&self) -> Timing {
+        Timing::default()
     }
 
-    /// Whether readers that are granted at the same time may have the same token. No single store needs this; a
-    /// quorum does, whose nodes may see them in different orders.
-    fn readers_may_share_a_token(&self) -> bool {
+    /// Whether readers that are granted concurrently may have the same token. Only a quorum needs this: its nodes may see
+    /// the readers in different orders.
+    fn readers_may_share_tokens(&self) -> bool {
         false
     }
 
-    /// Ends every connection to the store that is open now. New ones work. For the fault `cut_connections`.
+    /// Closes every open connection to the store; new ones work. For the fault `cut_connections`.
     fn cut_connections(&self) -> impl Future<Output = ()> + Send {
         async { panic!("implement Fixture::cut_connections, or leave the fault out") }
     }
 
-    /// Stops the store, hard, and starts it again with what it kept. For the fault `restart`.
+    /// Kills the store and starts it again with the data it kept. For the fault `restart`.
     fn restart(&self) -> impl Future<Output = ()> + Send {
         async { panic!("implement Fixture::restart, or leave the fault out") }
     }
 
-    /// Makes another node the one that decides. For the fault `fail_over`.
+    /// Makes another node the primary. For the fault `fail_over`.
     fn fail_over(&self) -> impl Future<Output = ()> + Send {
         async { panic!("implement Fixture::fail_over, or leave the fault out") }
     }
 
-    /// Sets the store's clock, so that it differs by this many seconds from the true one. For the fault
-    /// `move_clock`.
+    /// Sets the store's clock to this offset from the true time. For the fault `move_clock`.
     fn move_clock(&self, seconds: i64) -> impl Future<Output = ()> + Send {
         async move { panic!("implement Fixture::move_clock (by {seconds} s), or leave the fault out") }
     }
 }
 
-/// Who plays the other processes in the cases that need some.
+/// How the cases run clients outside the test process.
 #[derive(Clone, Debug)]
-pub enum Others {
-    /// Processes: the test binary started again. Each is handed this text and joins with it
-    /// ([`Fixture::join`]): a URL, a path.
+pub enum ActorMode {
+    /// As processes: the test binary started again. Each gets this address (a URL, a path) and connects with
+    /// [`Fixture::connect_to`].
     Processes(String),
-    /// Threads with a runtime each, because the store lives in this one process. A "killed" one never makes another
-    /// step, a "paused" one stands still as a whole.
+    /// As threads with a runtime each, because the store lives in this one process. A "killed" thread takes no further
+    /// step; a "paused" one blocks as a whole.
     Threads {
         /// Why no other process can reach the store.
-        because: &'static str,
+        reason: &'static str,
     },
 }
 
-/// How fast a store is and how patient the suite is with it.
+/// Expiries and time limits of the suite.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
-    /// The expiry where a case waits for one. Longer makes the suite slower and less easily disturbed.
+pub struct Timing {
+    /// The expiry in cases that wait for one. A longer one makes the suite slower and less sensitive to a busy machine.
     pub expiry: Duration,
-    /// After this long at the latest a store notices that a holder died; `None`: the expiry, or at once where the
-    /// store says that it frees on crash. For sessions whose time-out is not the expiry.
-    pub crash_noticed_within: Option<Duration>,
-    /// How long a case waits for something that must happen before it fails.
-    pub patience: Duration,
-    /// How long it takes a waiter to get into the line of a store that cannot show its waiters.
-    pub settling: Duration,
-    /// How many processes contend.
+    /// How soon the store detects that a holder died. `None`: at the expiry, or at once where the store frees on crash. Set
+    /// it for sessions whose time-out is not the expiry.
+    pub crash_detected_within: Option<Duration>,
+    /// How long a case waits for an expected event before it fails.
+    pub wait_limit: Duration,
+    /// How long a waiter needs to enter the wait queue of a store that cannot show its waiters.
+    pub queue_delay: Duration,
+    /// The number of contending processes.
     pub processes: u32,
-    /// How often each of them takes the lock.
+    /// The number of acquisitions of each contending process.
     pub rounds: u32,
 }
 
-impl Default for Pace {
+impl Default for Timing {
     fn default() -> Self {
-        Pace {
+        Timing {
             expiry: Duration::from_millis(800),
-            crash_noticed_within: None,
-            patience: Duration::from_secs(30),
-            settling: Duration::from_millis(300),
+            crash_detected_within: None,
+            wait_limit: Duration::from_secs(30),
+            queue_delay: Duration::from_millis(300),
             processes: 5,
             rounds: 30,
         }

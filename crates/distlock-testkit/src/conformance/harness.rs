@@ -1,4 +1,4 @@
-//! Where a case plays: its store, those who take locks there, and what they write down.
+//! The environment of a case: its store, its clients and their logs.
 
 use std::fmt::{Debug, Display};
 use std::future::Future;
@@ -11,22 +11,22 @@ use distlock_core::store::{Backend, Holder, Query, Record};
 use distlock_core::{ErrorKind, Locks};
 use tempfile::TempDir;
 
-use super::fixture::{Fixture, Others, Pace};
-use crate::actors::{Actor, Role, Terms};
-use crate::history::{Event, History, LockSpec, Recorder, What, now};
+use super::fixture::{ActorMode, Fixture, Timing};
+use crate::actors::{Actor, ActorConfig, TestOptions};
+use crate::history::{Event, EventKind, History, LockSpec, Recorder, now};
 
-/// An expiry that no case outlives: what ends before it did not end by it.
+/// Longer than any case, so that nothing in a case ends by this expiry.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A case's harness. Clones are the same harness.
+/// The environment of one case. Clones share it.
 pub struct Harness<F>(Arc<Inner<F>>);
 
 struct Inner<F> {
     fixture: F,
-    pace: Pace,
+    timing: Timing,
     entry: &'static str,
     logs: TempDir,
-    director: Arc<Recorder>,
+    control_log: Arc<Recorder>,
     engines: AtomicU64,
     recorders: AtomicU64,
 }
@@ -44,260 +44,263 @@ impl<F> Debug for Harness<F> {
 }
 
 impl<F: Fixture> Harness<F> {
-    pub(super) fn new(fixture: F, entry: &'static str, pace: Pace) -> Self {
+    pub(super) fn new(fixture: F, entry: &'static str, timing: Timing) -> Self {
         let logs = tempfile::tempdir().expect("a folder for the logs");
-        let director = Recorder::create(logs.path(), "director");
+        let control_log = Recorder::create(logs.path(), "test");
         Harness(Arc::new(Inner {
             fixture,
-            pace,
+            timing,
             entry,
             logs,
-            director,
+            control_log,
             engines: AtomicU64::new(1),
             recorders: AtomicU64::new(1),
         }))
     }
 
-    /// The store under test.
+    /// The fixture of the store under test.
     #[must_use]
     pub fn fixture(&self) -> &F {
         &self.0.fixture
     }
 
-    /// How patient to be.
+    /// Expiries and time limits.
     #[must_use]
-    pub fn pace(&self) -> Pace {
-        self.0.pace
+    pub fn timing(&self) -> Timing {
+        self.0.timing
     }
 
-    /// The terms where nothing is to expire: neither a lock nor the entry of a waiter.
+    /// Options under which nothing expires during the case: neither locks nor queue entries.
     #[must_use]
-    pub fn lasting(&self) -> Terms {
-        Terms { waiter_lasts: LONG, ..Terms::expiring(LONG) }
+    pub fn long_lease(&self) -> TestOptions {
+        TestOptions { waiter_ttl: LONG, ..TestOptions::with_expiry(LONG) }
     }
 
-    /// The terms where a lock is to expire: soon, and without a word if it is not extended.
+    /// Options with a short expiry, for cases that wait for it.
     #[must_use]
-    pub fn expiring(&self) -> Terms {
-        Terms::expiring(self.pace().expiry)
+    pub fn short_lease(&self) -> TestOptions {
+        TestOptions::with_expiry(self.timing().expiry)
     }
 
-    /// The terms where a holder is to be told soon, and by its extension rather than its expiry.
+    /// Options under which a holder learns of its loss quickly, from a renewal rather than at its expiry.
     #[must_use]
-    pub fn attentive(&self) -> Terms {
-        Terms { cadence: Some(Duration::from_millis(50)), ..Terms::expiring(Duration::from_secs(10)) }
+    pub fn frequent_renewal(&self) -> TestOptions {
+        TestOptions {
+            cadence: Some(Duration::from_millis(50)),
+            ..TestOptions::with_expiry(Duration::from_secs(10))
+        }
     }
 
-    /// An engine of its own, on [lasting](Harness::lasting) terms.
+    /// A new engine with [`long_lease`](Harness::long_lease) options.
     pub async fn locks(&self) -> Locks {
-        self.locks_on(self.lasting()).await
+        self.locks_with(self.long_lease()).await
     }
 
-    /// An engine of its own, on these terms. Its label is `engine-N`.
-    pub async fn locks_on(&self, terms: Terms) -> Locks {
+    /// A new engine with these options. Its label is `engine-N`.
+    pub async fn locks_with(&self, options: TestOptions) -> Locks {
         let backend = self.0.fixture.connect().await;
-        self.engine(backend, terms)
+        self.engine(backend, options)
     }
 
-    fn engine(&self, backend: Backend, terms: Terms) -> Locks {
+    fn engine(&self, backend: Backend, options: TestOptions) -> Locks {
         let label = format!("engine-{}", self.0.engines.fetch_add(1, Ordering::Relaxed));
-        Locks::builder(backend).label(label).options(terms.options()).build().expect("an engine")
+        Locks::builder(backend).label(label).options(options.to_options()).build().expect("an engine")
     }
 
-    /// An engine whose requests fail on command; `None` for a session store, which has no such requests.
-    pub async fn faulty_locks_on(&self, terms: Terms) -> Option<(Locks, Faults)> {
+    /// A new engine whose requests fail on command; `None` for a session store, which has no such requests.
+    pub async fn faulty_locks_with(&self, options: TestOptions) -> Option<(Locks, Faults)> {
         match self.0.fixture.connect().await {
             Backend::Lease(store) => {
                 let (store, faults) = FaultyStore::new(store);
-                Some((self.engine(Backend::lease(store), terms), faults))
+                Some((self.engine(Backend::lease(store), options), faults))
             }
             Backend::Session(_) => None,
         }
     }
 
-    /// A log for somebody in this process. A number makes the name unique.
+    /// A log for a client in this process. A number makes the name unique.
     #[must_use]
     pub fn recorder(&self, name: &str) -> Arc<Recorder> {
         let number = self.0.recorders.fetch_add(1, Ordering::Relaxed);
         Recorder::create(self.0.logs.path(), &format!("{name}-{number}"))
     }
 
-    /// Somebody in another process. A number makes the name unique.
+    /// Starts an actor. A number makes the name unique.
     #[must_use]
-    pub fn actor(&self, name: &str, terms: Terms) -> Actor {
+    pub fn actor(&self, name: &str, options: TestOptions) -> Actor {
         let name = format!("{name}-{}", self.0.recorders.fetch_add(1, Ordering::Relaxed));
-        let mut role = Role { name, logs: self.0.logs.path().to_owned(), terms, address: None };
-        match self.0.fixture.others() {
-            Others::Processes(address) => {
-                role.address = Some(address);
-                Actor::in_process(self.0.entry, &role, &self.0.director)
+        let mut config = ActorConfig { name, logs: self.0.logs.path().to_owned(), options, address: None };
+        match self.0.fixture.actor_mode() {
+            ActorMode::Processes(address) => {
+                config.address = Some(address);
+                Actor::spawn_process(self.0.entry, &config, &self.0.control_log)
             }
-            Others::Threads { .. } => {
+            ActorMode::Threads { .. } => {
                 let harness = self.clone();
                 let connect = move || {
                     let harness = harness.clone();
                     let connecting = async move { harness.0.fixture.connect().await };
                     Box::pin(connecting) as std::pin::Pin<Box<dyn Future<Output = Backend> + Send>>
                 };
-                Actor::in_thread(role, connect, &self.0.director)
+                Actor::spawn_thread(config, connect, &self.0.control_log)
             }
         }
     }
 
-    /// Takes a lock that must be granted in time.
+    /// Acquires a lock that must be granted within the wait limit.
     ///
     /// # Panics
     /// If it is not.
-    pub async fn take(
+    pub async fn acquire(
         &self,
         recorder: &Arc<Recorder>,
         locks: &Locks,
         spec: &LockSpec,
     ) -> crate::history::RecordedGuard {
-        let taken = recorder.take_within(locks, spec, self.pace().patience).await;
-        taken.unwrap_or_else(|error| panic!("{spec:?} should have been granted: {error}"))
+        let acquired = recorder.acquire_within(locks, spec, self.timing().wait_limit).await;
+        acquired.unwrap_or_else(|error| panic!("{spec:?} should have been granted: {error}"))
     }
 
-    /// Forced release, written down: from here on the old holders may not know yet.
+    /// Breaks a lock and records it: from now on the old holders may not know of their loss yet.
     ///
     /// # Panics
     /// If it fails.
     pub async fn break_lock(&self, locks: &Locks, spec: &LockSpec) -> Vec<Holder> {
-        let what = What::Broken { resource: spec.resource() };
-        self.0.director.write(&Event { at: now(), actor: "director".into(), ask: 0, what });
+        let kind = EventKind::Broken { resource: spec.resource() };
+        self.0.control_log.write(&Event { at: now(), actor: "test".into(), request: 0, kind });
         let broken = locks.break_lock(spec.kind(), spec.name()).await;
         broken.unwrap_or_else(|error| panic!("{spec:?} should have been broken: {error}"))
     }
 
-    /// What the store shows of a resource; `None` if nobody holds it or waits for it.
+    /// What `inspect` shows of a resource; `None` without holders and waiters.
     ///
     /// # Panics
-    /// If the store cannot be asked, or shows it twice.
+    /// If `inspect` fails, or shows the resource twice.
     pub async fn record(&self, locks: &Locks, spec: &LockSpec) -> Option<Record> {
-        let query = Query { kind: Some(spec.kind()), ..Query::named(spec.name()) };
+        let query = Query::named(spec.name()).with_kind(spec.kind());
         let mut found = locks.inspect(&query).await.expect("inspect");
         assert!(found.len() <= 1, "{spec:?} is shown more than once: {found:?}");
         found.pop()
     }
 
-    /// Waits until at least so many wait for a resource, where the store can tell; elsewhere for as long as that
-    /// takes on such a store.
-    pub async fn until_waiting(&self, locks: &Locks, spec: &LockSpec, waiters: usize) {
+    /// Waits until the resource has at least this many waiters. On a store that cannot show waiters, sleeps for
+    /// [`Timing::queue_delay`] instead.
+    pub async fn wait_for_waiters(&self, locks: &Locks, spec: &LockSpec, waiters: usize) {
         if !locks.capabilities().shows_waiters {
-            return tokio::time::sleep(self.pace().settling).await;
+            return tokio::time::sleep(self.timing().queue_delay).await;
         }
-        let patience = self.patience(format!("{waiters} waiting for {spec:?}"));
+        let limit = self.wait_limit(format!("{waiters} waiters for {spec:?}"));
         while self.record(locks, spec).await.is_none_or(|record| record.waiters.len() < waiters) {
-            patience.pause().await;
+            limit.pause().await;
         }
     }
 
-    /// Waits until the store shows nothing of a resource.
-    pub async fn until_nothing_is_left(&self, locks: &Locks, spec: &LockSpec) {
-        let mut patience = self.patience(format!("nothing left of {spec:?}"));
+    /// Waits until the resource has neither holders nor waiters.
+    pub async fn wait_until_unused(&self, locks: &Locks, spec: &LockSpec) {
+        let mut limit = self.wait_limit(format!("no holder or waiter of {spec:?}"));
         while let Some(record) = self.record(locks, spec).await {
-            patience.seen(&record);
-            patience.pause().await;
+            limit.set_actual(&record);
+            limit.pause().await;
         }
     }
 
-    /// Waits until nobody waits for a resource.
-    pub async fn until_nobody_waits(&self, locks: &Locks, spec: &LockSpec) {
-        let mut patience = self.patience(format!("nobody waiting for {spec:?}"));
+    /// Waits until the resource has no waiters.
+    pub async fn wait_for_no_waiters(&self, locks: &Locks, spec: &LockSpec) {
+        let mut limit = self.wait_limit(format!("no waiter for {spec:?}"));
         while let Some(record) = self.record(locks, spec).await.filter(|record| !record.waiters.is_empty()) {
-            patience.seen(&record);
-            patience.pause().await;
+            limit.set_actual(&record);
+            limit.pause().await;
         }
     }
 
-    fn patience(&self, what: String) -> Patience {
-        Patience { begun: Instant::now(), limit: self.pace().patience, what, seen: String::new() }
+    fn wait_limit(&self, expected: String) -> WaitLimit {
+        WaitLimit { begun: Instant::now(), limit: self.timing().wait_limit, expected, actual: String::new() }
     }
 
-    /// Plays something for each of these at the same time.
+    /// Runs a case for each of these locks concurrently.
     ///
     /// # Panics
-    /// If one of them does.
-    pub async fn for_each<P>(&self, specs: Vec<LockSpec>, play: impl Fn(Harness<F>, LockSpec) -> P)
+    /// If one of them panics.
+    pub async fn for_each<P>(&self, specs: Vec<LockSpec>, case: impl Fn(Harness<F>, LockSpec) -> P)
     where
         P: Future<Output = ()> + Send + 'static,
     {
-        let mut playing = tokio::task::JoinSet::new();
+        let mut running = tokio::task::JoinSet::new();
         for spec in specs {
-            playing.spawn(play(self.clone(), spec));
+            running.spawn(case(self.clone(), spec));
         }
-        playing.join_all().await;
+        running.join_all().await;
     }
 
-    /// Whether the store has leases, which can expire; otherwise it has sessions.
+    /// Whether the store is a lease store; otherwise it is a session store, where nothing expires.
     pub async fn has_leases(&self) -> bool {
         matches!(self.0.fixture.connect().await, Backend::Lease(_))
     }
 
-    /// Fails the case if something does not end in time.
+    /// Awaits a future that must complete within the wait limit.
     ///
     /// # Panics
-    /// Then.
-    pub async fn within<T>(&self, what: impl Display, future: impl Future<Output = T>) -> T {
-        let patience = self.pace().patience;
-        match tokio::time::timeout(patience, future).await {
+    /// If it does not.
+    pub async fn within<T>(&self, expected: impl Display, future: impl Future<Output = T>) -> T {
+        let wait_limit = self.timing().wait_limit;
+        match tokio::time::timeout(wait_limit, future).await {
             Ok(output) => output,
-            Err(_) => panic!("did not happen within {patience:?}: {what}"),
+            Err(_) => panic!("did not happen within {wait_limit:?}: {expected}"),
         }
     }
 
-    /// Whether the store has this. If it has not, asserts that it says so whichever way one asks.
+    /// Whether the store supports this lock. If not, asserts that every kind of request for it is refused as `Unsupported`.
     ///
     /// # Panics
-    /// If it is missing and asking for it is anything but `Unsupported`.
-    pub async fn offers(&self, locks: &Locks, spec: &LockSpec) -> bool {
-        if spec.is_offered(locks.capabilities()) {
+    /// If it is not supported and a request does not fail as `Unsupported`.
+    pub async fn supports(&self, locks: &Locks, spec: &LockSpec) -> bool {
+        if spec.is_supported(locks.capabilities()) {
             return true;
         }
-        let answers = [
+        let results = [
             spec.acquire(locks).await.err(),
             spec.try_acquire(locks).await.err(),
             locks.acquire_all([spec.request()]).await.err(),
         ];
-        for answer in answers {
-            let error = answer.unwrap_or_else(|| panic!("{spec:?} is not offered, and was not refused"));
+        for result in results {
+            let error = result.unwrap_or_else(|| panic!("{spec:?} is not supported, and was not refused"));
             assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
             assert_eq!(error.store(), Some(locks.store()), "the error does not name the store: {error}");
         }
-        println!("{spec:?} is not supported here, and is refused as such");
+        println!("not applicable: {spec:?} is not supported here, and is refused");
         false
     }
 
-    /// Checks everything that was written down.
-    pub(super) fn finish(&self) {
-        let may_share = self.0.fixture.readers_may_share_a_token();
-        History::read(self.0.logs.path()).sharers_may_share_a_token(may_share).assert_clean();
+    /// Checks the history of the case.
+    pub(super) fn check_history(&self) {
+        let may_share = self.0.fixture.readers_may_share_tokens();
+        History::read(self.0.logs.path()).allow_shared_tokens(may_share).assert_clean();
     }
 
-    /// How often each of those who write logs was granted a lock so far.
+    /// The number of grants of each client so far.
     #[must_use]
     pub fn grants(&self) -> std::collections::BTreeMap<String, usize> {
         History::read(self.0.logs.path()).grants()
     }
 }
 
-/// Asks again and again, but not for ever.
-struct Patience {
+/// Repeats a check until the wait limit has passed.
+struct WaitLimit {
     begun: Instant,
     limit: Duration,
-    what: String,
-    seen: String,
+    expected: String,
+    actual: String,
 }
 
-impl Patience {
-    /// Notes what is there instead, for the failure.
-    fn seen(&mut self, instead: &impl Debug) {
-        self.seen = format!("; there is {instead:?}");
+impl WaitLimit {
+    /// Keeps the actual state for the failure message.
+    fn set_actual(&mut self, actual: &impl Debug) {
+        self.actual = format!("; actual: {actual:?}");
     }
 
     async fn pause(&self) {
-        let Patience { limit, what, seen, .. } = self;
-        assert!(self.begun.elapsed() < *limit, "did not come true within {limit:?}: {what}{seen}");
+        let WaitLimit { limit, expected, actual, .. } = self;
+        assert!(self.begun.elapsed() < *limit, "did not come true within {limit:?}: {expected}{actual}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

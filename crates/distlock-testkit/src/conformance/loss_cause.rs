@@ -1,62 +1,62 @@
-//! How a lock can be taken from its holder.
+//! How a holder loses its lock.
 
 use distlock_core::Locks;
 
 use super::fixture::Fixture;
 use super::harness::Harness;
-use crate::actors::Terms;
+use crate::actors::TestOptions;
 use crate::history::{LockSpec, RecordedGuard};
 
-/// A way in which a holder loses its lock.
+/// Why a holder loses its lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LossCause {
-    /// Its lease is not extended and ends.
+    /// The lease expires without a renewal.
     Expiry,
-    /// An operator breaks it.
+    /// An operator breaks the lock.
     Break,
 }
 
 impl LossCause {
-    /// Those that a store has. A session store without forced release has none: there only the end of the session
-    /// takes a lock away.
+    /// The causes that exist on the store. A session store without forced release has none: there a lock is lost only with
+    /// its session.
     pub(super) async fn all<F: Fixture>(harness: &Harness<F>) -> Vec<LossCause> {
-        let mut ways = Vec::new();
+        let mut causes = Vec::new();
         if harness.has_leases().await {
-            ways.push(LossCause::Expiry);
+            causes.push(LossCause::Expiry);
         }
         if harness.locks().await.capabilities().forced_release {
-            ways.push(LossCause::Break);
+            causes.push(LossCause::Break);
         }
-        if ways.is_empty() {
-            println!("nothing but the end of a session takes a lock from its holder here");
+        if causes.is_empty() {
+            println!("not applicable: a lock is lost only with its session here");
         }
-        ways
+        causes
     }
 
-    /// The terms on which a lock can be lost like this.
-    pub(super) fn terms<F: Fixture>(self, harness: &Harness<F>) -> Terms {
+    /// The options under which a lock can be lost for this cause.
+    pub(super) fn options<F: Fixture>(self, harness: &Harness<F>) -> TestOptions {
         match self {
-            LossCause::Expiry => Terms { auto_extend: false, ..harness.expiring() },
-            LossCause::Break => harness.attentive(),
+            LossCause::Expiry => TestOptions { auto_extend: false, ..harness.short_lease() },
+            LossCause::Break => harness.frequent_renewal(),
         }
     }
 
-    /// Sees to it that the lock is lost, soon.
-    pub(super) async fn begin<F: Fixture>(self, harness: &Harness<F>, operator: &Locks, spec: &LockSpec) {
+    /// Triggers the loss.
+    pub(super) async fn trigger<F: Fixture>(self, harness: &Harness<F>, operator: &Locks, spec: &LockSpec) {
         if matches!(self, LossCause::Break) {
             harness.break_lock(operator, spec).await;
         }
     }
 
-    /// Sees to it that the lock is lost, and waits until its guard says so.
-    pub(super) async fn lose<F: Fixture>(
+    /// Triggers the loss and waits until the guard reports it.
+    pub(super) async fn trigger_and_wait<F: Fixture>(
         self,
         harness: &Harness<F>,
         operator: &Locks,
         spec: &LockSpec,
         held: &RecordedGuard,
     ) {
-        self.begin(harness, operator, spec).await;
+        self.trigger(harness, operator, spec).await;
         harness.within(format!("the loss of {spec:?} by {self:?}"), held.wait_for_loss()).await;
     }
 }

@@ -1,27 +1,26 @@
-//! Dropping a future after so many polls: how a user cancels it at every await.
+//! Drops a future after a number of polls, to cancel it at every await.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What became of a future that was polled so many times at most.
+/// The result of [`poll_at_most`].
 #[derive(Debug)]
 pub enum Polled<T> {
-    /// It was done before.
+    /// The future completed.
     Done(T),
-    /// It was dropped after its last poll.
+    /// It was dropped after the last poll.
     Dropped,
-    /// It was not woken often enough in the time it had, and was dropped then.
+    /// It was not woken often enough within the limit, and was dropped.
     Idle,
 }
 
-/// Polls a future when it asks to be polled, `polls` times at most, and drops it at once after the last one, or
-/// after `limit`.
+/// Polls a future whenever it is woken, at most `polls` times, and drops it right after the last poll or after `limit`.
 ///
 /// # Cancel safety
-/// Dropping it drops the future.
-pub async fn poll_times<T>(future: impl Future<Output = T>, polls: u32, limit: Duration) -> Polled<T> {
+/// Dropping the returned future drops `future`.
+pub async fn poll_at_most<T>(future: impl Future<Output = T>, polls: u32, limit: Duration) -> Polled<T> {
     let mut future = pin!(future);
     let mut left = polls;
     let polling = poll_fn(|context| {
@@ -50,12 +49,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_future_is_polled_as_often_as_said_and_not_once_more() {
+    async fn a_future_is_polled_exactly_as_often_as_requested() {
         for polls in 0..=3 {
-            assert!(matches!(poll_times(three_awaits(), polls, Duration::MAX).await, Polled::Dropped));
+            assert!(matches!(poll_at_most(three_awaits(), polls, Duration::MAX).await, Polled::Dropped));
         }
-        assert!(matches!(poll_times(three_awaits(), 4, Duration::MAX).await, Polled::Done(7)));
+        assert!(matches!(poll_at_most(three_awaits(), 4, Duration::MAX).await, Polled::Done(7)));
         let stuck = std::future::pending::<()>();
-        assert!(matches!(poll_times(stuck, 9, Duration::from_millis(1)).await, Polled::Idle));
+        assert!(matches!(poll_at_most(stuck, 9, Duration::from_millis(1)).await, Polled::Idle));
     }
 }

@@ -1,26 +1,25 @@
-//! Running a case: a runtime, a store and a harness of its own, a time limit, and the check of the history at the end.
+//! Runs a case with its own runtime, store and harness under a time limit, then checks the recorded history.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::time::Duration;
 
-use super::fixture::{Fixture, Pace};
+use super::fixture::{Fixture, Timing};
 use super::harness::Harness;
 use crate::actors;
 
-/// No case takes this long unless something hangs.
+/// A case that takes longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// What a case comes to.
-type Playing = Pin<Box<dyn Future<Output = ()>>>;
+type CaseFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A case as a value, for those who run cases one by one.
+/// A case as a value, to run cases one by one.
 pub struct Case<F> {
     /// `group::case`, the name of its test.
     pub name: &'static str,
-    /// What it does.
-    pub play: fn(Harness<F>) -> Playing,
+    /// The case itself.
+    pub run: fn(Harness<F>) -> CaseFuture,
 }
 
 impl<F> std::fmt::Debug for Case<F> {
@@ -29,7 +28,7 @@ impl<F> std::fmt::Debug for Case<F> {
     }
 }
 
-/// Runs one case on a fixture of its own. `entry` is the full path of the test that calls [`actor`].
+/// Runs one case on a fixture of its own. `entry` is the full path of the test that calls [`run_if_actor`].
 ///
 /// # Panics
 /// If the case fails.
@@ -42,42 +41,42 @@ where
     run_on(entry, F::open(), None, case);
 }
 
-/// Runs one case on this fixture, at another pace than the fixture's own if one is given.
+/// Runs one case on this fixture, optionally with another timing than the fixture's own.
 ///
 /// # Panics
 /// If the case fails.
-pub fn run_on<F, C, P>(entry: &'static str, fixture: impl Future<Output = F>, pace: Option<Pace>, case: C)
+pub fn run_on<F, C, P>(entry: &'static str, fixture: impl Future<Output = F>, timing: Option<Timing>, case: C)
 where
     F: Fixture,
     C: FnOnce(Harness<F>) -> P,
     P: Future<Output = ()>,
 {
-    // The harness knows its tests without the name of the crate in front.
+    // The test runner's names do not include the crate.
     let entry = entry.split_once("::").map_or(entry, |(_, test)| test);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
-    let played = catch_unwind(AssertUnwindSafe(|| {
+    let result = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
             let fixture = fixture.await;
-            let pace = pace.unwrap_or_else(|| fixture.pace());
-            let harness = Harness::new(fixture, entry, pace);
+            let timing = timing.unwrap_or_else(|| fixture.timing());
+            let harness = Harness::new(fixture, entry, timing);
             if tokio::time::timeout(LIMIT, case(harness.clone())).await.is_err() {
                 panic!("the case did not end within {LIMIT:?}");
             }
-            harness.finish();
+            harness.check_history();
         });
     }));
-    // Whatever a case left behind, a store that hangs included, must not keep the other tests waiting.
+    // Tasks that the case left behind, also on a store that hangs, must not delay the other tests.
     runtime.shutdown_timeout(Duration::from_secs(2));
-    if let Err(panic) = played {
+    if let Err(panic) = result {
         resume_unwind(panic);
     }
 }
 
-/// Plays an actor of the suite if this process was started as one; otherwise does nothing.
-pub fn actor<F: Fixture>() {
-    actors::perform(F::join);
+/// Runs an actor of the suite if this process was started as one; otherwise returns at once.
+pub fn run_if_actor<F: Fixture>() {
+    actors::run_if_actor(F::connect_to);
 }

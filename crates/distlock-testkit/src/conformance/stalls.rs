@@ -1,4 +1,4 @@
-//! Noticing that the machine, or the server on it, stood still.
+//! Detects stalls of the machine or the server, so that a case can tell them from a defect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,29 +10,29 @@ use tokio::task::JoinSet;
 use super::fixture::Fixture;
 use super::harness::Harness;
 
-/// How often a disturbed play is begun anew.
+/// How often a disturbed case is repeated.
 const TRIES: u32 = 5;
 
-/// Measures how long a moment takes at the worst: a short sleep of ours, and a lock that nobody else specs. A server
-/// may get no time on a machine that has enough for us.
-struct Stalls {
+/// Measures the longest stall of this process (a short sleep) and of the server (an uncontended acquisition). A busy machine
+/// may starve the server and not us.
+struct StallMonitor {
     longest: Arc<AtomicU64>,
-    _watching: JoinSet<()>,
+    _tasks: JoinSet<()>,
 }
 
-impl Stalls {
-    fn watch(store: &Locks) -> Self {
+impl StallMonitor {
+    fn start(store: &Locks) -> Self {
         let longest = Arc::new(AtomicU64::new(0));
-        let mut watching = JoinSet::new();
-        watching.spawn(note(Arc::clone(&longest), async || {}));
+        let mut tasks = JoinSet::new();
+        tasks.spawn(measure(Arc::clone(&longest), async || {}));
         let store = store.clone();
-        watching.spawn(note(Arc::clone(&longest), async move || {
-            // A store that refuses is not one that stands still.
-            if let Ok(Some(guard)) = store.mutex("wanted by nobody else").try_acquire().await {
+        tasks.spawn(measure(Arc::clone(&longest), async move || {
+            // An error is not a stall.
+            if let Ok(Some(guard)) = store.mutex("stall monitor").try_acquire().await {
                 let _ = guard.release().await;
             }
         }));
-        Stalls { longest, _watching: watching }
+        StallMonitor { longest, _tasks: tasks }
     }
 
     fn longest(&self) -> Duration {
@@ -40,40 +40,40 @@ impl Stalls {
     }
 }
 
-/// Writes down, as it goes on, how long the longest of these took. One that is under way counts as well.
-async fn note(longest: Arc<AtomicU64>, moment: impl AsyncFn()) {
+/// Repeats `step` and records the longest duration, including that of the one in progress.
+async fn measure(longest: Arc<AtomicU64>, step: impl AsyncFn()) {
     loop {
         let before = Instant::now();
         let took = || u64::try_from(before.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let mut going = std::pin::pin!(async {
+        let mut running = std::pin::pin!(async {
             tokio::time::sleep(Duration::from_millis(5)).await;
-            moment().await;
+            step().await;
         });
-        while tokio::time::timeout(Duration::from_millis(5), &mut going).await.is_err() {
+        while tokio::time::timeout(Duration::from_millis(5), &mut running).await.is_err() {
             longest.fetch_max(took(), Ordering::SeqCst);
         }
         longest.fetch_max(took(), Ordering::SeqCst);
     }
 }
 
-/// Plays something that needs a machine and a server which never stand still for `longest`. A failure counts only if
-/// they did not: otherwise a lease may rightly be lost, and nothing is proved either way.
+/// Runs a case that is only meaningful if neither the machine nor the server stalls for longer than `limit`. After such a
+/// stall a lease may rightly be lost, so a failure does not count and the case is repeated.
 ///
 /// # Panics
-/// With the failure; or if it is never quiet enough.
-pub(super) async fn undisturbed<F: Fixture>(
+/// With the failure of an attempt without a stall, or of the last attempt.
+pub(super) async fn retry_if_stalled<F: Fixture>(
     harness: &Harness<F>,
-    longest: Duration,
-    play: impl AsyncFn(u32) -> Result<(), String>,
+    limit: Duration,
+    case: impl AsyncFn(u32) -> Result<(), String>,
 ) {
-    let watched = harness.locks().await;
+    let locks = harness.locks().await;
     for attempt in 1..=TRIES {
-        let stalls = Stalls::watch(&watched);
-        let Err(problem) = play(attempt).await else { return };
-        let stood_still = stalls.longest();
+        let monitor = StallMonitor::start(&locks);
+        let Err(problem) = case(attempt).await else { return };
+        let stalled = monitor.longest();
         assert!(
-            stood_still > longest && attempt < TRIES,
-            "{problem} (in try {attempt}, where nothing stood still for more than {stood_still:?})"
+            stalled > limit && attempt < TRIES,
+            "{problem} (attempt {attempt}; the longest stall was {stalled:?})"
         );
     }
 }

@@ -5,129 +5,129 @@ use std::fmt;
 use distlock_core::{BootClock, Clock};
 use serde::{Deserialize, Serialize};
 
-/// Now, in nanoseconds on a clock that all processes of this machine share and that counts suspended time
+/// The time now, in nanoseconds of a clock that all processes of this machine share and that counts suspended time
 /// (`CLOCK_BOOTTIME` on Linux).
 #[must_use]
 pub fn now() -> u64 {
     BootClock.now().as_nanos()
 }
 
-/// What one actor saw of one of its requests at one moment.
+/// What one actor observed of one of its requests at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// When, on the clock of [`now`].
+    /// The time, on the clock of [`now`].
     pub at: u64,
-    /// Who.
+    /// The name of the actor.
     pub actor: String,
-    /// Which of the actor's requests, from 1; zero for what concerns the actor itself.
-    pub ask: u64,
-    /// What.
-    pub what: What,
+    /// The number of the actor's request, from 1; zero if the event concerns the actor itself.
+    pub request: u64,
+    /// What was observed.
+    pub kind: EventKind,
 }
 
-/// What there is to see.
+/// What an [`Event`] reports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum What {
-    /// A lock is asked for: from this moment on it may be granted.
-    Asked {
+pub enum EventKind {
+    /// A lock is requested. The store may grant it from this moment on.
+    Requested {
         /// Kind and name.
         resource: String,
-        /// How much of the capacity.
+        /// The requested share of the capacity.
         weight: u32,
         /// The capacity.
         capacity: u32,
     },
-    /// The request was granted, and the guard is there.
+    /// The request was granted and the guard returned.
     Granted {
         /// The lock id of the grant.
         lock_id: String,
         /// Its token.
         token: u64,
-        /// Whether the guard, asked after the clock was read, said that it is held.
+        /// Whether the guard, queried after the clock was read, reported held.
         held: bool,
     },
-    /// The guard, asked after the clock was read, said that it is held.
-    Kept,
-    /// The guard said that it is lost.
+    /// The guard, queried after the clock was read, reported held.
+    Held,
+    /// The guard reported its loss.
     Lost {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The guard is about to be released or dropped.
-    GivingBack {
-        /// Whether the guard, asked after the clock was read, said that it is held.
+    Releasing {
+        /// Whether the guard, queried after the clock was read, reported held.
         held: bool,
     },
     /// The release returned.
-    GivenBack {
-        /// How.
-        outcome: Outcome,
+    Released {
+        /// Its result.
+        outcome: ReleaseOutcome,
     },
-    /// The request ended without a grant: busy, a time limit, an error.
+    /// The request ended without a grant: busy, timed out, or failed.
     Refused {
-        /// Why.
-        why: String,
+        /// The reason.
+        reason: String,
     },
     /// The request was dropped before it was answered.
     Cancelled,
-    /// The actor was stopped by force, and writes nothing more.
+    /// The actor was killed and writes no further events.
     Killed,
     /// The actor was paused.
     Paused,
-    /// The actor goes on.
+    /// The actor was resumed.
     Resumed,
-    /// An operator is about to take a resource from whoever holds it. This is the one thing that may give a lock to
-    /// somebody else before its holder knows: the holder is told with its next extension.
+    /// An operator is about to break the lock on a resource. Only this may grant a lock to the next holder before the
+    /// previous one reports its loss: the previous holder learns of it from its next renewal.
     Broken {
         /// Kind and name.
         resource: String,
     },
 }
 
-/// How a release ended.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ReleaseOutcome {
     /// The store confirmed it.
     Clean,
     /// The lock had been lost.
     Lost,
-    /// The store did not answer.
+    /// The store did not answer: outcome unknown.
     Unknown,
 }
 
 impl Event {
-    /// The line as people read it, with the time since `origin` in milliseconds.
-    pub(super) fn shown(&self, origin: u64) -> String {
+    /// Formats the event for people, with the time since `origin` in milliseconds.
+    pub(super) fn format(&self, origin: u64) -> String {
         let since = self.at.saturating_sub(origin);
         let (ms, rest) = (since / 1_000_000, since % 1_000_000);
-        let ask = if self.ask == 0 { String::new() } else { format!(" #{}", self.ask) };
-        format!("{ms:>6}.{rest:06} ms  {}{ask}: {}", self.actor, self.what)
+        let request = if self.request == 0 { String::new() } else { format!(" #{}", self.request) };
+        format!("{ms:>6}.{rest:06} ms  {}{request}: {}", self.actor, self.kind)
     }
 }
 
-impl fmt::Display for What {
+impl fmt::Display for EventKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            What::Asked { resource, weight, capacity } => {
-                write!(f, "asks for {weight} of {capacity} of {resource}")
+            EventKind::Requested { resource, weight, capacity } => {
+                write!(f, "requests {weight} of {capacity} of {resource}")
             }
-            What::Granted { lock_id, token, held } => {
-                let held = if *held { "" } else { ", lost by then" };
-                write!(f, "granted with token {token} under {lock_id}{held}")
+            EventKind::Granted { lock_id, token, held } => {
+                let held = if *held { "" } else { ", already lost" };
+                write!(f, "granted with token {token} as {lock_id}{held}")
             }
-            What::Kept => f.write_str("says that it is held"),
-            What::Lost { reason } => write!(f, "told that it is lost: {reason}"),
-            What::GivingBack { held: true } => f.write_str("gives back what it holds"),
-            What::GivingBack { held: false } => f.write_str("gives back what it lost"),
-            What::GivenBack { outcome } => write!(f, "has given back: {outcome:?}"),
-            What::Refused { why } => write!(f, "got nothing: {why}"),
-            What::Cancelled => f.write_str("gave up"),
-            What::Killed => f.write_str("was killed"),
-            What::Paused => f.write_str("was paused"),
-            What::Resumed => f.write_str("goes on"),
-            What::Broken { resource } => write!(f, "breaks {resource}"),
+            EventKind::Held => f.write_str("reports held"),
+            EventKind::Lost { reason } => write!(f, "reports lost: {reason}"),
+            EventKind::Releasing { held: true } => f.write_str("releases, still held"),
+            EventKind::Releasing { held: false } => f.write_str("releases, already lost"),
+            EventKind::Released { outcome } => write!(f, "released: {outcome:?}"),
+            EventKind::Refused { reason } => write!(f, "refused: {reason}"),
+            EventKind::Cancelled => f.write_str("cancelled"),
+            EventKind::Killed => f.write_str("killed"),
+            EventKind::Paused => f.write_str("paused"),
+            EventKind::Resumed => f.write_str("resumed"),
+            EventKind::Broken { resource } => write!(f, "breaks {resource}"),
         }
     }
 }

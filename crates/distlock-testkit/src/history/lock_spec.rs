@@ -1,4 +1,4 @@
-//! What is asked for, as data: so that it can be written down and handed to another process.
+//! A lock request as data, so that it can be logged and sent to another process.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use distlock_core::store::{Capabilities, Fairness};
 use distlock_core::{Acquire, Kind, Locks, Request, TryAcquire, WRITER_WEIGHT};
 use serde::{Deserialize, Serialize};
 
-/// One lock of any kind.
+/// A lock of any kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockSpec {
@@ -14,18 +14,18 @@ pub enum LockSpec {
     Mutex(String),
     /// A fair mutex.
     FairMutex(String),
-    /// A reader-writer lock, to read.
+    /// The read side of a reader-writer lock.
     Read(String),
-    /// A reader-writer lock, to write.
+    /// The write side of a reader-writer lock.
     Write(String),
     /// Permits of a semaphore.
     Permits {
-        /// Its name.
+        /// The name.
         name: String,
-        /// How many there are.
+        /// The capacity.
         permits: u32,
-        /// How many are wanted.
-        wanted: u32,
+        /// The number of permits to acquire.
+        count: u32,
     },
 }
 
@@ -40,33 +40,33 @@ impl LockSpec {
         LockSpec::FairMutex(name.into())
     }
 
-    /// A reader-writer lock, to read.
+    /// The read side of a reader-writer lock.
     pub fn read(name: impl Into<String>) -> Self {
         LockSpec::Read(name.into())
     }
 
-    /// A reader-writer lock, to write.
+    /// The write side of a reader-writer lock.
     pub fn write(name: impl Into<String>) -> Self {
         LockSpec::Write(name.into())
     }
 
-    /// `wanted` of `permits` permits.
-    pub fn permits(name: impl Into<String>, permits: u32, wanted: u32) -> Self {
-        LockSpec::Permits { name: name.into(), permits, wanted }
+    /// `count` of `permits` permits.
+    pub fn permits(name: impl Into<String>, permits: u32, count: u32) -> Self {
+        LockSpec::Permits { name: name.into(), permits, count }
     }
 
-    /// Every way of being alone that a store of these capabilities has. All have this name but the fair mutex, which
+    /// Every exclusive lock that a store with these capabilities supports. All have this name except the fair mutex, which
     /// would otherwise be the same lock as the plain one.
     #[must_use]
     pub fn every_exclusive(capabilities: &Capabilities, name: &str) -> Vec<LockSpec> {
-        let fair = LockSpec::fair(format!("{name}, fairly"));
+        let fair = LockSpec::fair(format!("{name}, fair"));
         let all = [LockSpec::mutex(name), fair, LockSpec::write(name), LockSpec::permits(name, 1, 1)];
-        all.into_iter().filter(|spec| spec.is_offered(capabilities)).collect()
+        all.into_iter().filter(|spec| spec.is_supported(capabilities)).collect()
     }
 
-    /// Whether a store of these capabilities has it.
+    /// Whether a store with these capabilities supports it.
     #[must_use]
-    pub fn is_offered(&self, capabilities: &Capabilities) -> bool {
+    pub fn is_supported(&self, capabilities: &Capabilities) -> bool {
         match self {
             LockSpec::Mutex(_) => true,
             LockSpec::FairMutex(_) => capabilities.fairness != Fairness::None,
@@ -97,13 +97,13 @@ impl LockSpec {
         }
     }
 
-    /// How much of the capacity.
+    /// The requested share of the capacity.
     #[must_use]
     pub fn weight(&self) -> u32 {
         match self {
             LockSpec::Mutex(_) | LockSpec::FairMutex(_) | LockSpec::Read(_) => 1,
             LockSpec::Write(_) => WRITER_WEIGHT,
-            LockSpec::Permits { wanted, .. } => *wanted,
+            LockSpec::Permits { count, .. } => *count,
         }
     }
 
@@ -117,39 +117,39 @@ impl LockSpec {
         }
     }
 
-    /// Kind and name, for logs. Never cut: names may differ in their last byte only.
+    /// Kind and name, for logs. Not truncated: names may differ in their last byte only.
     #[must_use]
     pub fn resource(&self) -> String {
         format!("{} {:?}", self.kind(), self.name())
     }
 
-    /// Asks for it, waiting.
+    /// Acquires it, waiting for it.
     pub fn acquire(&self, locks: &Locks) -> Acquire {
         match self {
             LockSpec::Mutex(name) => locks.mutex(name.as_str()).acquire(),
             LockSpec::FairMutex(name) => locks.mutex(name.as_str()).fair().acquire(),
             LockSpec::Read(name) => locks.rw_lock(name.as_str()).read(),
             LockSpec::Write(name) => locks.rw_lock(name.as_str()).write(),
-            LockSpec::Permits { name, permits, wanted } => {
-                locks.semaphore(name.as_str(), *permits).acquire_many(*wanted)
+            LockSpec::Permits { name, permits, count } => {
+                locks.semaphore(name.as_str(), *permits).acquire_many(*count)
             }
         }
     }
 
-    /// Asks for it once.
+    /// Makes one attempt to acquire it.
     pub fn try_acquire(&self, locks: &Locks) -> TryAcquire {
         match self {
             LockSpec::Mutex(name) => locks.mutex(name.as_str()).try_acquire(),
             LockSpec::FairMutex(name) => locks.mutex(name.as_str()).fair().try_acquire(),
             LockSpec::Read(name) => locks.rw_lock(name.as_str()).try_read(),
             LockSpec::Write(name) => locks.rw_lock(name.as_str()).try_write(),
-            LockSpec::Permits { name, permits, wanted } => {
-                locks.semaphore(name.as_str(), *permits).try_acquire_many(*wanted)
+            LockSpec::Permits { name, permits, count } => {
+                locks.semaphore(name.as_str(), *permits).try_acquire_many(*count)
             }
         }
     }
 
-    /// The same for `acquire_all`.
+    /// The request for `acquire_all`.
     #[must_use]
     pub fn request(&self) -> Request {
         let name: Arc<str> = self.name().into();
@@ -158,7 +158,7 @@ impl LockSpec {
             LockSpec::FairMutex(_) => Request::fair_mutex(name),
             LockSpec::Read(_) => Request::read(name),
             LockSpec::Write(_) => Request::write(name),
-            LockSpec::Permits { permits, wanted, .. } => Request::permits(name, *permits, *wanted),
+            LockSpec::Permits { permits, count, .. } => Request::permits(name, *permits, *count),
         }
     }
 }

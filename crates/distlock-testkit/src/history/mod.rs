@@ -1,34 +1,33 @@
-//! What happened in a run, and whether it was allowed to happen.
+//! Records what every actor of a run observes, and checks the merged history against the contract.
 //!
-//! Everybody who takes locks in a test writes down what they saw with a [`Recorder`]: asked, granted, still held,
-//! lost, giving back, given back. The time of every line is read from one clock that all processes of the machine
-//! share, so the logs of many processes merge into one [`History`], and [`History::check`] lists what breaks the
-//! contract, with the lines that show it.
+//! Each actor (a task, a thread, a process) writes events with a [`Recorder`]: requested, granted, held, lost, releasing,
+//! released. All processes of the machine read one clock, so their logs merge into one [`History`].
+//! [`History::check`] returns every violation with the events that prove it.
 //!
 //! # When a lock counts as held
-//! From the first to the last moment at which its guard *said* so. A moment is read from the clock **before** the
-//! guard is asked: if the guard then says that it is held, it was held at that moment. A guard that was lost never
-//! says that it is held again, so it was held between any two such moments. Whatever pauses the process in between
-//! can only make the interval shorter. Two intervals that exceed the capacity together are therefore a real overlap,
-//! whatever the machine was doing; there are no false alarms. The more often a holder looks, the less escapes.
+//! A lock counts as held from the first to the last moment at which its guard *reported* held. The clock is read
+//! **before** the guard is queried: a guard that then reports held was held at that moment. A lost guard never reports
+//! held again, so the lock was held between any two such moments. A pause of the process can only shorten the interval.
+//! Two intervals that exceed the capacity are therefore a real overlap, whatever the load of the machine: there are no
+//! false positives. The more often a holder is checked, the fewer overlaps escape.
 //!
 //! ```
-//! use distlock_testkit::history::{Event, History, Rule, What};
+//! use distlock_testkit::history::{Event, EventKind, History, Rule};
 //!
-//! let event = |at, actor: &str, what| Event { at, actor: actor.into(), ask: 1, what };
-//! let asked = || What::Asked { resource: "mutex m".into(), weight: 1, capacity: 1 };
-//! let granted = |lock_id: &str, token| What::Granted { lock_id: lock_id.into(), token, held: true };
+//! let event = |at, actor: &str, kind| Event { at, actor: actor.into(), request: 1, kind };
+//! let requested = || EventKind::Requested { resource: "mutex m".into(), weight: 1, capacity: 1 };
+//! let granted = |lock_id: &str, token| EventKind::Granted { lock_id: lock_id.into(), token, held: true };
 //! let history = History::new(vec![
-//!     event(1, "a", asked()),
+//!     event(1, "a", requested()),
 //!     event(2, "a", granted("a#1", 7)),
-//!     event(3, "b", asked()),
+//!     event(3, "b", requested()),
 //!     event(4, "b", granted("b#1", 8)),
-//!     event(5, "a", What::GivingBack { held: true }),
-//!     event(6, "b", What::GivingBack { held: true }),
+//!     event(5, "a", EventKind::Releasing { held: true }),
+//!     event(6, "b", EventKind::Releasing { held: true }),
 //! ]);
 //! let violations = history.check();
 //! assert_eq!(violations.len(), 1);
-//! assert_eq!(violations[0].rule, Rule::HeldBeyondCapacity);
+//! assert_eq!(violations[0].rule, Rule::CapacityExceeded);
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -41,7 +40,7 @@ mod recorded_guard;
 mod tokens;
 
 pub use check::{History, Rule, Violation};
-pub use event::{Event, Outcome, What, now};
+pub use event::{Event, EventKind, ReleaseOutcome, now};
 pub use lock_spec::LockSpec;
-pub use record::{Asked, Recorder};
+pub use record::{RecordedRequest, Recorder};
 pub use recorded_guard::RecordedGuard;

@@ -1,4 +1,4 @@
-//! A guard whose life is written down.
+//! A guard whose states are recorded.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,60 +6,60 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use distlock_core::{Guard, LossReason, ReleaseError};
 
-use super::event::{What, now};
-use super::record::{Recorder, outcome_of};
+use super::event::{EventKind, ReleaseOutcome, now};
+use super::record::Recorder;
 
-/// A guard beside the log that tells of it. Dropping it drops the guard, and the log says so.
+/// A guard and the log of its states. Dropping it records the drop, then drops the guard.
 #[derive(Debug)]
 pub struct RecordedGuard {
     guard: Option<Guard>,
     recorder: Arc<Recorder>,
-    ask: u64,
-    told: AtomicBool,
+    request: u64,
+    loss_recorded: AtomicBool,
 }
 
 impl RecordedGuard {
-    pub(super) fn new(guard: Guard, recorder: Arc<Recorder>, ask: u64) -> Self {
-        RecordedGuard { guard: Some(guard), recorder, ask, told: AtomicBool::new(false) }
+    pub(super) fn new(guard: Guard, recorder: Arc<Recorder>, request: u64) -> Self {
+        RecordedGuard { guard: Some(guard), recorder, request, loss_recorded: AtomicBool::new(false) }
     }
 
-    /// Asks the guard whether it is held and writes the answer down.
-    pub fn look(&self) -> bool {
+    /// Whether the guard is held; records the answer.
+    pub fn check_held(&self) -> bool {
         let at = now();
         match self.loss() {
             None => {
-                self.recorder.note(at, self.ask, What::Kept);
+                self.recorder.record(at, self.request, EventKind::Held);
                 true
             }
             Some(reason) => {
-                self.told(&reason);
+                self.record_loss(&reason);
                 false
             }
         }
     }
 
-    /// Waits until the guard is lost and writes it down.
+    /// Waits until the guard is lost and records the loss.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn wait_for_loss(&self) -> LossReason {
         let reason = self.lost().await;
-        self.told(&reason);
+        self.record_loss(&reason);
         reason
     }
 
-    fn told(&self, reason: &LossReason) {
-        if !self.told.swap(true, Ordering::SeqCst) {
-            self.recorder.note(now(), self.ask, What::Lost { reason: reason.to_string() });
+    fn record_loss(&self, reason: &LossReason) {
+        if !self.loss_recorded.swap(true, Ordering::SeqCst) {
+            self.recorder.record(now(), self.request, EventKind::Lost { reason: reason.to_string() });
         }
     }
 
-    fn giving_back(&self, guard: &Guard) {
+    fn record_releasing(&self, guard: &Guard) {
         let (at, held) = (now(), !guard.is_lost());
-        self.recorder.note(at, self.ask, What::GivingBack { held });
+        self.recorder.record(at, self.request, EventKind::Releasing { held });
     }
 
-    /// Releases it and writes down how that ended.
+    /// Releases the lock and records the outcome.
     ///
     /// # Errors
     /// Those of the release.
@@ -68,18 +68,31 @@ impl RecordedGuard {
     /// As for [`Guard::release`].
     pub async fn release(mut self) -> Result<(), ReleaseError> {
         let Some(guard) = self.guard.take() else { return Ok(()) };
-        self.giving_back(&guard);
+        self.record_releasing(&guard);
         let released = guard.release().await;
-        self.recorder.note(now(), self.ask, What::GivenBack { outcome: outcome_of(&released) });
+        let outcome = ReleaseOutcome::of(&released);
+        self.recorder.record(now(), self.request, EventKind::Released { outcome });
         released
     }
 
-    /// The guard, whose end is not written down any more.
+    /// The guard itself. Its further states are not recorded.
     ///
     /// # Panics
-    /// Never: a guard leaves only with this value.
+    /// Never: the guard is present until this value is consumed.
     pub fn into_guard(mut self) -> Guard {
-        self.guard.take().expect("it leaves only with this value")
+        self.guard.take().expect("present until this value is consumed")
+    }
+}
+
+impl ReleaseOutcome {
+    /// The outcome of this result of a release.
+    #[must_use]
+    pub fn of(released: &Result<(), ReleaseError>) -> Self {
+        match released {
+            Ok(()) => ReleaseOutcome::Clean,
+            Err(ReleaseError::Lost { .. }) => ReleaseOutcome::Lost,
+            Err(_) => ReleaseOutcome::Unknown,
+        }
     }
 }
 
@@ -87,14 +100,14 @@ impl Deref for RecordedGuard {
     type Target = Guard;
 
     fn deref(&self) -> &Guard {
-        self.guard.as_ref().expect("it leaves only with this value")
+        self.guard.as_ref().expect("present until this value is consumed")
     }
 }
 
 impl Drop for RecordedGuard {
     fn drop(&mut self) {
         if let Some(guard) = self.guard.take() {
-            self.giving_back(&guard);
+            self.record_releasing(&guard);
         }
     }
 }

@@ -61,7 +61,7 @@ async fn cut(mut faults: watch::Receiver<Faults>, epoch: u64, damage: &Damage) {
 
 async fn both_ways(mut client: TcpStream, shared: &Shared, damage: &Damage) {
     let mut faults = shared.subscribe();
-    if faults.wait_for(|now| !now.frozen).await.is_err() {
+    if faults.wait_for(|now| !now.paused).await.is_err() {
         return;
     }
     let Ok(mut server) = TcpStream::connect(shared.target()).await else { return };
@@ -126,7 +126,7 @@ async fn one_way(
             {
                 sleep_until(burst.due).await;
             }
-            let _ = faults.wait_for(|now| !now.frozen).await;
+            let _ = faults.wait_for(|now| !now.paused).await;
             let Burst { bytes, .. } = burst?;
             if bytes.is_empty() {
                 return to.shutdown().await;

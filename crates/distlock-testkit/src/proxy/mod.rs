@@ -16,7 +16,7 @@
 //!
 //! proxy.set_delay(Direction::ToClient, Duration::from_millis(50));
 //! proxy.lose_reply(1, AfterLoss::Close); // the next request is executed, its reply never arrives
-//! proxy.pass(); // all is well again
+//! proxy.heal(); // all is well again
 //! # let _ = url;
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -125,10 +125,10 @@ impl ProxyHandle {
         self.shared.set_target(target);
     }
 
-    /// Ends all faults: no delay, nothing frozen, black-holed or about to be lost, connections welcome.
+    /// Ends all faults: no delay, nothing paused, black-holed or about to be lost, connections welcome.
     ///
     /// A connection that bytes were taken from is closed: no network brings back a stream with a hole in it.
-    pub fn pass(&self) {
+    pub fn heal(&self) {
         self.shared.lose(None);
         self.shared.change(Faults::heal);
         self.wait_listening(true);
@@ -167,7 +167,7 @@ impl ProxyHandle {
     /// Loses everything sent in one direction while the other direction flows. Nobody is told; also the end of a
     /// connection goes unnoticed on the other side.
     ///
-    /// When that ends, by [`pass`](Self::pass) or [`clear_black_hole`](Self::clear_black_hole), the connections that
+    /// When that ends, by [`heal`](Self::heal) or [`clear_black_hole`](Self::clear_black_hole), the connections that
     /// lost something are closed.
     pub fn black_hole(&self, direction: Direction) {
         self.shared.change(|faults| faults.black_hole[direction as usize] = true);
@@ -197,14 +197,14 @@ impl ProxyHandle {
     }
 
     /// Lets nothing flow in any direction, as if the cable was pulled: connections stay open, new ones are accepted
-    /// and wait. What is sent meanwhile arrives after [`thaw`](Self::thaw).
-    pub fn freeze(&self) {
-        self.shared.change(|faults| faults.frozen = true);
+    /// and wait. What is sent meanwhile arrives after [`resume`](Self::resume).
+    pub fn pause(&self) {
+        self.shared.change(|faults| faults.paused = true);
     }
 
     /// Lets everything flow again.
-    pub fn thaw(&self) {
-        self.shared.change(|faults| faults.frozen = false);
+    pub fn resume(&self) {
+        self.shared.change(|faults| faults.paused = false);
     }
 
     /// What has passed so far.

@@ -57,7 +57,7 @@ pub struct Flow {
 pub(super) struct Faults {
     pub(super) delay: [Duration; 2],
     pub(super) black_hole: [bool; 2],
-    pub(super) frozen: bool,
+    pub(super) paused: bool,
     pub(super) refusing: bool,
     pub(super) closed: bool,
     /// Grows when connections are cut: those of another epoch end.

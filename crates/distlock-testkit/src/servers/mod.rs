@@ -5,7 +5,7 @@
 //! when the test process is killed.
 //!
 //! All handles dereference to [`ServerProcess`], which has the faults: [`kill`](ServerProcess::kill),
-//! [`freeze`](ServerProcess::freeze), [`stop`](ServerProcess::stop), [`restart`](ServerProcess::restart) with the
+//! [`pause`](ServerProcess::pause), [`stop`](ServerProcess::stop), [`restart`](ServerProcess::restart) with the
 //! same data on the same port. Clocks are moved with [`set_clock_offset`](ServerProcess::set_clock_offset).
 //! Faults of the network between a client and a server are the business of [`crate::proxy`].
 //!
@@ -43,6 +43,7 @@ pub mod spawn;
 pub mod wait;
 
 mod clock;
+mod tcp;
 mod tree;
 
 pub use data::DataFolder;

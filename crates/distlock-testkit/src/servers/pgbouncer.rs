@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::data::DataFolder;
 use super::port::Port;
 use super::postgres::PostgresServer;
-use super::postgres::wire::Connection;
+use super::postgres::wire::PostgresConnection;
 use super::process::{Launch, ServerProcess};
 use super::program::PGBOUNCER;
 
@@ -42,8 +42,9 @@ impl PgBouncer {
             let _ = writeln!(text, "{name} = {value}");
         }
         let config = folder.write("pgbouncer.ini", &text);
-        let ready =
-            |port| Connection::open(port, Duration::from_secs(1)).map(drop).map_err(|e| e.to_string());
+        let ready = |port| {
+            PostgresConnection::open(port, Duration::from_secs(1)).map(drop).map_err(|e| e.to_string())
+        };
         let launch = Launch::new(PGBOUNCER.find(), folder, port, ready).args([config]);
         Self { process: launch.start() }
     }

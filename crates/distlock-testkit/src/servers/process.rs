@@ -132,8 +132,8 @@ pub struct ServerProcess {
 
 #[derive(Debug, Default)]
 struct State {
-    // Before `child`, so that a frozen server is thawed and killed in the right order.
-    frozen: Option<tree::Frozen>,
+    // Before `child`, so that a paused server is thawed and killed in the right order.
+    paused: Option<tree::Frozen>,
     child: Option<Child>,
 }
 
@@ -168,15 +168,15 @@ impl ServerProcess {
         self.state().child.as_ref().map(Child::id)
     }
 
-    /// Whether the server runs; a frozen one does.
+    /// Whether the server runs; a paused one does.
     #[must_use]
     pub fn is_running(&self) -> bool {
         matches!(self.state().child.as_mut().map(Child::try_wait), Some(Ok(None)))
     }
 
-    /// Whether the server is frozen, by the state of the process itself.
+    /// Whether the server is paused, by the state of the process itself.
     #[must_use]
-    pub fn is_frozen(&self) -> bool {
+    pub fn is_paused(&self) -> bool {
         self.pid().is_some_and(tree::is_stopped)
     }
 
@@ -200,13 +200,13 @@ impl ServerProcess {
         self.start_again();
     }
 
-    /// Asks the server to end, and waits for it. A frozen server is thawed first.
+    /// Asks the server to end, and waits for it. A paused server is thawed first.
     ///
     /// # Panics
     /// If it does not run, or has not ended after half a minute.
     pub fn stop(&self) {
         let mut state = self.state();
-        state.frozen = None;
+        state.paused = None;
         let child = state.child.as_mut().unwrap_or_else(|| panic!("{} does not run", self.launch.name));
         tree::signal(child.id(), self.launch.stop_signal);
         let begin = Instant::now();
@@ -238,18 +238,18 @@ impl ServerProcess {
     ///
     /// # Panics
     /// If it does not run.
-    pub fn freeze(&self) {
+    pub fn pause(&self) {
         let mut state = self.state();
         let pid = state.child.as_ref().map(Child::id);
         let pid = pid.unwrap_or_else(|| panic!("{} does not run", self.launch.name));
-        if state.frozen.is_none() {
-            state.frozen = Some(tree::Frozen::new(pid).expect("cannot freeze the server"));
+        if state.paused.is_none() {
+            state.paused = Some(tree::Frozen::new(pid).expect("cannot pause the server"));
         }
     }
 
-    /// Lets a frozen server go on (SIGCONT). Does nothing if it is not frozen.
-    pub fn thaw(&self) {
-        self.state().frozen = None;
+    /// Lets a paused server go on (SIGCONT). Does nothing if it is not paused.
+    pub fn resume(&self) {
+        self.state().paused = None;
     }
 
     /// Moves the server's wall clock by `offset` from the true time: `+1d`, `-3600` (seconds), `+90s`, `+0`.
@@ -331,7 +331,7 @@ impl ServerProcess {
     }
 
     fn forget(&self, state: &mut State) {
-        state.frozen = None;
+        state.paused = None;
         if let Some(child) = state.child.take()
             && self.launch.movable_clock
         {

@@ -110,7 +110,7 @@ impl Frozen {
         let waker = if pids.len() > 1 {
             let below = pids.iter().skip(1).map(u32::to_string);
             let mut shell = Command::new("sh");
-            shell.args(["-c", "read -r line; kill -CONT \"$@\" 2>/dev/null", "thaw"]).args(below);
+            shell.args(["-c", "read -r line; kill -CONT \"$@\" 2>/dev/null", "resume"]).args(below);
             Some(shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
         } else {
             None

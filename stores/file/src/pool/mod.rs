@@ -1,21 +1,21 @@
-//! The pool: weighted holders and a first-come queue. Reader-writer locks, semaphores, and the queue of a fair mutex.
+//! The pool: weighted holders and a first-come queue. It serves reader-writer locks, semaphores, and the queue of a fair
+//! mutex.
 //!
-//! Who holds and who waits is what stands in two folders, `hold` and `queue`: one file for each claim, locked by its
-//! owner for as long as he lives, its name saying the place in the order, the weight and the capacity. There is no other
-//! record that could contradict it. A claim is granted if the weights in `hold` and its own fit the capacity and nobody
-//! alive stands before it in `queue`.
+//! The state of a pool is the content of two folders, `hold` and `queue`: one file (a *slot*) for each claim, locked by its
+//! owner for as long as it lives. The name of a slot has its place in the order, its weight and the capacity. No other
+//! record could contradict it. A claim is granted if its weight and the weights in `hold` fit the capacity and no live
+//! waiter is before it in `queue`.
 //!
-//! Whoever makes a file there, moves one from `queue` to `hold` or clears one of a dead owner away has the gate: a short
-//! kernel lock, never kept across waiting. Owners take their own files away without it: that only ever frees.
+//! Creating a slot, moving one from `queue` to `hold` and removing that of a dead owner needs the *pool lock*: a short
+//! kernel lock on the file `gate`, never held while waiting. Owners remove their own slots without it, since that only frees.
 //!
-//! Only the first in the queue watches the holders; everybody else watches the one before. So a release wakes one waiter,
+//! Only the queue head watches the holders; every other waiter watches its predecessor. So a release wakes one waiter,
 //! however many there are.
 
-mod door;
-mod gate;
-mod rooms;
+mod claim;
+mod folders;
+mod local_fifo;
 mod slot;
-mod step;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -26,36 +26,36 @@ use distlock_core::store::{Claim, Session};
 use distlock_core::{Error, ErrorKind, FencingToken, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::shared::{Shared, blocking};
-use crate::wait::{Pace, Pause};
-use crate::watch::{Kept, Scope, Watch};
-pub(crate) use door::Doors;
+use crate::backoff::{Backoff, PauseEnd};
+use crate::store::{StoreState, blocking};
+use crate::watch::{FileWatch, HoldWatch, WatchScope};
+use claim::{Advanced, Blocker, Joined, PoolClaim};
+pub(crate) use local_fifo::LocalFifo;
 use slot::Slot;
 pub(crate) use slot::holders_and_waiters;
-use step::{Entered, Moved, Step};
 
-/// How long a step tries to pass the gate before it lets its caller see whether the claim was withdrawn.
-const GATE_PATIENCE: Duration = Duration::from_millis(50);
+/// How long a step waits for the pool lock before it checks whether the claim was withdrawn.
+const POOL_LOCK_LIMIT: Duration = Duration::from_millis(50);
 
-/// How long a single attempt tries. A step inside takes a write to the disk; many in a row take this long only if one
-/// of them is stopped in there.
-const GATE_PATIENCE_ONCE: Duration = Duration::from_secs(2);
+/// How long a single attempt waits for the pool lock. A step takes one disk write; the lock stays taken for this long only
+/// if a process is paused while it has it.
+const POOL_LOCK_LIMIT_ONCE: Duration = Duration::from_secs(2);
 
-/// After how long a waiter says in the log that it cannot even pass the gate.
-const COMPLAIN: Duration = Duration::from_secs(5);
+/// After how long a waiter logs that it cannot take the pool lock.
+const WARN_AFTER: Duration = Duration::from_secs(5);
 
 /// The paths of a pool.
 #[derive(Clone, Debug)]
-pub(crate) struct Paths {
+pub(crate) struct PoolPaths {
     dir: PathBuf,
     gate: PathBuf,
     queue: PathBuf,
     hold: PathBuf,
 }
 
-impl Paths {
+impl PoolPaths {
     pub(crate) fn new(dir: PathBuf) -> Self {
-        Paths { gate: dir.join("gate"), queue: dir.join("queue"), hold: dir.join("hold"), dir }
+        PoolPaths { gate: dir.join("gate"), queue: dir.join("queue"), hold: dir.join("hold"), dir }
     }
 
     pub(crate) fn gate(&self) -> &Path {
@@ -63,11 +63,11 @@ impl Paths {
     }
 }
 
-/// A part of a pool that is held. Dropping it gives it back.
+/// A held part of a pool. Dropping it releases it.
 #[derive(Debug)]
 pub(crate) struct PoolHold {
-    // In this order: first nobody looks after the file any more, then it goes.
-    _kept: Kept,
+    // Dropped in this order: the slot must not be watched while it is removed.
+    _hold_watch: HoldWatch,
     slot: Slot,
     pub(crate) token: FencingToken,
     pub(crate) session: Session,
@@ -79,46 +79,47 @@ impl PoolHold {
     }
 }
 
+/// Acquires a part of a pool; `None` if the claim was withdrawn. A claim that is withdrawn from the start makes a single
+/// attempt.
 pub(crate) async fn acquire(
-    shared: &Arc<Shared>,
+    state: &Arc<StoreState>,
     claim: &Claim,
     withdraw: &CancellationToken,
 ) -> Result<Option<PoolHold>> {
     let once = withdraw.is_cancelled();
-    let paths = Paths::new(shared.layout.pool(claim.resource.kind(), claim.resource.name()));
-    let step = Step { shared: Arc::clone(shared), claim: claim.clone(), paths: paths.clone() };
-    let mut pace = Pace::new();
-    let mut shut = Shut::new();
-    let mut in_door = None;
+    let paths = PoolPaths::new(state.layout.pool(claim.resource.kind(), claim.resource.name()));
+    let pool = PoolClaim { state: Arc::clone(state), claim: claim.clone(), paths: paths.clone() };
+    let mut backoff = Backoff::new();
+    let mut warning = StuckWarning::new();
+    let mut fifo_guard = None;
     loop {
-        // A single attempt does not wait for anybody, nor here.
-        if !once && in_door.is_none() {
-            in_door = shared.doors.pass(&paths.dir, withdraw).await;
-            if in_door.is_none() {
+        if !once && fifo_guard.is_none() {
+            fifo_guard = state.local_fifo.enter(&paths.dir, withdraw).await;
+            if fifo_guard.is_none() {
                 return Ok(None);
             }
         }
-        let entered = {
-            let step = step.clone();
-            let patience = if once { GATE_PATIENCE_ONCE } else { GATE_PATIENCE };
-            blocking(move || step.enter(!once, patience)).await?
+        let joined = {
+            let pool = pool.clone();
+            let limit = if once { POOL_LOCK_LIMIT_ONCE } else { POOL_LOCK_LIMIT };
+            blocking(move || pool.join(!once, limit)).await?
         };
-        match entered {
-            Entered::Granted(hold) => return Ok(Some(hold)),
-            Entered::Busy => return Ok(None),
-            Entered::Queued(slot) => {
-                in_door = None;
-                match wait(&step, slot, &mut shut, withdraw).await? {
-                    Waited::Granted(hold) => return Ok(Some(hold)),
-                    Waited::Withdrawn => return Ok(None),
-                    // Somebody removed our place from the folder: stand in line again.
-                    Waited::Displaced => {}
+        match joined {
+            Joined::Granted(hold) => return Ok(Some(hold)),
+            Joined::Busy => return Ok(None),
+            Joined::Queued(slot) => {
+                fifo_guard = None;
+                match wait(&pool, slot, &mut warning, withdraw).await? {
+                    WaitEnd::Granted(hold) => return Ok(Some(hold)),
+                    WaitEnd::Withdrawn => return Ok(None),
+                    // Another program removed our slot: join again.
+                    WaitEnd::Displaced => {}
                 }
             }
-            Entered::GateShut if once => return Err(stuck(&paths.gate)),
-            Entered::GateShut => {
-                shut.complain(&paths.gate);
-                if pace.pause(None, withdraw).await == Pause::Withdrawn {
+            Joined::LockStuck if once => return Err(stuck(&paths.gate)),
+            Joined::LockStuck => {
+                warning.log_if_due(&paths.gate);
+                if backoff.pause(None, withdraw).await == PauseEnd::Withdrawn {
                     return Ok(None);
                 }
             }
@@ -126,80 +127,77 @@ pub(crate) async fn acquire(
     }
 }
 
-enum Waited {
+enum WaitEnd {
     Granted(PoolHold),
     Withdrawn,
     Displaced,
 }
 
-/// What a waiter watches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Target {
-    /// The one before.
-    Predecessor(PathBuf),
-    /// All who hold.
-    Holders,
-}
-
-async fn wait(step: &Step, mut slot: Slot, shut: &mut Shut, withdraw: &CancellationToken) -> Result<Waited> {
-    let mut pace = Pace::new();
-    let mut watched: Option<(Target, Option<Watch>)> = None;
+async fn wait(
+    pool: &PoolClaim,
+    mut slot: Slot,
+    warning: &mut StuckWarning,
+    withdraw: &CancellationToken,
+) -> Result<WaitEnd> {
+    let mut backoff = Backoff::new();
+    let mut watched: Option<(Blocker, Option<FileWatch>)> = None;
     loop {
-        let moved = {
-            let step = step.clone();
-            blocking(move || step.advance(slot, GATE_PATIENCE)).await?
+        let advanced = {
+            let pool = pool.clone();
+            blocking(move || pool.advance(slot, POOL_LOCK_LIMIT)).await?
         };
-        match moved {
-            Moved::Granted(hold) => return Ok(Waited::Granted(hold)),
-            Moved::Displaced => return Ok(Waited::Displaced),
-            Moved::GateShut(same) => {
+        match advanced {
+            Advanced::Granted(hold) => return Ok(WaitEnd::Granted(hold)),
+            Advanced::Displaced => return Ok(WaitEnd::Displaced),
+            Advanced::LockStuck(same) => {
                 slot = same;
-                shut.complain(&step.paths.gate);
-                pace.hurry();
+                warning.log_if_due(&pool.paths.gate);
+                backoff.hurry();
             }
-            Moved::Waits(same, target) => {
+            Advanced::Blocked(same, blocker) => {
                 slot = same;
-                shut.reset();
-                if watched.as_ref().is_none_or(|(watched, _)| *watched != target) {
-                    let watcher = &step.shared.watcher;
-                    let watch = match &target {
-                        Target::Predecessor(path) => watcher.watch(path, Scope::File),
-                        Target::Holders => watcher.watch(&step.paths.hold, Scope::Folder),
+                warning.reset();
+                if watched.as_ref().is_none_or(|(watched, _)| *watched != blocker) {
+                    let watcher = &pool.state.watcher;
+                    let watch = match &blocker {
+                        Blocker::Predecessor(path) => watcher.watch(path, WatchScope::File),
+                        Blocker::Holders => watcher.watch(&pool.paths.hold, WatchScope::Folder),
                     };
-                    watched = Some((target, watch));
-                    // What happened before the watch began would not be told.
+                    watched = Some((blocker, watch));
+                    // Try again: changes before the watch began are not reported.
                     continue;
                 }
             }
         }
         let watch = watched.as_ref().and_then(|(_, watch)| watch.as_ref());
-        if pace.pause(watch, withdraw).await == Pause::Withdrawn {
-            return Ok(Waited::Withdrawn);
+        if backoff.pause(watch, withdraw).await == PauseEnd::Withdrawn {
+            return Ok(WaitEnd::Withdrawn);
         }
     }
 }
 
-/// Since when the gate could not be passed.
-struct Shut(Option<Instant>);
+/// Warns once if the pool lock stays taken: since when it is, or `None` after the warning.
+struct StuckWarning(Option<Instant>);
 
-impl Shut {
+impl StuckWarning {
     fn new() -> Self {
-        Shut(Some(Instant::now()))
+        StuckWarning(Some(Instant::now()))
     }
 
     fn reset(&mut self) {
         self.0 = Some(Instant::now());
     }
 
-    fn complain(&mut self, gate: &Path) {
-        if self.0.is_some_and(|since| since.elapsed() > COMPLAIN) {
-            tracing::warn!(gate = %gate.display(), "the gate of a pool stays locked: is a process stopped in it?");
+    fn log_if_due(&mut self, gate: &Path) {
+        if self.0.is_some_and(|since| since.elapsed() > WARN_AFTER) {
+            tracing::warn!(gate = %gate.display(), "the lock of a pool stays taken: is the process that has it paused?");
             self.0 = None;
         }
     }
 }
 
 fn stuck(gate: &Path) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("{} stays locked by another process", gate.display()))
-        .advise("a process is stopped in the middle of a step (see fuser or lsof): continue it or end it")
+    Error::new(ErrorKind::Unavailable, format!("{} stays locked by another process", gate.display())).advise(
+        "that process is paused in the middle of a step (find it with fuser or lsof): resume it or end it",
+    )
 }

@@ -1,4 +1,4 @@
-//! A place in a pool, waiting or holding: one file.
+//! A slot: the file of one waiter or holder of a pool.
 
 use std::fmt;
 use std::fs::File;
@@ -9,17 +9,17 @@ use std::sync::Arc;
 
 use distlock_core::{Error, Result};
 
-use super::Paths;
-use super::rooms::{Room, Rooms, clear};
-use crate::failure::{failure, garbled};
+use super::PoolPaths;
+use super::folders::{PoolFolders, SlotFolder, remove_slot};
+use crate::error::{io_error, unreadable_owner};
 use crate::folder::Folder;
+use crate::format::Owner;
 use crate::layout::{FileId, Layout, split};
-use crate::lockfile::{could_lock, is_locked, read_note_at};
-use crate::record::Note;
-use crate::shared::Shared;
+use crate::lock_file::{could_lock, read_owner_at};
+use crate::store::StoreState;
 
-/// What the name of a slot says: its place in the order of arrival, its weight and the capacity it counts on. The tag
-/// makes it unique also if the count begins again, so that nobody ever removes the file of another one.
+/// The name of a slot: its place in the order of arrival, its weight and the capacity it expects. The tag keeps names unique
+/// if places are counted from 1 again, so no owner ever removes the file of another.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SlotName {
     pub(super) place: u64,
@@ -51,10 +51,10 @@ impl SlotName {
     }
 }
 
-/// A slot of ours. Dropping it takes it away.
+/// A slot of this process. Dropping it removes the file.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// Kept open for its lock.
+    /// Open for its lock.
     file: File,
     path: PathBuf,
     name: SlotName,
@@ -63,38 +63,40 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Makes a slot in one of the rooms. Only for the one who has the gate.
-    pub(super) fn make(
-        shared: &Shared,
-        paths: &Paths,
-        rooms: &Rooms,
-        room: &Room,
+    /// Creates a slot in `queue` or `hold`. The caller must have the pool lock.
+    pub(super) fn create(
+        state: &StoreState,
+        paths: &PoolPaths,
+        folders: &PoolFolders,
+        into: &SlotFolder,
         name: SlotName,
-        note: &Note,
+        owner: &Owner,
     ) -> Result<Self> {
-        let layout = &shared.layout;
-        // Made and locked under a name where nobody looks: so whoever finds a slot that is not locked knows that
-        // its owner is dead. Somebody who died in here may have left one.
+        let layout = &state.layout;
+        // Created and locked outside the two folders, then moved: so a slot that is not locked belongs to a dead owner. A
+        // process that died here may have left its file.
         let unfinished = paths.dir.join("new");
-        clear(&rooms.dir, &unfinished)?;
-        let failed = |error| failure(error, "make a slot", &room.path);
-        let file = shared.watcher.raise(layout.create_in(&rooms.dir, &unfinished).map_err(failed)?);
+        remove_slot(&folders.dir, &unfinished)?;
+        let failed = |error| io_error(error, "create a slot", &into.path);
+        let file = layout.create_in(&folders.dir, &unfinished).map_err(failed)?;
+        let file = state.watcher.raise_descriptor(file);
         let id = FileId::of(&file).map_err(failed)?;
-        // From here on, dropping removes it, whichever name it has then.
+        // From here on, dropping removes the file, whichever of its two names it has.
         let mut slot = Slot { file, path: unfinished, name, id, layout: Arc::clone(layout) };
         if !could_lock(slot.file.try_lock()).map_err(failed)? {
             return Err(failed(io::ErrorKind::WouldBlock.into()));
         }
-        slot.file.write_all_at(&note.block(), 0).map_err(failed)?;
-        let moved = match &room.folder {
-            Some(folder) => slot.move_to(&rooms.dir, folder, &room.path),
+        slot.file.write_all_at(&owner.block(), 0).map_err(failed)?;
+        let moved = match &into.folder {
+            Some(folder) => slot.move_to(&folders.dir, folder, &into.path),
             None => Err(io::ErrorKind::NotFound.into()),
         };
         match moved {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = layout.make_dir(&paths.hold).and_then(|_| layout.make_dir(&paths.queue));
-                let folder = made.and_then(|_| layout.sub(&rooms.dir, &room.path)).map_err(failed)?;
-                slot.move_to(&rooms.dir, &folder, &room.path).map_err(failed)?;
+                let created =
+                    layout.create_folder(&paths.hold).and_then(|_| layout.create_folder(&paths.queue));
+                let folder = created.and_then(|_| layout.sub(&folders.dir, &into.path)).map_err(failed)?;
+                slot.move_to(&folders.dir, &folder, &into.path).map_err(failed)?;
             }
             moved => moved.map_err(failed)?,
         }
@@ -108,15 +110,15 @@ impl Slot {
         Ok(())
     }
 
-    /// Turns a waiter into a holder. Only for the one who has the gate.
-    pub(super) fn promote(&mut self, rooms: &Rooms, note: &Note) -> Result<()> {
-        let moved = self.file.write_all_at(&note.block(), 0).and_then(|()| {
-            match (&rooms.queue.folder, &rooms.hold.folder) {
-                (Some(queue), Some(hold)) => self.move_to(queue, hold, &rooms.hold.path),
+    /// Turns a waiter into a holder. The caller must have the pool lock.
+    pub(super) fn promote(&mut self, folders: &PoolFolders, owner: &Owner) -> Result<()> {
+        let moved = self.file.write_all_at(&owner.block(), 0).and_then(|()| {
+            match (&folders.queue.folder, &folders.hold.folder) {
+                (Some(queue), Some(hold)) => self.move_to(queue, hold, &folders.hold.path),
                 _ => Err(io::ErrorKind::NotFound.into()),
             }
         });
-        moved.map_err(|error| failure(error, "move a slot", &rooms.hold.path))
+        moved.map_err(|error| io_error(error, "move a slot", &folders.hold.path))
     }
 
     pub(super) fn file(&self) -> &File {
@@ -135,9 +137,9 @@ impl Slot {
         self.id
     }
 
-    /// Whether nobody removed or replaced it.
+    /// Whether the file was neither removed nor replaced.
     pub(super) fn is_in_place(&self) -> Result<bool> {
-        let there = FileId::at(&self.path).map_err(|error| failure(error, "look at a slot", &self.path))?;
+        let there = FileId::at(&self.path).map_err(|error| io_error(error, "check a slot", &self.path))?;
         Ok(there == Some(self.id))
     }
 }
@@ -147,47 +149,42 @@ impl Drop for Slot {
         if self.is_in_place().unwrap_or(false) {
             let _ = self.layout.remove(&self.path);
         }
-        // Closing, which follows, wakes those who watch. Should another process have a copy of the descriptor, the lock
-        // is free nevertheless.
+        // The file is closed next, which wakes the watchers. Unlocking frees the lock also if another process has a copy of
+        // the descriptor.
         let _ = self.file.unlock();
     }
 }
 
-/// Who holds and who waits, the latter in their order. Only looks, and needs no gate. A slot that cannot be read is left
-/// out, and `unreadable` is told of it.
+/// The holders of a pool, and its waiters in order. Read-only, without the pool lock. An unreadable slot is skipped and its
+/// error added to `unreadable`.
 pub(crate) fn holders_and_waiters(
     layout: &Layout,
-    paths: &Paths,
+    paths: &PoolPaths,
     unreadable: &mut Vec<Error>,
-) -> Result<(Vec<Note>, Vec<Note>)> {
-    let found = Rooms::find(layout, paths).map_err(|error| failure(error, "look at the pool", &paths.dir))?;
-    let Some(rooms) = found else { return Ok((Vec::new(), Vec::new())) };
-    // The queue first: one who is granted meanwhile is then seen in both folders, and not in none.
-    let mut waiters = notes(&rooms.queue, unreadable)?;
-    let holders = notes(&rooms.hold, unreadable)?;
+) -> Result<(Vec<Owner>, Vec<Owner>)> {
+    let found = PoolFolders::find(layout, paths);
+    let found = found.map_err(|error| io_error(error, "open the pool", &paths.dir))?;
+    let Some(folders) = found else { return Ok((Vec::new(), Vec::new())) };
+    // The queue first: a waiter that is granted meanwhile is then seen twice, not never.
+    let mut waiters = owners(&folders.queue, unreadable)?;
+    let holders = owners(&folders.hold, unreadable)?;
     waiters.retain(|waiter| holders.iter().all(|holder| holder.lock_id != waiter.lock_id));
     Ok((holders, waiters))
 }
 
-fn notes(room: &Room, unreadable: &mut Vec<Error>) -> Result<Vec<Note>> {
-    let mut notes = Vec::new();
-    for slot in room.slots()? {
-        let path = slot.path(&room.path);
-        let looked = room.look(&slot).and_then(|file| {
-            let Some(file) = file else { return Ok(None) };
-            let locked = is_locked(&file).map_err(|error| failure(error, "look at a slot", &path))?;
-            Ok(locked.then_some(file))
-        });
-        match looked {
-            Ok(Some(file)) => match read_note_at(&file, 0) {
-                Some(note) => notes.push(note),
-                None => unreadable.push(garbled(&path)),
+fn owners(folder: &SlotFolder, unreadable: &mut Vec<Error>) -> Result<Vec<Owner>> {
+    let mut owners = Vec::new();
+    for slot in folder.slots()? {
+        match folder.open_live(&slot) {
+            Ok(Some(file)) => match read_owner_at(&file, 0) {
+                Some(owner) => owners.push(owner),
+                None => unreadable.push(unreadable_owner(&slot.path(&folder.path))),
             },
             Ok(None) => {}
             Err(error) => unreadable.push(error),
         }
     }
-    Ok(notes)
+    Ok(owners)
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
-//! inotify, as far as we need it.
+//! inotify on Linux.
 //!
-//! What the kernel really does, and what follows from it:
+//! What the kernel does, and the consequence:
 //!
-//! * `IN_CLOSE_WRITE` comes from `__fput`, **before** that drops the file's locks. Who is woken by the death of a
-//!   holder may still find the lock taken, and must try a few times. An orderly release unlocks first and closes then.
-//! * Removing a file that somebody has open changes its link count, which is `IN_ATTRIB`; `IN_DELETE_SELF` comes only
-//!   when the last one closes it.
-//! * A folder's watch tells of the closing of a file that was in it also after the file was unlinked (unless
-//!   `IN_EXCL_UNLINK` is asked for), so that one event serves for a release and for a crash.
-//! * A process that dies gives its files up from the highest descriptor down, and giving up an inotify instance takes
-//!   the kernel 10 to 20 ms (it waits for readers of its lists). So locks must have higher descriptors than the instance,
-//!   or they are freed that much later.
-//! * Adding a watch on the same inode gives the same number again and replaces its mask; so the masks are constant.
+//! * `IN_CLOSE_WRITE` comes from `__fput`, **before** it drops the file's locks. A waiter that the death of a holder wakes may
+//!   still find the lock taken, and must retry. A release unlocks before it closes.
+//! * Unlinking an open file changes its link count, which is `IN_ATTRIB`; `IN_DELETE_SELF` comes only when the last
+//!   descriptor is closed.
+//! * A folder's watch reports the closing of a file also after the file was unlinked (unless `IN_EXCL_UNLINK` is set), so one
+//!   event serves for a release and for a crash.
+//! * A dying process closes its files from the highest descriptor down, and closing an inotify instance takes the kernel 10 to
+//!   20 ms (it waits for readers of its lists). So locks need higher descriptors than the instance, or they are freed that
+//!   much later.
+//! * Adding a watch on the same inode returns the same number and replaces its mask; so the masks are constant.
 
 use std::fs::File;
 use std::io;
@@ -23,39 +23,28 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-use super::Scope;
+use super::{WatchEvent, WatchScope};
 
-/// An inotify instance, and a way to interrupt who waits for it.
+/// An inotify instance, and an eventfd to interrupt a wait for it.
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(super) struct Inotify {
     inotify: OwnedFd,
-    bell: OwnedFd,
+    interrupt: OwnedFd,
 }
 
-/// Something happened.
-#[derive(Debug)]
-pub(super) struct Event {
-    /// To which watch; `None`: events were lost, it may be any.
-    pub(super) key: Option<i32>,
-    /// The path may stand for another file now.
-    pub(super) is_move: bool,
-    /// The watch is gone.
-    pub(super) is_end: bool,
-}
-
-impl Kernel {
+impl Inotify {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Kernel {
+        Ok(Inotify {
             inotify: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            interrupt: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
     }
 
-    pub(super) fn add(&self, path: &Path, scope: Scope) -> io::Result<i32> {
+    pub(super) fn add(&self, path: &Path, scope: WatchScope) -> io::Result<i32> {
         let moves = WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         let mask = match scope {
-            Scope::File => WatchFlags::CLOSE_WRITE | moves | WatchFlags::DONT_FOLLOW,
-            Scope::Folder => {
+            WatchScope::File => WatchFlags::CLOSE_WRITE | moves | WatchFlags::DONT_FOLLOW,
+            WatchScope::Folder => {
                 WatchFlags::CLOSE_WRITE
                     | WatchFlags::DELETE_SELF
                     | WatchFlags::MOVE_SELF
@@ -66,46 +55,47 @@ impl Kernel {
         Ok(inotify::add_watch(&self.inotify, path, mask)?)
     }
 
-    /// The same open file, under a higher descriptor than ours.
-    pub(super) fn raise(&self, file: File) -> File {
+    /// The same open file under a descriptor above that of the instance.
+    pub(super) fn raise_descriptor(&self, file: File) -> File {
         let least = self.inotify.as_raw_fd() + 1;
         if file.as_raw_fd() >= least {
             return file;
         }
-        // The lock belongs to the open file, not to the descriptor. If there is no free one, it stays as it is.
+        // The lock belongs to the open file, not to the descriptor. Without a free descriptor, it stays as it is.
         rustix::io::fcntl_dupfd_cloexec(&file, least).map_or(file, File::from)
     }
 
-    /// Fails only for a watch that the kernel took away already.
     pub(super) fn remove(&self, key: i32) {
+        // Fails only for a watch that the kernel removed already.
         let _ = inotify::remove_watch(&self.inotify, key);
     }
 
     /// Ends the wait of another thread.
     pub(super) fn interrupt(&self) {
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.interrupt, &1_u64.to_ne_bytes());
     }
 
-    /// Waits for events, at most this long, and returns all there are.
-    pub(super) fn wait(&self, at_most: Duration) -> Vec<Event> {
+    /// Waits for events within the time limit, and returns all that are pending.
+    pub(super) fn wait(&self, limit: Duration) -> Vec<WatchEvent> {
         let timeout = Timespec {
-            tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: at_most.subsec_nanos().into(),
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
         };
-        let mut either = [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.bell, PollFlags::IN)];
-        // A wait that a signal cut short is a short one.
-        let _ = poll(&mut either, Some(&timeout));
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        let mut sources =
+            [PollFd::new(&self.inotify, PollFlags::IN), PollFd::new(&self.interrupt, PollFlags::IN)];
+        // A signal may end the wait early, which is harmless.
+        let _ = poll(&mut sources, Some(&timeout));
+        let _ = rustix::io::read(&self.interrupt, &mut [0; 8]);
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(self.inotify.as_fd(), &mut buffer);
         let mut events = Vec::new();
-        // It ends with "would block" when there are no more.
+        // Ends with "would block" when no events are left.
         while let Ok(event) = reader.next() {
             let flags = event.events();
             let lost = flags.contains(ReadFlags::QUEUE_OVERFLOW);
             let moves =
                 ReadFlags::ATTRIB | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED;
-            events.push(Event {
+            events.push(WatchEvent {
                 key: (!lost).then_some(event.wd()),
                 is_move: lost || flags.intersects(moves),
                 is_end: flags.contains(ReadFlags::IGNORED),

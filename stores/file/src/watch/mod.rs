@@ -1,22 +1,21 @@
-//! Being told when a file is closed, removed or replaced.
+//! Notifications when a file is closed, removed or replaced.
 //!
-//! One inotify instance and one thread for each store, made when the first lock is held or waited for. (A user may
-//! have 128 instances by default, so one for each waiter would not do.) A thread of its own, not a task: it needs no
-//! I/O driver in the user's runtime, and it notices a replaced file also while that runtime is busy.
+//! Each store has one inotify instance and one thread, started when the first lock is held or waited for. (A user may have
+//! 128 instances by default, so one for each waiter is too many.) It is a thread, not a task: it needs no I/O driver in the
+//! user's runtime, and it detects a replaced file also while that runtime is busy.
 //!
-//! What is told is a hint and never a grant. It may be missing: there may be no inotify at all, it may run out of
-//! watches, and it does not see what another machine does on a network file system. So waiters look again from time
-//! to time whatever happens, and the thread looks after held files at every tick.
+//! A notification is a hint and never a grant. It may be missing: inotify may not exist, may run out of watches, and does
+//! not see what another machine does on a network file system. So waiters also poll, and the thread checks held files at
+//! every tick.
 //!
-//! A held file is watched only after it was held for a moment: most locks are held for less, and an instance that
-//! ever had a watch costs a process 10 to 20 ms when it ends.
+//! A held file is watched only after a short time: most locks are held for less, and an instance that ever had a watch delays
+//! the exit of its process by 10 to 20 ms.
 
 #[cfg(target_os = "linux")]
-#[path = "inotify.rs"]
-mod kernel;
+mod inotify;
 #[cfg(not(target_os = "linux"))]
 #[path = "none.rs"]
-mod kernel;
+mod inotify;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -29,29 +28,40 @@ use distlock_core::store::{LossReason, Session};
 use tokio::sync::Notify;
 
 use crate::layout::FileId;
-use kernel::{Event, Kernel};
+use inotify::Inotify;
 
-/// How often held files are looked after when the kernel tells, and when it does not.
+/// How often held files are checked with notifications, and without.
 const TICK: Duration = Duration::from_secs(5);
-const TICK_ALONE: Duration = Duration::from_millis(500);
+const TICK_POLLING: Duration = Duration::from_millis(500);
 
 /// How long a file is held before it is watched.
-const FRESH: Duration = Duration::from_millis(20);
+const UNWATCHED: Duration = Duration::from_millis(20);
 
-/// After it failed, how long before asking the kernel for an instance again.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How long after a failure the kernel is asked for an instance again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Scope {
-    /// A file: that it is closed by somebody who had it open for writing, moved or removed.
+pub(crate) enum WatchScope {
+    /// A file: it is moved or removed, or closed after it was open for writing.
     File,
-    /// A folder: that a file in it is closed by somebody who had it open for writing.
+    /// A folder: a file in it is closed after it was open for writing.
     Folder,
 }
 
-/// A file on which a held lock depends: if its path comes to stand for another file, the lock excludes nobody
-/// any more, and the session of the hold ends.
+/// A notification of the kernel.
+#[derive(Debug)]
+struct WatchEvent {
+    /// The watch; `None`: events were lost, it may concern any watch.
+    key: Option<i32>,
+    /// The path may lead to another file now.
+    is_move: bool,
+    /// The kernel removed the watch.
+    is_end: bool,
+}
+
+/// The file of a held lock. If its path leads to another file, the lock no longer excludes other clients, and the session of
+/// the hold ends.
 #[derive(Debug)]
 pub(crate) struct HeldFile {
     pub(crate) path: PathBuf,
@@ -61,10 +71,10 @@ pub(crate) struct HeldFile {
 
 impl HeldFile {
     fn check(&self) {
-        // An error says nothing about the file, and the next tick looks again.
+        // An error says nothing about the file; the next tick checks again.
         if FileId::at(&self.path).is_ok_and(|there| there != Some(self.id)) {
-            let why = format!("its lock file {} was removed or replaced", self.path.display());
-            self.session.end(LossReason::SessionEnded(why.into()));
+            let reason = format!("its lock file {} was removed or replaced", self.path.display());
+            self.session.end(LossReason::SessionEnded(reason.into()));
         }
     }
 }
@@ -76,97 +86,96 @@ enum Listener {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    kernel: Option<Arc<Kernel>>,
-    /// When the kernel refused an instance the last time.
+struct WatcherState {
+    inotify: Option<Arc<Inotify>>,
+    /// When the kernel last refused an instance.
     refused: Option<Instant>,
     thread: Option<Thread>,
     watches: HashMap<i32, Vec<(u64, Listener)>>,
-    /// What is held, and its watch if it has one yet.
+    /// The held files, and their watches if they have one.
     holds: HashMap<u64, (Arc<HeldFile>, Option<i32>)>,
-    /// Holds that may have no watch yet, by age.
-    fresh: VecDeque<(Instant, u64)>,
+    /// Holds without a watch, by age.
+    unwatched: VecDeque<(Instant, u64)>,
     last_number: u64,
 }
 
 #[derive(Debug)]
-struct Inner {
-    kernel_tells: bool,
-    state: Mutex<State>,
+struct WatcherInner {
+    use_inotify: bool,
+    state: Mutex<WatcherState>,
 }
 
 /// The watcher of a store.
 #[derive(Clone, Debug)]
-pub(crate) struct Watcher(Arc<Inner>);
+pub(crate) struct Watcher(Arc<WatcherInner>);
 
-/// Somebody who waits for a file to change. Dropping it ends the watch.
+/// The watch of a waiter. Dropping it ends the watch.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    inner: Arc<Inner>,
+pub(crate) struct FileWatch {
+    inner: Arc<WatcherInner>,
     number: u64,
     key: i32,
     notify: Arc<Notify>,
 }
 
-/// A held file that is looked after. Dropping it ends that.
+/// The watch of a held file. Dropping it ends the watch.
 #[derive(Debug)]
-pub(crate) struct Kept {
-    inner: Arc<Inner>,
+pub(crate) struct HoldWatch {
+    inner: Arc<WatcherInner>,
     number: u64,
 }
 
 impl Watcher {
-    /// `kernel_tells`: whether to use the kernel's notifications.
-    pub(crate) fn new(kernel_tells: bool) -> Self {
-        let state = Mutex::new(State::default());
-        Watcher(Arc::new(Inner { kernel_tells, state }))
+    pub(crate) fn new(use_inotify: bool) -> Self {
+        let state = Mutex::new(WatcherState::default());
+        Watcher(Arc::new(WatcherInner { use_inotify, state }))
     }
 
-    /// Watches a path. `None`: the kernel cannot tell; poll.
-    pub(crate) fn watch(&self, path: &Path, scope: Scope) -> Option<Watch> {
+    /// Watches a path. `None`: there are no notifications, poll.
+    pub(crate) fn watch(&self, path: &Path, scope: WatchScope) -> Option<FileWatch> {
         let mut state = self.started();
-        let key = state.kernel.as_ref()?.add(path, scope).ok()?;
-        let (number, notify) = (state.next(), Arc::new(Notify::new()));
+        let key = state.inotify.as_ref()?.add(path, scope).ok()?;
+        let (number, notify) = (state.next_number(), Arc::new(Notify::new()));
         state.watches.entry(key).or_default().push((number, Listener::Waiter(Arc::clone(&notify))));
-        Some(Watch { inner: Arc::clone(&self.0), number, key, notify })
+        Some(FileWatch { inner: Arc::clone(&self.0), number, key, notify })
     }
 
-    /// Makes a file that is to be held one of the first that the kernel gives up if we die; see `inotify.rs`.
-    pub(crate) fn raise(&self, file: File) -> File {
-        match &self.started().kernel {
-            Some(kernel) => kernel.raise(file),
+    /// Moves a file to a descriptor that the kernel closes early if this process dies; see `inotify.rs`.
+    pub(crate) fn raise_descriptor(&self, file: File) -> File {
+        match &self.started().inotify {
+            Some(inotify) => inotify.raise_descriptor(file),
             None => file,
         }
     }
 
-    /// Looks after a held file from now on.
-    pub(crate) fn keep(&self, held: &Arc<HeldFile>) -> Kept {
+    /// Checks a held file from now on.
+    pub(crate) fn watch_hold(&self, held: &Arc<HeldFile>) -> HoldWatch {
         let mut state = self.started();
-        let number = state.next();
+        let number = state.next_number();
         state.holds.insert(number, (Arc::clone(held), None));
-        state.fresh.push_back((Instant::now(), number));
-        if state.fresh.len() == 1 {
+        state.unwatched.push_back((Instant::now(), number));
+        if state.unwatched.len() == 1 {
             state.wake_thread();
         }
-        Kept { inner: Arc::clone(&self.0), number }
+        HoldWatch { inner: Arc::clone(&self.0), number }
     }
 
-    /// Whether the kernel tells at present; for `doctor`.
-    pub(crate) fn is_told(&self) -> bool {
-        self.started().kernel.is_some()
+    /// Whether there are notifications; for `doctor`.
+    pub(crate) fn is_notified(&self) -> bool {
+        self.started().inotify.is_some()
     }
 
-    fn started(&self) -> MutexGuard<'_, State> {
+    fn started(&self) -> MutexGuard<'_, WatcherState> {
         let mut state = self.0.lock();
-        let due = state.refused.is_none_or(|at| at.elapsed() >= ASK_AGAIN);
-        if self.0.kernel_tells && state.kernel.is_none() && due {
-            match Kernel::new() {
-                Ok(kernel) => {
+        let due = state.refused.is_none_or(|at| at.elapsed() >= RETRY_AFTER);
+        if self.0.use_inotify && state.inotify.is_none() && due {
+            match Inotify::new() {
+                Ok(inotify) => {
                     state.wake_thread();
-                    state.kernel = Some(Arc::new(kernel));
+                    state.inotify = Some(Arc::new(inotify));
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "no inotify: waiting by polling (see fs.inotify.max_user_instances)");
+                    tracing::debug!(%error, "no inotify, polling instead (see fs.inotify.max_user_instances)");
                     state.refused = Some(Instant::now());
                 }
             }
@@ -177,8 +186,8 @@ impl Watcher {
             match thread.spawn(move || run(&inner)) {
                 Ok(handle) => state.thread = Some(handle.thread().clone()),
                 Err(error) => {
-                    tracing::warn!(%error, "no thread to watch lock files: waiting by polling");
-                    state.kernel = None;
+                    tracing::warn!(%error, "no thread to watch lock files, polling instead");
+                    state.inotify = None;
                     state.refused = Some(Instant::now());
                 }
             }
@@ -187,141 +196,141 @@ impl Watcher {
     }
 }
 
-impl Watch {
-    /// Resolves when something changed since the last time, or since the watch began.
+impl FileWatch {
+    /// Resolves when something changed since the last call, or since the watch began.
     ///
     /// # Cancel safety
-    /// Cancel safe: a change that nobody was told of stays to be told.
+    /// Cancel safe: an unseen change is reported by the next call.
     pub(crate) async fn changed(&self) {
         self.notify.notified().await;
     }
 }
 
-impl Drop for Watch {
+impl Drop for FileWatch {
     fn drop(&mut self) {
-        self.inner.lock().forget(self.key, self.number);
+        self.inner.lock().remove(self.key, self.number);
     }
 }
 
-impl Drop for Kept {
+impl Drop for HoldWatch {
     fn drop(&mut self) {
         let mut state = self.inner.lock();
         if let Some((_, Some(key))) = state.holds.remove(&self.number) {
-            state.forget(key, self.number);
+            state.remove(key, self.number);
         }
     }
 }
 
-impl State {
-    fn next(&mut self) -> u64 {
+impl WatcherState {
+    fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
     fn wake_thread(&self) {
-        match (&self.kernel, &self.thread) {
-            (Some(kernel), _) => kernel.interrupt(),
+        match (&self.inotify, &self.thread) {
+            (Some(inotify), _) => inotify.interrupt(),
             (None, Some(thread)) => thread.unpark(),
             (None, None) => {}
         }
     }
 
-    /// Begins to watch what was held long enough, and returns it: it may have been replaced before.
-    fn watch_holds(&mut self) -> Vec<Arc<HeldFile>> {
-        let mut begun = Vec::new();
-        while self.fresh.front().is_some_and(|(since, _)| since.elapsed() >= FRESH) {
-            let Some((_, number)) = self.fresh.pop_front() else { break };
+    /// Starts the watches that are due, and returns their files: they may have been replaced before.
+    fn start_watches(&mut self) -> Vec<Arc<HeldFile>> {
+        let mut started = Vec::new();
+        while self.unwatched.front().is_some_and(|(since, _)| since.elapsed() >= UNWATCHED) {
+            let Some((_, number)) = self.unwatched.pop_front() else { break };
             let Some((held, key)) = self.holds.get_mut(&number) else { continue };
-            *key = self.kernel.as_ref().and_then(|kernel| kernel.add(&held.path, Scope::File).ok());
+            *key = self.inotify.as_ref().and_then(|inotify| inotify.add(&held.path, WatchScope::File).ok());
             if let Some(key) = key {
                 self.watches.entry(*key).or_default().push((number, Listener::Hold(Arc::clone(held))));
             }
-            begun.push(Arc::clone(held));
+            started.push(Arc::clone(held));
         }
-        begun
+        started
     }
 
-    fn forget(&mut self, key: i32, number: u64) {
+    fn remove(&mut self, key: i32, number: u64) {
         let Some(listeners) = self.watches.get_mut(&key) else { return };
         listeners.retain(|(other, _)| *other != number);
         if listeners.is_empty() {
             self.watches.remove(&key);
-            if let Some(kernel) = &self.kernel {
-                kernel.remove(key);
+            if let Some(inotify) = &self.inotify {
+                inotify.remove(key);
             }
         }
     }
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl WatcherInner {
+    fn lock(&self) -> MutexGuard<'_, WatcherState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, events: &[Event]) {
-        let mut suspects = Vec::new();
+    fn dispatch(&self, events: &[WatchEvent]) {
+        let mut to_check = Vec::new();
         let mut state = self.lock();
         for event in events {
-            let told: Vec<&(u64, Listener)> = match event.key {
+            let concerned: Vec<&(u64, Listener)> = match event.key {
                 Some(key) => state.watches.get(&key).into_iter().flatten().collect(),
                 None => state.watches.values().flatten().collect(),
             };
-            for (_, listener) in told {
+            for (_, listener) in concerned {
                 match listener {
                     Listener::Waiter(notify) => notify.notify_one(),
-                    Listener::Hold(held) if event.is_move => suspects.push(Arc::clone(held)),
+                    Listener::Hold(held) if event.is_move => to_check.push(Arc::clone(held)),
                     Listener::Hold(_) => {}
                 }
             }
             if let (true, Some(key)) = (event.is_end, event.key) {
-                // The kernel took the watch away with the file. Its number is not used again.
+                // The kernel removed the watch with the file, and does not reuse its number.
                 state.watches.remove(&key);
             }
         }
         drop(state);
-        suspects.iter().for_each(|held| held.check());
+        to_check.iter().for_each(|held| held.check());
     }
 
-    fn tick(&self) {
+    fn check_all(&self) {
         let holds: Vec<Arc<HeldFile>> =
             self.lock().holds.values().map(|(held, _)| Arc::clone(held)).collect();
         holds.iter().for_each(|held| held.check());
     }
 }
 
-impl Drop for Inner {
+impl Drop for WatcherInner {
     fn drop(&mut self) {
-        // The thread wakes up, finds us gone and ends.
+        // The thread wakes up, finds the watcher gone and ends.
         self.state.get_mut().unwrap_or_else(PoisonError::into_inner).wake_thread();
     }
 }
 
-fn run(inner: &Weak<Inner>) {
+fn run(inner: &Weak<WatcherInner>) {
     let mut last_tick = Instant::now();
     loop {
-        let Some((kernel, fresh)) = inner.upgrade().map(|inner| {
+        let Some((inotify, unwatched)) = inner.upgrade().map(|inner| {
             let state = inner.lock();
-            (state.kernel.clone(), state.fresh.front().map(|(since, _)| *since))
+            (state.inotify.clone(), state.unwatched.front().map(|(since, _)| *since))
         }) else {
             return;
         };
-        let tick = if kernel.is_some() { TICK } else { TICK_ALONE };
+        let tick = if inotify.is_some() { TICK } else { TICK_POLLING };
         let until_tick = tick.saturating_sub(last_tick.elapsed());
-        let until_fresh = fresh.map_or(tick, |since| FRESH.saturating_sub(since.elapsed()));
-        let nap = until_tick.min(until_fresh);
-        let events = match kernel {
-            Some(kernel) => kernel.wait(nap),
+        let until_watch = unwatched.map_or(tick, |since| UNWATCHED.saturating_sub(since.elapsed()));
+        let pause = until_tick.min(until_watch);
+        let events = match inotify {
+            Some(inotify) => inotify.wait(pause),
             None => {
-                std::thread::park_timeout(nap);
+                std::thread::park_timeout(pause);
                 Vec::new()
             }
         };
         let Some(inner) = inner.upgrade() else { return };
-        inner.tell(&events);
-        let begun = inner.lock().watch_holds();
-        begun.iter().for_each(|held| held.check());
+        inner.dispatch(&events);
+        let started = inner.lock().start_watches();
+        started.iter().for_each(|held| held.check());
         if last_tick.elapsed() >= tick {
-            inner.tick();
+            inner.check_all();
             last_tick = Instant::now();
         }
     }

@@ -1,4 +1,4 @@
-//! Where the kernel has no inotify: waiters poll.
+//! Systems without inotify: waiters poll.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -6,29 +6,22 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use super::Scope;
+use super::{WatchEvent, WatchScope};
 
-/// There is none.
+/// Never constructed.
 #[derive(Debug)]
-pub(super) struct Kernel(Infallible);
+pub(super) struct Inotify(Infallible);
 
-#[derive(Debug)]
-pub(super) struct Event {
-    pub(super) key: Option<i32>,
-    pub(super) is_move: bool,
-    pub(super) is_end: bool,
-}
-
-impl Kernel {
+impl Inotify {
     pub(super) fn new() -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(super) fn add(&self, _: &Path, _: Scope) -> io::Result<i32> {
+    pub(super) fn add(&self, _: &Path, _: WatchScope) -> io::Result<i32> {
         match self.0 {}
     }
 
-    pub(super) fn raise(&self, _: File) -> File {
+    pub(super) fn raise_descriptor(&self, _: File) -> File {
         match self.0 {}
     }
 
@@ -40,7 +33,7 @@ impl Kernel {
         match self.0 {}
     }
 
-    pub(super) fn wait(&self, _: Duration) -> Vec<Event> {
+    pub(super) fn wait(&self, _: Duration) -> Vec<WatchEvent> {
         match self.0 {}
     }
 }

@@ -1,7 +1,7 @@
-//! Another process, which does as it is told: this test program, started again.
+//! A client in another process: this test program, started again.
 //!
-//! Orders are lines on its input, reports are lines that begin with `@` on its output (the test harness prints lines of
-//! its own). A claim is called by a number; its name goes as hexadecimal digits.
+//! It reads commands from stdin and writes reports to stdout, one per line, with `@` in front (the test harness prints lines
+//! of its own). Claims are numbered; their names are hexadecimal.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ const DIR: &str = "DISTLOCK_FILE_TEST_DIR";
 const POLL: &str = "DISTLOCK_FILE_TEST_POLL";
 const SHARED: &str = "DISTLOCK_FILE_TEST_SHARED";
 
-/// A process that can be told to acquire and release.
+/// A process that acquires and releases on command.
 pub(crate) struct Agent {
     child: Child,
     reports: mpsc::Receiver<String>,
@@ -79,11 +79,11 @@ impl Agent {
         self.child.id()
     }
 
-    pub(crate) fn tell(&mut self, order: &str) {
-        writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
+    pub(crate) fn tell(&mut self, command: &str) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{command}").unwrap();
     }
 
-    /// Waits for a report that begins like this, and returns the words after it.
+    /// Waits for a report with this prefix, and returns the words after it.
     pub(crate) fn wait_for(&mut self, beginning: &str) -> Vec<String> {
         loop {
             if let Some(at) = self.seen.iter().position(|report| begins(report, beginning)) {
@@ -92,7 +92,7 @@ impl Agent {
             }
             match self.reports.recv_timeout(LONG) {
                 Ok(report) => self.seen.push(report),
-                Err(error) => panic!("{beginning:?} never came ({error}), but {:?}", self.seen),
+                Err(error) => panic!("no report {beginning:?} ({error}), only {:?}", self.seen),
             }
         }
     }
@@ -105,8 +105,8 @@ impl Agent {
         self.seen.remove(0)
     }
 
-    pub(crate) fn ask(&mut self, order: &str, beginning: &str) -> Vec<String> {
-        self.tell(order);
+    pub(crate) fn ask(&mut self, command: &str, beginning: &str) -> Vec<String> {
+        self.tell(command);
         self.wait_for(beginning)
     }
 
@@ -115,12 +115,12 @@ impl Agent {
         granted(&self.ask(&format!("acquire {number} {claim}"), &format!("granted {number}")))
     }
 
-    /// Waits for the grant of what was asked for before.
+    /// Waits for the grant of an earlier claim.
     pub(crate) fn granted(&mut self, number: u32) -> (u64, u64) {
         granted(&self.wait_for(&format!("granted {number}")))
     }
 
-    /// The grant of what was asked for before, if it was reported already.
+    /// The grant of an earlier claim, if it was reported already.
     pub(crate) fn granted_by_now(&mut self, number: u32) -> Option<(u64, u64)> {
         self.seen.extend(self.reports.try_iter());
         let beginning = format!("granted {number}");
@@ -128,12 +128,12 @@ impl Agent {
         there.then(|| self.granted(number))
     }
 
-    /// Releases, and returns the moment before it.
+    /// Releases, and returns the moment before.
     pub(crate) fn release(&mut self, number: u32) -> u64 {
         self.ask(&format!("release {number}"), &format!("released {number}"))[0].parse().unwrap()
     }
 
-    /// kill -9, and waits for its end. Returns the moment before it.
+    /// Kills it with SIGKILL and waits for its end. Returns the moment before.
     pub(crate) fn kill(&mut self) -> u64 {
         let now = BootClock.now().as_nanos();
         self.child.kill().unwrap();
@@ -162,7 +162,7 @@ impl Drop for Agent {
     }
 }
 
-/// A claim in the words of an order.
+/// A claim as words of a command.
 pub(crate) fn spell(kind: Kind, name: &str, weight: u32, capacity: u32) -> String {
     let name: String = name.bytes().map(|byte| format!("{byte:02x}")).collect();
     format!("{kind} {weight} {capacity} {name}")
@@ -184,33 +184,34 @@ fn now() -> u64 {
     BootClock.now().as_nanos()
 }
 
-/// Not a test unless it was started by one of the others.
+/// Does nothing unless a test started it.
 #[test]
 fn a_process_of_its_own() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let wakeups = if std::env::var_os(POLL).is_some() { Wakeups::Poll } else { Wakeups::Auto };
     let access = if std::env::var_os(SHARED).is_some() { Access::Group } else { Access::Private };
-    let store = FileStore::with(FileConfig::new(dir).wakeups(wakeups).access(access)).unwrap();
+    let config = FileConfig::new(dir).wakeups(wakeups).access(access);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
-    let work = Arc::new(Work { store, claims: Mutex::default() });
+    let store = runtime.block_on(FileStore::connect(config)).unwrap();
+    let work = Arc::new(AgentProcess { store, claims: Mutex::default() });
     report(format_args!("ready"));
-    for order in std::io::stdin().lines().map_while(Result::ok) {
+    for command in std::io::stdin().lines().map_while(Result::ok) {
         let work = Arc::clone(&work);
-        runtime.spawn(async move { work.obey(&order).await });
+        runtime.spawn(async move { work.execute(&command).await });
     }
-    // Whoever started us is gone.
+    // The parent is gone.
     std::process::exit(0);
 }
 
-struct Work {
+struct AgentProcess {
     store: FileStore,
     claims: Mutex<HashMap<String, (Claim, CancellationToken)>>,
 }
 
-impl Work {
-    async fn obey(&self, order: &str) {
-        let words: Vec<&str> = order.split(' ').collect();
+impl AgentProcess {
+    async fn execute(&self, command: &str) {
+        let words: Vec<&str> = command.split(' ').collect();
         match words[..] {
             ["acquire", number, ref claim @ ..] => self.acquire(number, read(claim), false).await,
             ["try", number, ref claim @ ..] => self.acquire(number, read(claim), true).await,
@@ -256,17 +257,17 @@ impl Work {
                 std::mem::forget(file);
                 report(format_args!("locked"));
             }
-            ["stuff", path] => {
-                // Until nothing more fits, in pieces small enough to use the last of it.
+            ["fill", path] => {
+                // In pieces small enough to use the last free block.
                 let mut file = std::fs::File::create(path).unwrap();
                 while file.write_all(&[b'x'; 512]).is_ok() {}
-                report(format_args!("stuffed"));
+                report(format_args!("filled"));
             }
             ["remove", path] => {
                 std::fs::remove_file(path).unwrap();
                 report(format_args!("removed"));
             }
-            _ => panic!("{order:?}"),
+            _ => panic!("{command:?}"),
         }
     }
 
@@ -287,7 +288,7 @@ impl Work {
         }
     }
 
-    /// Holds again and again, and writes down what it saw.
+    /// Acquires and releases repeatedly, and writes the token and whether it was alone.
     async fn cycles(&self, number: &str, times: &str, dir: &str, claim: &[&str]) {
         let (marker, history) = (Path::new(dir).join("marker"), Path::new(dir).join("history"));
         let mut history = std::fs::OpenOptions::new().append(true).create(true).open(history).unwrap();
@@ -304,7 +305,7 @@ impl Work {
         report(format_args!("cycled {number}"));
     }
 
-    /// Tries to take what nobody else takes, and counts how often it was refused.
+    /// Tries to acquire a free lock repeatedly, and counts the refusals.
     async fn try_free(&self, number: &str, times: &str, claim: &[&str]) {
         let withdrawn = CancellationToken::new();
         withdrawn.cancel();

@@ -1,4 +1,4 @@
-//! A dead process that still holds, or still waits.
+//! Hazard: a dead process still holds, or still waits.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use distlock_file::FileStore;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, spell};
-use crate::support::{acquire, claim, median, mutex, release, try_once, until};
+use crate::support::{acquire, block_on, claim, median, mutex, open, release, try_once, until};
 
-/// From the kill of a holder to the grant in another process that waits.
+/// From the kill of a holder to the grant of a waiter in another process.
 fn after_kill(kind: Kind) -> Vec<Duration> {
     let dir = tempfile::tempdir().unwrap();
     let lock = spell(kind, "x", 1, 1);
@@ -23,8 +23,8 @@ fn after_kill(kind: Kind) -> Vec<Duration> {
         waiter.tell(&format!("acquire 2 {lock}"));
         until_waiting(dir.path(), kind, 1);
         if round % 3 == 0 {
-            // Long enough for the holder to watch its file. The kernel takes its time to end a process that watches
-            // files, and must not do so before it frees the lock.
+            // Long enough for the holder to watch its file: the kernel needs time to end a process that watches files, and
+            // must free the lock before.
             std::thread::sleep(Duration::from_millis(300));
         }
         let killed = holder.kill();
@@ -36,14 +36,12 @@ fn after_kill(kind: Kind) -> Vec<Duration> {
     times
 }
 
-/// Waits until somebody waits, as everybody can see.
+/// Waits until an inspection shows so many waiters.
 fn until_waiting(dir: &std::path::Path, kind: Kind, count: usize) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    let store = FileStore::open(dir).unwrap();
-    runtime.block_on(until("enough wait", async || {
-        let records = store.inspect(&Query { kind: Some(kind), ..Query::default() }).await.unwrap();
-        records.iter().map(|record| record.waiters.len()).sum::<usize>() == count
-    }));
+    block_on(async {
+        let store = open(dir).await;
+        until("enough wait", async || waiters(&store, kind).await == count).await;
+    });
 }
 
 #[test]
@@ -67,7 +65,7 @@ fn a_killed_holder_of_a_pool_does_not_keep_it() {
 }
 
 #[test]
-fn a_killed_waiter_does_not_stop_those_behind_it() {
+fn a_killed_waiter_does_not_block_the_waiters_behind_it() {
     let dir = tempfile::tempdir().unwrap();
     let lock = spell(Kind::Semaphore, "x", 1, 1);
     let mut agents: Vec<Agent> = (0..4).map(|_| Agent::start(dir.path())).collect();
@@ -76,7 +74,7 @@ fn a_killed_waiter_does_not_stop_those_behind_it() {
         agent.tell(&format!("acquire 1 {lock}"));
         until_waiting(dir.path(), Kind::Semaphore, at);
     }
-    // The first of the queue and the one in the middle.
+    // The queue head and the waiter behind it.
     agents[1].kill();
     agents[2].kill();
     until_waiting(dir.path(), Kind::Semaphore, 1);
@@ -92,9 +90,9 @@ fn slots(dir: &std::path::Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_killed_waiter_for_a_mutex_is_not_shown_and_its_file_goes() {
+async fn a_killed_waiter_of_a_mutex_is_not_shown_and_its_file_is_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let held = mutex("x");
     acquire(&store, &held).await;
     let before = crate::support::tree(dir.path());
@@ -109,51 +107,47 @@ async fn a_killed_waiter_for_a_mutex_is_not_shown_and_its_file_goes() {
 }
 
 #[test]
-fn a_runtime_that_ends_keeps_no_lock_of_its_waiters() {
+fn a_runtime_that_ends_leaves_no_waiter_and_no_lock() {
     let dir = tempfile::tempdir().unwrap();
-    let other = FileStore::open(dir.path()).unwrap();
+    let other = block_on(open(dir.path()));
     for kind in [Kind::Mutex, Kind::RwLock] {
         let (held, wanted) =
             (claim(kind, "x", WRITER_WEIGHT, WRITER_WEIGHT), claim(kind, "x", 1, WRITER_WEIGHT));
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
         let hold = runtime.block_on(acquire(&other, &held));
-        let store = FileStore::open(dir.path()).unwrap();
+        let store = runtime.block_on(open(dir.path()));
         runtime.spawn(async move { store.acquire(&wanted, &CancellationToken::new()).await.map(drop) });
         until_waiting(dir.path(), kind, 1);
         drop(runtime);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
-            until_waiting_async(&other, kind).await;
+        block_on(async {
+            until("no claim waits", async || waiters(&other, kind).await == 0).await;
             release(&other, &held, &hold).await;
             let again = claim(kind, "x", WRITER_WEIGHT, WRITER_WEIGHT);
-            let hold = try_once(&other, &again).await.unwrap().expect("nobody else specs it");
+            let hold = try_once(&other, &again).await.unwrap().expect("it is free");
             release(&other, &again, &hold).await;
         });
     }
 }
 
-async fn until_waiting_async(store: &FileStore, kind: Kind) {
-    until("nobody waits", async || {
-        let records = store.inspect(&Query { kind: Some(kind), ..Query::default() }).await.unwrap();
-        records.iter().all(|record| record.waiters.is_empty())
-    })
-    .await;
+async fn waiters(store: &FileStore, kind: Kind) -> usize {
+    let records = store.inspect(&Query::default().with_kind(kind)).await.unwrap();
+    records.iter().map(|record| record.waiters.len()).sum()
 }
 
 #[tokio::test]
-async fn a_crash_between_the_count_and_the_grant_never_takes_a_token_back() {
+async fn a_crash_between_count_and_grant_never_repeats_a_token() {
     let dir = tempfile::tempdir().unwrap();
     let mut last = 0;
     for round in 0..20 {
         let mut agent = Agent::start(dir.path());
-        // Killed somewhere on the way: sometimes before, sometimes after the count.
+        // Killed at some moment: sometimes before, sometimes after the token is counted.
         agent.tell(&format!("acquire 1 {}", spell(Kind::Mutex, "x", 1, 1)));
         if round % 2 == 0 {
             agent.granted(1);
         }
         agent.kill();
-        let store = FileStore::open(dir.path()).unwrap();
+        let store = open(dir.path()).await;
         let claim = mutex("x");
         let hold = acquire(&store, &claim).await;
         assert!(hold.token.get() > last, "{} after {last}", hold.token);

@@ -1,10 +1,9 @@
-//! Two holders at once.
+//! Hazard: two holders at once.
 
 use distlock_core::Kind;
-use distlock_file::FileStore;
 
 use crate::agent::{Agent, spell};
-use crate::support::{acquire, claim, mutex, release, try_once};
+use crate::support::{acquire, claim, mutex, open, release, try_once};
 
 const PROCESSES: u32 = 8;
 const HOLDS: u32 = 100;
@@ -12,8 +11,8 @@ const HOLDS: u32 = 100;
 fn contend(kind: Kind) -> Vec<u64> {
     let (dir, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut agents: Vec<Agent> = (0..PROCESSES).map(|_| Agent::start(dir.path())).collect();
-    let order = format!("cycles 1 {HOLDS} {} {}", out.path().display(), spell(kind, "contended", 1, 1));
-    agents.iter_mut().for_each(|agent| agent.tell(&order));
+    let command = format!("cycles 1 {HOLDS} {} {}", out.path().display(), spell(kind, "contended", 1, 1));
+    agents.iter_mut().for_each(|agent| agent.tell(&command));
     agents.iter_mut().for_each(|agent| drop(agent.wait_for("cycled 1")));
     let history = std::fs::read_to_string(out.path().join("history")).unwrap();
     let tokens = history.lines().map(|line| {
@@ -24,7 +23,7 @@ fn contend(kind: Kind) -> Vec<u64> {
     tokens.collect()
 }
 
-/// Written down by the holders, in the order in which they held.
+/// The holders write the tokens in the order in which they held.
 fn assert_without_gap(tokens: &[u64]) {
     assert_eq!(tokens.len(), usize::try_from(PROCESSES * HOLDS).unwrap());
     assert!(tokens.windows(2).all(|pair| pair[1] == pair[0] + 1), "{tokens:?}");
@@ -43,7 +42,7 @@ fn no_two_of_eight_processes_hold_a_pool_of_one_at_once_and_its_tokens_rise_by_o
 #[tokio::test]
 async fn two_stores_in_one_process_do_not_share_a_lock() {
     let dir = tempfile::tempdir().unwrap();
-    let (one, two) = (FileStore::open(dir.path()).unwrap(), FileStore::open(dir.path()).unwrap());
+    let (one, two) = (open(dir.path()).await, open(dir.path()).await);
     for kind in [Kind::Mutex, Kind::Semaphore, Kind::FairQueue] {
         let (a, b) = (claim(kind, "x", 1, 1), claim(kind, "x", 1, 1));
         let first = acquire(&one, &a).await;
@@ -57,9 +56,9 @@ async fn two_stores_in_one_process_do_not_share_a_lock() {
 }
 
 #[tokio::test]
-async fn kinds_of_one_name_do_not_meet() {
+async fn kinds_of_one_name_do_not_conflict() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
         assert!(try_once(&store, &claim(kind, "x", 1, 1)).await.unwrap().is_some(), "{kind}");
     }
@@ -68,7 +67,7 @@ async fn kinds_of_one_name_do_not_meet() {
 #[tokio::test]
 async fn a_release_under_another_lock_id_frees_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let (a, b) = (mutex("x"), mutex("x"));
     let hold = acquire(&store, &a).await;
     release(&store, &b, &hold).await;
@@ -81,27 +80,27 @@ async fn a_release_under_another_lock_id_frees_nothing() {
 #[tokio::test]
 async fn a_child_process_does_not_keep_the_lock_of_its_parent() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     for kind in [Kind::Mutex, Kind::RwLock] {
         let mut agent = Agent::start(dir.path());
         agent.acquire(1, &spell(kind, "x", 1, 1));
         let child = agent.ask("spawn", "spawned")[0].clone();
         agent.kill();
-        // The grandchild lives on, and has no descriptor of the lock.
+        // The grandchild still runs, and has no descriptor of the lock.
         let held: Vec<_> = std::fs::read_dir(format!("/proc/{child}/fd"))
             .unwrap()
             .filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok())
             .filter(|path| path.starts_with(dir.path()))
             .collect();
         assert_eq!(held, Vec::<std::path::PathBuf>::new());
-        // It had them all between fork and exec, and the kernel may take some milliseconds to close them there.
+        // It had all descriptors between fork and exec, and the kernel may take milliseconds to close them.
         acquire(&store, &claim(kind, "x", 1, 1)).await;
         let pid = rustix::process::Pid::from_raw(child.parse().unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
 }
 
-/// The folders of a pool are made by its first users, while others look for them.
+/// The first users of a pool create its folders while others open them.
 #[test]
 fn no_two_of_the_first_users_of_a_pool_hold_it_at_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -109,8 +108,8 @@ fn no_two_of_the_first_users_of_a_pool_hold_it_at_once() {
     for round in 0..100 {
         let out = tempfile::tempdir().unwrap();
         let pool = spell(Kind::Semaphore, &format!("new {round}"), 1, 1);
-        let order = format!("cycles {round} 1 {} {pool}", out.path().display());
-        agents.iter_mut().for_each(|agent| agent.tell(&order));
+        let command = format!("cycles {round} 1 {} {pool}", out.path().display());
+        agents.iter_mut().for_each(|agent| agent.tell(&command));
         agents.iter_mut().for_each(|agent| drop(agent.wait_for(&format!("cycled {round}"))));
         let history = std::fs::read_to_string(out.path().join("history")).unwrap();
         let tokens: Vec<u64> = history

@@ -1,4 +1,4 @@
-//! A folder that another user can write to: links in it lead elsewhere, and what stands in it may not be ours.
+//! Hazard: another user puts a link or a folder of their own into the folder of the locks.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -10,10 +10,10 @@ use distlock_core::{ErrorKind, Kind};
 use distlock_file::{Access, FileConfig, FileStore};
 
 use crate::agent::{Agent, spell};
-use crate::refusals::{open_place, somebody_else};
-use crate::support::{acquire, claim, mutex, release, tree, try_once};
+use crate::refusals::{unprivileged, world_readable_folder};
+use crate::support::{acquire, claim, mutex, open, release, tree, try_once};
 
-/// A folder with a place for locks, and another one that nothing may get into.
+/// A folder for locks, and another one that must stay empty.
 pub(crate) struct Trap {
     dir: tempfile::TempDir,
 }
@@ -46,7 +46,7 @@ impl Trap {
 }
 
 #[tokio::test]
-async fn a_link_where_a_folder_should_be_is_not_followed() {
+async fn a_link_in_place_of_a_folder_is_not_followed() {
     for (kind, links) in [
         (Kind::Mutex, &["mutex"][..]),
         (Kind::RwLock, &["rwlock", "rwlock/x", "rwlock/x/hold"]),
@@ -56,7 +56,7 @@ async fn a_link_where_a_folder_should_be_is_not_followed() {
         for link in links {
             let trap = Trap::new();
             trap.link(link);
-            let store = FileStore::open(trap.locks()).unwrap();
+            let store = open(trap.locks()).await;
             let error = try_once(&store, &claim(kind, "x", 1, 1)).await.expect_err(link);
             assert_eq!(error.kind(), ErrorKind::Denied, "{link}: {error}");
             assert!(error.to_string().contains("symbolic link"), "{link}: {error}");
@@ -66,17 +66,17 @@ async fn a_link_where_a_folder_should_be_is_not_followed() {
 }
 
 #[tokio::test]
-async fn a_link_where_waiters_show_themselves_is_not_followed() {
+async fn a_link_in_place_of_the_waiter_files_is_not_followed() {
     let trap = Trap::new();
     trap.link("waiting");
-    let store = FileStore::open(trap.locks()).unwrap();
+    let store = open(trap.locks()).await;
     let (held, wanted) = (mutex("x"), mutex("x"));
     let hold = acquire(&store, &held).await;
     let waiting = {
         let (store, wanted) = (store.clone(), wanted.clone());
         tokio::spawn(async move { acquire(&store, &wanted).await })
     };
-    // It is not shown, and waits nevertheless.
+    // It waits without a waiter file.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     assert!(trap.is_untouched() && !waiting.is_finished());
     release(&store, &held, &hold).await;
@@ -84,9 +84,9 @@ async fn a_link_where_waiters_show_themselves_is_not_followed() {
     assert!(trap.is_untouched() && trap.locks().join("waiting").is_symlink());
 }
 
-/// The owner of the folder may put a link there at any moment: between two steps, too.
+/// The owner of the folder may put a link there at any moment, even between two steps.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_that_turns_into_a_link_at_any_moment_leads_nowhere() {
+async fn a_folder_that_becomes_a_link_at_any_moment_is_not_followed() {
     for (kind, link) in [
         (Kind::Mutex, "mutex"),
         (Kind::Semaphore, "semaphore"),
@@ -95,13 +95,13 @@ async fn a_folder_that_turns_into_a_link_at_any_moment_leads_nowhere() {
         (Kind::Mutex, "waiting"),
     ] {
         let trap = Trap::new();
-        let store = FileStore::open(trap.locks()).unwrap();
+        let store = open(trap.locks()).await;
         let (at, elsewhere, aside) =
             (trap.locks().join(link), trap.elsewhere(), trap.dir.path().join("aside"));
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // As a thread of its own, since it stands for another user.
+                // A thread, in place of another user.
                 let _ = fs::create_dir_all(at.parent().unwrap());
                 while !over.load(Ordering::Relaxed) {
                     let _ = fs::rename(&at, &aside);
@@ -116,7 +116,7 @@ async fn a_folder_that_turns_into_a_link_at_any_moment_leads_nowhere() {
                 tokio::runtime::Handle::current().block_on(async {
                     for _ in 0..600 {
                         let (one, two) = (claim(kind, "x", 1, 1), claim(kind, "x", 1, 1));
-                        // What comes of it does not matter: refused, granted, or lost.
+                        // The outcome does not matter: refused, granted, or lost.
                         let Ok(Some(hold)) = try_once(&store, &one).await else { continue };
                         let withdraw = tokio_util::sync::CancellationToken::new();
                         let waits = distlock_core::store::SessionStore::acquire(&store, &two, &withdraw);
@@ -138,8 +138,8 @@ async fn the_benchmark_and_the_doctor_follow_no_link_either() {
     trap.link("mutex");
     let precious = trap.elsewhere().join("bench%2f1.lock");
     fs::write(&precious, "precious").unwrap();
-    let store = FileStore::open(trap.locks()).unwrap();
-    let driver = store.baseline().await.unwrap().unwrap();
+    let store = open(trap.locks()).await;
+    let driver = store.baseline();
     driver.cycle("bench/1").await.unwrap();
     let _ = driver.clean_up("bench/").await;
     let found = store.doctor().await.unwrap();
@@ -154,7 +154,7 @@ async fn the_benchmark_and_the_doctor_follow_no_link_either() {
     assert_eq!(fs::read_dir(trap.locks()).unwrap().count(), 1, "nothing but the link is left");
 }
 
-/// Another user than the one who tests and than nobody.
+/// Neither the user of the tests nor user 65534.
 const STRANGER: u32 = 65533;
 
 fn own(path: &Path, user: u32, mode: u32) {
@@ -163,15 +163,15 @@ fn own(path: &Path, user: u32, mode: u32) {
 }
 
 #[test]
-fn a_folder_of_an_untrusted_user_is_refused_by_root_and_by_nobody() {
+fn a_folder_of_an_untrusted_user_is_refused_by_root_and_by_others() {
     if !rustix::process::geteuid().is_root() {
-        // Only root can make what belongs to others.
+        // Only root can create files of other users.
         return;
     }
     for kind in [Kind::Mutex, Kind::Semaphore] {
         for below in ["", "x"] {
-            let (dir, program) = open_place();
-            // As /tmp is: all users may make folders there, and none may remove those of others.
+            let (dir, program) = world_readable_folder();
+            // Like /tmp: all users may create folders there, and none may remove those of others.
             let locks = dir.path().join("locks");
             fs::create_dir(&locks).unwrap();
             own(&locks, 0, 0o1777);
@@ -189,32 +189,32 @@ fn a_folder_of_an_untrusted_user_is_refused_by_root_and_by_nobody() {
             }
             let before = tree(&locks);
             let root = std::process::Command::new(&program);
-            for user in [root, somebody_else(&program)] {
+            for user in [root, unprivileged(&program)] {
                 let mut agent = Agent::start_as(&locks, user);
-                for order in ["try", "acquire"] {
-                    let said = agent.ask(&format!("{order} 1 {}", spell(kind, "x", 1, 1)), "failed 1");
+                for command in ["try", "acquire"] {
+                    let said = agent.ask(&format!("{command} 1 {}", spell(kind, "x", 1, 1)), "failed 1");
                     let text = said.join(" ");
                     assert_eq!(said[0], "Denied", "{kind} {below}: {text}");
                     assert!(text.contains("belongs to user 65533"), "{kind} {below}: {text}");
                 }
             }
-            assert_eq!(tree(&locks), before, "nothing was made there");
+            assert_eq!(tree(&locks), before, "nothing was created there");
         }
     }
 }
 
 #[test]
-fn a_folder_of_ones_own_inside_a_shared_one_is_not_refused() {
+fn the_users_own_folder_inside_a_shared_one_is_not_refused() {
     if !rustix::process::geteuid().is_root() {
         return;
     }
-    let (dir, program) = open_place();
+    let (dir, program) = world_readable_folder();
     let locks = dir.path().join("locks");
     fs::create_dir(&locks).unwrap();
-    // Root uses what nobody owns, and nobody what root owns: the user who names a folder trusts its owner with its locks.
+    // Root uses a folder of user 65534, and that user one of root: a user who names a folder trusts its owner.
     for (owner, first) in [(65534, 0), (65534, 65534), (0, 0)] {
         own(&locks, owner, 0o777);
-        let users = [std::process::Command::new(&program), somebody_else(&program)];
+        let users = [std::process::Command::new(&program), unprivileged(&program)];
         let users: Vec<_> = if first == 0 { users.into() } else { users.into_iter().rev().collect() };
         for user in users {
             let mut agent = Agent::start_as(&locks, user);
@@ -223,13 +223,13 @@ fn a_folder_of_ones_own_inside_a_shared_one_is_not_refused() {
         }
         fs::remove_dir_all(locks.join("semaphore")).unwrap();
     }
-    // Members of a group share on purpose.
+    // The members of a group share the folder on purpose.
     own(&locks, 0, 0o2770);
     chown(&locks, Some(0), Some(65534)).unwrap();
     fs::create_dir(locks.join("mutex")).unwrap();
     own(&locks.join("mutex"), STRANGER, 0o2770);
     chown(locks.join("mutex"), Some(STRANGER), Some(65534)).unwrap();
-    let mut agent = Agent::start_shared(&locks, somebody_else(&program));
+    let mut agent = Agent::start_shared(&locks, unprivileged(&program));
     agent.acquire(1, &spell(Kind::Mutex, "x", 1, 1));
 }
 
@@ -238,7 +238,7 @@ async fn the_doctor_warns_of_a_shared_folder_without_setgid_or_sticky_bit() {
     let dir = tempfile::tempdir().unwrap();
     let warnings = async |access: Access, mode: u32| {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
-        let store = FileStore::with(FileConfig::new(dir.path()).access(access)).unwrap();
+        let store = FileStore::connect(FileConfig::new(dir.path()).access(access)).await.unwrap();
         let found = store.doctor().await.unwrap().into_iter();
         let found = found.filter(|finding| finding.level == Level::Warning);
         found.map(|finding| format!("{} -> {}", finding.what, finding.advice.unwrap())).collect::<Vec<_>>()
@@ -247,11 +247,11 @@ async fn the_doctor_warns_of_a_shared_folder_without_setgid_or_sticky_bit() {
     let found = warnings(Access::Group, 0o770).await;
     assert!(found.len() == 1 && found[0].contains("setgid") && found[0].contains("chmod g+s"), "{found:?}");
     let found = warnings(Access::Group, 0o2777).await;
-    assert!(found.len() == 1 && found[0].contains("everybody"), "{found:?}");
+    assert!(found.len() == 1 && found[0].contains("every user"), "{found:?}");
     assert!(found[0].contains("remove") && found[0].contains("sticky"), "{found:?}");
     let found = warnings(Access::Private, 0o1777).await;
-    assert!(found[0].contains("everybody") && !found[0].contains("sticky"), "{found:?}");
-    // What another member made before the folder was right.
+    assert!(found[0].contains("every user") && !found[0].contains("sticky"), "{found:?}");
+    // A folder that another member created before the rights were correct.
     let folder = dir.path().join("mutex");
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o700)).unwrap();

@@ -1,16 +1,17 @@
-//! What must not happen, with real processes, a real file system and a real kernel. Each test is named after it.
+//! Hazards, tested with real processes, a real file system and a real kernel. Each test is named after the hazard it
+//! excludes.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod agent;
+mod cancelled;
 mod crash;
 mod exclusion;
-mod frozen;
-mod given_up;
-mod handover;
+mod handoff;
+mod inspection;
 mod links;
-mod looking;
 mod names;
+mod paused;
 mod pools;
 mod refusals;
 mod replaced;

@@ -1,13 +1,12 @@
-//! Names that leave the folder, or meet.
+//! Hazard: a name leaves the folder, or two names share a lock.
 
 use distlock_core::Kind;
 use distlock_core::store::{Query, Store};
-use distlock_file::FileStore;
 
-use crate::support::{acquire, claim, release, tree, try_once};
+use crate::support::{acquire, claim, open, release, tree, try_once};
 
 #[tokio::test]
-async fn strange_names_neither_leave_the_folder_nor_meet_and_are_shown_as_they_are() {
+async fn strange_names_stay_in_the_folder_share_no_lock_and_are_shown_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().join("locks");
     let long = ["x".repeat(4096), format!("{}y", "x".repeat(4095)), "\u{e9}".repeat(2048)];
@@ -39,14 +38,14 @@ async fn strange_names_neither_leave_the_folder_nor_meet_and_are_shown_as_they_a
     ];
     names.extend(long.iter().map(String::as_str));
     for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
-        let store = FileStore::open(&base).unwrap();
+        let store = open(&base).await;
         let mut held = Vec::new();
         for name in &names {
             let claim = claim(kind, name, 1, 1);
             let hold = try_once(&store, &claim).await.unwrap();
-            held.push((claim, hold.unwrap_or_else(|| panic!("{name:?} met another one"))));
+            held.push((claim, hold.unwrap_or_else(|| panic!("{name:?} shares a lock with another name"))));
         }
-        let shown = store.inspect(&Query { kind: Some(kind), ..Query::default() }).await.unwrap();
+        let shown = store.inspect(&Query::default().with_kind(kind)).await.unwrap();
         let mut shown: Vec<String> = shown.into_iter().map(|record| record.name.unwrap()).collect();
         let mut expected: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         shown.sort();
@@ -64,9 +63,9 @@ async fn strange_names_neither_leave_the_folder_nor_meet_and_are_shown_as_they_a
 }
 
 #[tokio::test]
-async fn a_prefix_is_one_of_names_and_not_of_file_names() {
+async fn a_prefix_matches_names_and_not_file_names() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     for name in ["jobs/a", "jobs/B", "jobs", "Jobs/c", "other"] {
         acquire(&store, &claim(Kind::Mutex, name, 1, 1)).await;
     }

@@ -1,15 +1,14 @@
-//! Pools that admit too many, or in the wrong order.
+//! Hazard: a pool admits too many, or in the wrong order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use distlock_core::store::SessionStore;
 use distlock_core::{ErrorKind, Kind, WRITER_WEIGHT};
-use distlock_file::FileStore;
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::{Agent, spell};
-use crate::support::{LONG, acquire, claim, mutex, release, tree, try_once, until};
+use crate::support::{LONG, acquire, claim, mutex, open, release, tree, try_once, until};
 
 fn slots(dir: &std::path::Path, folder: &str) -> usize {
     tree(dir).iter().filter(|path| path.contains(&format!("/{folder}/"))).count()
@@ -18,7 +17,7 @@ fn slots(dir: &std::path::Path, folder: &str) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_permits_cost_a_file_for_each_holder_and_not_for_each_permit() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let most = claim(Kind::Semaphore, "x", 9_990, 10_000);
     let hold = acquire(&store, &most).await;
     assert_eq!(slots(dir.path(), "hold"), 1);
@@ -35,7 +34,7 @@ async fn ten_thousand_permits_cost_a_file_for_each_holder_and_not_for_each_permi
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_holders_fit_and_one_more_does_not() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let mut last = None;
     let mut first = None;
     for _ in 0..1000 {
@@ -55,12 +54,12 @@ async fn a_thousand_holders_fit_and_one_more_does_not() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_one_process_are_served_in_the_order_in_which_they_asked() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let first = claim(Kind::Semaphore, "x", 1, 1);
     let hold = acquire(&store, &first).await;
     let served = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut waiting = futures_util::stream::FuturesUnordered::new();
-    // All at once: nobody waits until the one before stands in line.
+    // All at once: none waits until the previous one is queued.
     for number in 0..30 {
         let (store, served) = (store.clone(), Arc::clone(&served));
         waiting.push(async move {
@@ -71,7 +70,7 @@ async fn waiters_of_one_process_are_served_in_the_order_in_which_they_asked() {
         });
     }
     let release_first = async {
-        until("all stand in line", async || slots(dir.path(), "queue") == 30).await;
+        until("all are queued", async || slots(dir.path(), "queue") == 30).await;
         release(&store, &first, &hold).await;
     };
     let all = async { while futures_util::StreamExt::next(&mut waiting).await.is_some() {} };
@@ -80,7 +79,7 @@ async fn waiters_of_one_process_are_served_in_the_order_in_which_they_asked() {
 }
 
 #[test]
-fn waiters_of_different_processes_are_served_in_the_order_in_which_they_came() {
+fn waiters_of_different_processes_are_served_in_order_of_arrival() {
     let dir = tempfile::tempdir().unwrap();
     for kind in [Kind::Semaphore, Kind::FairQueue, Kind::RwLock] {
         let lock = spell(kind, "x", 1, 1);
@@ -108,9 +107,9 @@ fn wait_for_slots(dir: &std::path::Path, count: usize) {
 }
 
 #[tokio::test]
-async fn a_small_claim_does_not_overtake_a_big_one_that_waits() {
+async fn a_small_claim_does_not_overtake_a_large_waiter() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let held = claim(Kind::Semaphore, "x", 2, 3);
     let hold = acquire(&store, &held).await;
     let big = claim(Kind::Semaphore, "x", 3, 3);
@@ -119,7 +118,7 @@ async fn a_small_claim_does_not_overtake_a_big_one_that_waits() {
         tokio::spawn(async move { acquire(&store, &big).await })
     };
     until("it waits", async || slots(dir.path(), "queue") == 1).await;
-    // There is room for one, but somebody waits before it.
+    // One permit is free, but a waiter is before it.
     assert!(try_once(&store, &claim(Kind::Semaphore, "x", 1, 3)).await.unwrap().is_none());
     release(&store, &held, &hold).await;
     let hold = waiting.await.unwrap();
@@ -130,7 +129,7 @@ async fn a_small_claim_does_not_overtake_a_big_one_that_waits() {
 #[tokio::test]
 async fn waiters_that_fit_together_are_served_together() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let writer = claim(Kind::RwLock, "x", WRITER_WEIGHT, WRITER_WEIGHT);
     let hold = acquire(&store, &writer).await;
     let mut readers = Vec::new();
@@ -142,7 +141,7 @@ async fn waiters_that_fit_together_are_served_together() {
     }
     release(&store, &writer, &hold).await;
     for reader in readers {
-        // Nobody gives back: each is served beside the others.
+        // No reader releases: each is served beside the others.
         reader.await.unwrap();
     }
     assert_eq!(slots(dir.path(), "hold"), 4);
@@ -151,7 +150,7 @@ async fn waiters_that_fit_together_are_served_together() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_is_not_starved_by_a_stream_of_readers() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut readers = Vec::new();
     for _ in 0..3 {
@@ -166,7 +165,7 @@ async fn a_writer_is_not_starved_by_a_stream_of_readers() {
                 let hold = tokio::select! {
                     hold = store.acquire(&claim, &withdraw) => hold.unwrap().unwrap(),
                     () = tokio::time::sleep(std::time::Duration::from_millis(5)), if before.is_some() => {
-                        // A writer waits before us. Let go of the last read, as any reader does in the end.
+                        // A writer is before us. Release the last read, as every reader does in the end.
                         let (claim, hold) = before.take().unwrap();
                         release(&store, &claim, &hold).await;
                         continue;
@@ -196,9 +195,9 @@ async fn a_writer_is_not_starved_by_a_stream_of_readers() {
 }
 
 #[tokio::test]
-async fn another_capacity_is_refused_while_somebody_counts_on_the_first() {
+async fn another_capacity_is_refused_while_the_first_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let held = claim(Kind::Semaphore, "x", 1, 3);
     let hold = acquire(&store, &held).await;
     for other in [2, 4] {
@@ -209,9 +208,9 @@ async fn another_capacity_is_refused_while_somebody_counts_on_the_first() {
     }
     release(&store, &held, &hold).await;
     let other = claim(Kind::Semaphore, "x", 1, 4);
-    let hold = try_once(&store, &other).await.unwrap().expect("nobody is left");
+    let hold = try_once(&store, &other).await.unwrap().expect("no holder is left");
     release(&store, &other, &hold).await;
-    // The dead count on nothing.
+    // A dead holder does not count.
     let mut agent = Agent::start(dir.path());
     agent.acquire(1, &spell(Kind::Semaphore, "x", 1, 5));
     assert!(try_once(&store, &claim(Kind::Semaphore, "x", 1, 4)).await.is_err());
@@ -220,9 +219,9 @@ async fn another_capacity_is_refused_while_somebody_counts_on_the_first() {
 }
 
 #[tokio::test]
-async fn a_claim_that_was_withdrawn_leaves_nothing_behind() {
+async fn a_withdrawn_claim_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let claims = [mutex("x"), claim(Kind::Semaphore, "x", 1, 1), claim(Kind::RwLock, "x", 1, 1)];
     for held in &claims {
         let hold = acquire(&store, held).await;
@@ -244,9 +243,9 @@ async fn a_claim_that_was_withdrawn_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn a_release_leaves_only_the_counter_behind() {
+async fn a_release_leaves_only_the_counter() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     for kind in [Kind::Mutex, Kind::Semaphore] {
         let claim = claim(kind, "x", 1, 1);
         let hold = acquire(&store, &claim).await;

@@ -1,4 +1,4 @@
-//! A folder that cannot be used: an error that says so, and no grant.
+//! Hazard: an unusable folder is reported as busy, or a lock is granted in it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -6,13 +6,12 @@ use std::path::Path;
 use std::process::Command;
 
 use distlock_core::{ErrorKind, Kind};
-use distlock_file::FileStore;
 
 use crate::agent::{Agent, spell};
-use crate::support::{acquire, claim, mutex, release, tree, try_once};
+use crate::support::{acquire, claim, mutex, open, release, tree, try_once};
 
-/// Somebody without rights: user 65534 (nobody) if we are root, ourselves otherwise.
-pub(crate) fn somebody_else(program: &Path) -> Command {
+/// The program as an unprivileged user: 65534 if the tests run as root, the same user otherwise.
+pub(crate) fn unprivileged(program: &Path) -> Command {
     let mut command = Command::new(program);
     if rustix::process::geteuid().is_root() {
         command.uid(65534).gid(65534);
@@ -20,8 +19,8 @@ pub(crate) fn somebody_else(program: &Path) -> Command {
     command
 }
 
-/// A folder that everybody may look into, with a program in it that everybody can run.
-pub(crate) fn open_place() -> (tempfile::TempDir, std::path::PathBuf) {
+/// A folder that every user may read, with this test program in it, which every user can run.
+pub(crate) fn world_readable_folder() -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("program");
@@ -31,12 +30,12 @@ pub(crate) fn open_place() -> (tempfile::TempDir, std::path::PathBuf) {
 
 #[test]
 fn the_doctor_warns_of_a_folder_inside_that_cannot_be_written() {
-    let (dir, program) = open_place();
+    let (dir, program) = world_readable_folder();
     let locks = dir.path().join("locks");
     std::fs::create_dir_all(locks.join("rwlock")).unwrap();
     std::fs::set_permissions(&locks, std::fs::Permissions::from_mode(0o777)).unwrap();
     std::fs::set_permissions(locks.join("rwlock"), std::fs::Permissions::from_mode(0o555)).unwrap();
-    let mut agent = Agent::start_as(&locks, somebody_else(&program));
+    let mut agent = Agent::start_as(&locks, unprivileged(&program));
     let said = agent.ask("doctor 1", "examined 1").join(" ");
     std::fs::set_permissions(locks.join("rwlock"), std::fs::Permissions::from_mode(0o755)).unwrap();
     assert!(said.contains("may not write into") && said.contains("locks/rwlock"), "{said}");
@@ -44,15 +43,15 @@ fn the_doctor_warns_of_a_folder_inside_that_cannot_be_written() {
 }
 
 #[test]
-fn a_folder_without_the_right_to_write_is_not_called_busy() {
-    let (dir, program) = open_place();
+fn a_folder_without_the_right_to_write_is_not_reported_as_busy() {
+    let (dir, program) = world_readable_folder();
     let locks = dir.path().join("locks");
     std::fs::create_dir(&locks).unwrap();
     std::fs::set_permissions(&locks, std::fs::Permissions::from_mode(0o555)).unwrap();
-    for order in ["try", "acquire"] {
+    for command in ["try", "acquire"] {
         for kind in [Kind::Mutex, Kind::RwLock] {
-            let mut agent = Agent::start_as(&locks, somebody_else(&program));
-            let said = agent.ask(&format!("{order} 1 {}", spell(kind, "x", 1, 1)), "failed 1");
+            let mut agent = Agent::start_as(&locks, unprivileged(&program));
+            let said = agent.ask(&format!("{command} 1 {}", spell(kind, "x", 1, 1)), "failed 1");
             assert_eq!(said[0], "Denied", "{said:?}");
             let text = said.join(" ");
             assert!(text.contains("locks") && text.contains("choose another folder"), "{text}");
@@ -62,7 +61,7 @@ fn a_folder_without_the_right_to_write_is_not_called_busy() {
     assert!(tree(&locks).is_empty());
 }
 
-/// A process that sees a tiny file system at `dir`, alone: nothing is mounted for anybody else, and it goes with it.
+/// A process with a tiny file system at `dir`, mounted for this process only.
 fn on_a_tiny_disk(dir: &Path) -> Agent {
     let unshare: &[&str] = match rustix::process::geteuid().is_root() {
         true => &["unshare", "--mount", "--propagation", "private"],
@@ -74,31 +73,31 @@ fn on_a_tiny_disk(dir: &Path) -> Agent {
 }
 
 #[test]
-fn a_full_disk_refuses_a_new_lock_and_goes_on_counting_for_an_old_one() {
+fn a_full_disk_refuses_a_new_lock_and_keeps_counting_for_an_old_one() {
     let dir = tempfile::tempdir().unwrap();
     for kind in [Kind::Mutex, Kind::Semaphore] {
         let mut agent = on_a_tiny_disk(dir.path());
         let (old, new) = (spell(kind, "old", 1, 1), spell(kind, "new", 1, 1));
         let (token, _) = agent.acquire(1, &old);
         agent.release(1);
-        let stuffing = dir.path().join("stuffing");
-        agent.ask(&format!("stuff {}", stuffing.display()), "stuffed");
+        let filler = dir.path().join("filler");
+        agent.ask(&format!("fill {}", filler.display()), "filled");
         let said = agent.ask(&format!("try 2 {new}"), "failed 2");
         assert_eq!(said[0], "Exhausted", "{said:?}");
         assert!(said.join(" ").contains("free space"), "{said:?}");
         if kind == Kind::Mutex {
-            // All its blocks were written when it was new.
+            // All its blocks were written at the first grant.
             assert_eq!(agent.acquire(3, &old).0, token + 1);
             agent.release(3);
         }
-        agent.ask(&format!("remove {}", stuffing.display()), "removed");
+        agent.ask(&format!("remove {}", filler.display()), "removed");
         agent.acquire(4, &new);
         assert!(agent.acquire(5, &old).0 > token);
     }
 }
 
 #[test]
-fn too_many_open_files_are_not_called_busy_and_break_nothing() {
+fn too_many_open_files_are_not_reported_as_busy_and_corrupt_nothing() {
     for kind in [Kind::Mutex, Kind::Semaphore] {
         let dir = tempfile::tempdir().unwrap();
         let mut agent = Agent::start_in(dir.path(), &["env"], "ulimit -n 24 && exec \"$0\" \"$@\"");
@@ -121,12 +120,12 @@ fn too_many_open_files_are_not_called_busy_and_break_nothing() {
 }
 
 #[tokio::test]
-async fn something_else_where_the_folder_should_be_is_left_alone() {
+async fn a_file_in_place_of_the_folder_is_refused_and_left_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "precious").unwrap();
     for path in [file.clone(), file.join("below")] {
-        let store = FileStore::open(path).unwrap();
+        let store = open(path).await;
         for kind in [Kind::Mutex, Kind::RwLock] {
             let error = try_once(&store, &claim(kind, "x", 1, 1)).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -137,9 +136,9 @@ async fn something_else_where_the_folder_should_be_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_link_where_a_lock_file_should_be_is_not_followed() {
+async fn a_link_in_place_of_a_lock_file_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     std::fs::create_dir(dir.path().join("mutex")).unwrap();
     let victim = dir.path().join("victim");
     std::fs::write(&victim, "precious").unwrap();
@@ -150,10 +149,10 @@ async fn a_link_where_a_lock_file_should_be_is_not_followed() {
 }
 
 #[tokio::test]
-async fn the_folder_comes_back_after_somebody_removed_it() {
+async fn a_removed_folder_is_created_again() {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().join("locks");
-    let store = FileStore::open(&base).unwrap();
+    let store = open(&base).await;
     for kind in [Kind::Mutex, Kind::Semaphore] {
         let mut last = None;
         for _ in 0..3 {
@@ -168,9 +167,9 @@ async fn the_folder_comes_back_after_somebody_removed_it() {
 }
 
 #[tokio::test]
-async fn more_than_there_is_does_not_wait_for_ever() {
+async fn a_claim_above_the_capacity_does_not_wait_for_ever() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     for (weight, capacity) in [(0, 3), (4, 3)] {
         let error = try_once(&store, &claim(Kind::Semaphore, "x", weight, capacity)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");

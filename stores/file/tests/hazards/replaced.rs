@@ -1,4 +1,4 @@
-//! A lock file that somebody removed or replaced: two holders, or a waiter that waits for ever.
+//! Hazard: another program removes or replaces a lock file, and there are two holders, or a waiter waits for ever.
 
 use std::fs;
 use std::path::Path;
@@ -9,17 +9,16 @@ use distlock_core::store::{LossReason, SessionHold};
 use distlock_file::{FileConfig, FileStore, Wakeups};
 
 use crate::agent::{Agent, spell};
-use crate::support::{LONG, acquire, claim, lock_file, median, mutex, release, tree, try_once, until};
+use crate::support::{LONG, acquire, claim, lock_file, median, mutex, open, release, tree, try_once, until};
 
 async fn assert_lost(hold: &SessionHold) {
-    tokio::time::timeout(LONG, hold.session.wait_for_end()).await.expect("nobody noticed");
-    let Some(LossReason::SessionEnded(why)) = hold.session.ended() else {
+    tokio::time::timeout(LONG, hold.session.wait_for_end()).await.expect("the loss was not detected");
+    let Some(LossReason::SessionEnded(reason)) = hold.session.ended() else {
         panic!("{:?}", hold.session.ended())
     };
-    assert!(why.contains("removed or replaced"), "{why}");
+    assert!(reason.contains("removed or replaced"), "{reason}");
 }
 
-/// The ways in which it happens.
 fn remove(path: &Path) {
     fs::remove_file(path).unwrap();
 }
@@ -39,32 +38,35 @@ fn move_folder(path: &Path) {
 }
 
 #[tokio::test]
-async fn the_holder_of_a_removed_or_replaced_lock_file_does_not_go_on() {
+async fn the_holder_of_a_removed_or_replaced_lock_file_loses_it() {
     for wakeups in [Wakeups::Auto, Wakeups::Poll] {
         for (change, spares_others) in
             [(remove as fn(&Path), true), (replace, true), (move_away, true), (move_folder, false)]
         {
             let dir = tempfile::tempdir().unwrap();
-            let store = FileStore::with(FileConfig::new(dir.path()).wakeups(wakeups)).unwrap();
+            let store = FileStore::connect(FileConfig::new(dir.path()).wakeups(wakeups)).await.unwrap();
             let (held, other) = (mutex("x"), mutex("other"));
-            let (hold, unharmed) = (acquire(&store, &held).await, acquire(&store, &other).await);
+            let (hold, other_hold) = (acquire(&store, &held).await, acquire(&store, &other).await);
             change(&dir.path().join("mutex/x.lock"));
             assert_lost(&hold).await;
-            assert!(!spares_others || unharmed.session.ended().is_none());
-            // The token of the next one is higher although the file is new.
+            assert!(!spares_others || other_hold.session.ended().is_none());
+            // The token of the next holder is higher although the file is new.
             let next = mutex("x");
             let later = acquire(&store, &next).await;
             assert!(later.token > hold.token);
             release(&store, &held, &hold).await;
-            assert!(try_once(&store, &mutex("x")).await.unwrap().is_none(), "the old hold freed the new one");
+            assert!(
+                try_once(&store, &mutex("x")).await.unwrap().is_none(),
+                "releasing the old hold freed the new one"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn a_removed_lock_file_is_not_noticed_at_the_next_tick_only() {
+async fn a_removed_lock_file_is_detected_before_the_next_tick() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let (held, slot) = (mutex("x"), claim(Kind::Semaphore, "x", 1, 1));
     let (mutex, pool) = (acquire(&store, &held).await, acquire(&store, &slot).await);
     // Longer than it takes for a hold to be watched.
@@ -75,15 +77,15 @@ async fn a_removed_lock_file_is_not_noticed_at_the_next_tick_only() {
     let first = start.elapsed();
     fs::remove_dir_all(dir.path().join("semaphore")).unwrap();
     assert_lost(&pool).await;
-    println!("noticed after {first:?}, and after {:?}", start.elapsed() - first);
+    println!("detected after {first:?}, and after {:?}", start.elapsed() - first);
     // The tick comes every five seconds.
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
-async fn a_lock_file_that_is_removed_right_after_the_grant_is_not_held_on_for_long() {
+async fn a_lock_file_removed_right_after_the_grant_is_lost_soon() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let mut times = Vec::new();
     for _ in 0..15 {
         let held = mutex("x");
@@ -94,8 +96,8 @@ async fn a_lock_file_that_is_removed_right_after_the_grant_is_not_held_on_for_lo
         times.push(start.elapsed());
         release(&store, &held, &hold).await;
     }
-    println!("noticed after {:?}, all {times:?}", median(times.clone()));
-    // From this moment until then there can be two holders.
+    println!("detected after {:?}, all {times:?}", median(times.clone()));
+    // There can be two holders until then.
     assert!(median(times.clone()) < Duration::from_millis(100), "{times:?}");
 }
 
@@ -103,7 +105,7 @@ async fn a_lock_file_that_is_removed_right_after_the_grant_is_not_held_on_for_lo
 async fn a_waiter_for_a_removed_or_replaced_lock_file_does_not_wait_for_ever() {
     for change in [remove, replace, move_away] {
         let dir = tempfile::tempdir().unwrap();
-        let store = FileStore::open(dir.path()).unwrap();
+        let store = open(dir.path()).await;
         let mut holder = Agent::start(dir.path());
         let (token, _) = holder.acquire(1, &spell(Kind::Mutex, "x", 1, 1));
         let wanted = mutex("x");
@@ -121,9 +123,9 @@ async fn a_waiter_for_a_removed_or_replaced_lock_file_does_not_wait_for_ever() {
 }
 
 #[tokio::test]
-async fn the_holder_of_a_removed_pool_does_not_go_on_and_its_waiters_begin_again() {
+async fn the_holder_of_a_removed_pool_loses_it_and_its_waiters_join_again() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let mut holder = Agent::start(dir.path());
     let (token, _) = holder.acquire(1, &spell(Kind::RwLock, "x", 1, 1));
     let wanted = claim(Kind::RwLock, "x", 1, 1);
@@ -142,9 +144,9 @@ async fn the_holder_of_a_removed_pool_does_not_go_on_and_its_waiters_begin_again
 }
 
 #[tokio::test]
-async fn a_removed_gate_does_not_let_too_many_in() {
+async fn a_removed_gate_file_does_not_admit_too_many() {
     let dir = tempfile::tempdir().unwrap();
-    let store = FileStore::open(dir.path()).unwrap();
+    let store = open(dir.path()).await;
     let first = acquire(&store, &claim(Kind::Semaphore, "x", 1, 2)).await;
     remove(&dir.path().join("semaphore/x/gate"));
     let second = acquire(&store, &claim(Kind::Semaphore, "x", 1, 2)).await;

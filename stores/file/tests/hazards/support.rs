@@ -1,27 +1,36 @@
-//! What the tests share.
+//! Helpers for all tests.
 
-use std::path::Path;
+use std::future::Future;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use distlock_core::store::{Claim, Lease, SessionHold, SessionStore};
 use distlock_core::{Kind, LockIds, Resource, Result};
-use distlock_file::FileStore;
+use distlock_file::{FileConfig, FileStore};
 use tokio_util::sync::CancellationToken;
 
-/// Longer than anything takes; a test that waits this long has failed.
+/// A test that waits this long has failed.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A claim, with a lock id of its own.
+/// Opens a store with the default options.
+pub(crate) async fn open(dir: impl Into<PathBuf>) -> FileStore {
+    FileStore::connect(FileConfig::new(dir)).await.unwrap()
+}
+
+/// Runs a future in a test that has no runtime.
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
+}
+
+/// A claim with a fresh lock id.
 pub(crate) fn claim(kind: Kind, name: &str, weight: u32, capacity: u32) -> Claim {
-    Claim {
-        resource: Resource::new(kind, name).unwrap(),
-        lock_id: LockIds::new(&LockIds::default_label()).next(),
-        weight,
-        capacity,
-        expiry: Duration::from_secs(30),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(
+        Resource::new(kind, name).unwrap(),
+        LockIds::new(&LockIds::default_label()).next(),
+        Duration::from_secs(30),
+    )
+    .with_weight(weight)
+    .with_capacity(capacity)
 }
 
 pub(crate) fn mutex(name: &str) -> Claim {
@@ -35,11 +44,11 @@ pub(crate) async fn try_once(store: &FileStore, claim: &Claim) -> Result<Option<
     store.acquire(claim, &withdrawn).await
 }
 
-/// Waits for as long as a test may take.
+/// Acquires, within the time a test may take.
 pub(crate) async fn acquire(store: &FileStore, claim: &Claim) -> SessionHold {
     let never = CancellationToken::new();
     let acquired = tokio::time::timeout(LONG, store.acquire(claim, &never)).await;
-    acquired.expect("never granted").unwrap().expect("nobody withdrew")
+    acquired.expect("never granted").unwrap().expect("withdrawn")
 }
 
 pub(crate) async fn release(store: &FileStore, claim: &Claim, hold: &SessionHold) {
@@ -50,7 +59,7 @@ pub(crate) async fn release(store: &FileStore, claim: &Claim, hold: &SessionHold
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
-        assert!(start.elapsed() < LONG, "waited in vain until {what}");
+        assert!(start.elapsed() < LONG, "timed out waiting until {what}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -73,7 +82,7 @@ pub(crate) fn tree(dir: &Path) -> Vec<String> {
 }
 
 /// The only lock file of a folder.
-pub(crate) fn lock_file(dir: &Path) -> std::path::PathBuf {
+pub(crate) fn lock_file(dir: &Path) -> PathBuf {
     let mut files = std::fs::read_dir(dir.join("mutex")).unwrap();
     files.next().unwrap().unwrap().path()
 }

@@ -79,7 +79,7 @@ async fn take_directly(core: &Arc<Core>, claims: Vec<&Claim>) -> Vec<Result<Atte
     // Whoever found it taken, and waits, joins the line now.
     join_all(looks.into_iter().zip(claims).map(|(look, claim)| async move {
         match look? {
-            Look::Granted { token: number } => Ok(Attempt::Granted { token: token(number) }),
+            Look::Granted { token: number } => Ok(Attempt::granted(token(number))),
             Look::Busy { .. } if claim.waiting.is_some() && core.has_lines() => {
                 stand_in_line(core, claim).await
             }
@@ -174,13 +174,13 @@ fn wide_step(core: &Core, claims: &[&Claim]) -> WideStep {
 
 /// Waits in the line: joins it, or stays in it; and looks at the lock itself unless somebody stands before us.
 async fn stand_in_line(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
-    let Some(waiting) = &claim.waiting else { return Ok(Attempt::Busy { retry_after: None }) };
+    let Some(waiting) = &claim.waiting else { return Ok(Attempt::busy(None)) };
     let answered = |at| Answered { attempt: waiting.attempt, at };
     let stand = core.known.stand(&claim.lock_id);
     if stand == Some(Stand::Holding) {
         // It was handed to us, and whoever asks has not heard of it or came too late to take it.
         match look(core, claim, false).await? {
-            Look::Granted { token: number } => return Ok(Attempt::Granted { token: token(number) }),
+            Look::Granted { token: number } => return Ok(Attempt::granted(token(number))),
             Look::Busy { record, .. } => core.known.saw_held(&claim.lock_id, record.token),
         }
     }
@@ -195,15 +195,13 @@ async fn stand_in_line(core: &Arc<Core>, claim: &Claim) -> Result<Attempt> {
             core.known.is_busy(&claim.lock_id, answered(joined_at));
             core.known.saw_others(claim.resource.name());
             let ahead = u32::try_from(ahead).unwrap_or(u32::MAX);
-            return Ok(Attempt::Busy {
-                retry_after: Some(LOOK_AFTER.saturating_mul(ahead).min(LOOK_AT_LAST)),
-            });
+            return Ok(Attempt::busy(LOOK_AFTER.saturating_mul(ahead).min(LOOK_AT_LAST)));
         }
     }
     match look(core, claim, true).await? {
         Look::Granted { token: number } => {
             core.known.holds(&claim.lock_id, number);
-            Ok(Attempt::Granted { token: token(number) })
+            Ok(Attempt::granted(token(number)))
         }
         Look::Busy { record, now } => {
             core.known.saw_others(claim.resource.name());
@@ -242,7 +240,7 @@ fn busy(core: &Core, record: &LockRecord, now: Option<i64>, line: Option<&LineRe
         _ if !core.has_lines() => record.acquired_at.zip(now).map(|(since, now)| ask_again(since, now)),
         _ => None,
     };
-    Attempt::Busy { retry_after: left.into_iter().chain(sooner).min() }
+    Attempt::busy(left.into_iter().chain(sooner).min())
 }
 
 /// Every lock id of ours has its label in front of a `#`.

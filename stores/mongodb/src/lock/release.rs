@@ -219,14 +219,12 @@ mod tests {
             expires_at,
             token: 7,
         };
-        let lease = Lease {
-            resource: Resource::new(Kind::Mutex, "name").expect("a good name"),
-            lock_id: LockId::from_stored("ours"),
-            token: FencingToken::new(7),
-            weight: 1,
-            capacity: 1,
-            expiry: Duration::from_secs(9),
-        };
+        let lease = Lease::new(
+            Resource::new(Kind::Mutex, "name").expect("a good name"),
+            LockId::from_stored("ours"),
+            FencingToken::new(7),
+            Duration::from_secs(9),
+        );
         What::of(&record, &lease, now, Duration::from_millis(20))
     }
 

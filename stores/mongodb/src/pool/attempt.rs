@@ -119,7 +119,7 @@ fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Attempt> {
         .advise("use one capacity everywhere; it can change once nobody holds it or waits for it"));
     }
     if let Some(held) = pool.holders.iter().find(|held| held.lock_id == claim.lock_id) {
-        return Ok(Attempt::Granted { token: token(held.token) });
+        return Ok(Attempt::granted(token(held.token)));
     }
     let place = pool.queue.iter().position(|waiter| waiter.lock_id == claim.lock_id);
     let decided_at = place.map(|place| pool.queue[place].decided_at);
@@ -135,5 +135,5 @@ fn judge(core: &Arc<Core>, claim: &Claim, found: &Found) -> Result<Attempt> {
         let soon = soon.map(|soon| soon.saturating_mul(u32::try_from(place + 1).unwrap_or(u32::MAX)));
         retry_after = retry_after.into_iter().chain(soon).min();
     }
-    Ok(Attempt::Busy { retry_after })
+    Ok(Attempt::busy(retry_after))
 }

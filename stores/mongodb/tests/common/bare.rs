@@ -28,21 +28,14 @@ impl Bare {
 
     /// One attempt, and no trace of it; of a pool, one of ten.
     pub fn claim(&self, kind: Kind, name: &str, expiry: Duration) -> Claim {
-        Claim {
-            resource: Resource::new(kind, name).unwrap(),
-            lock_id: self.ids.next(),
-            weight: 1,
-            capacity: if kind == Kind::Mutex { 1 } else { 10 },
-            expiry,
-            waiting: None,
-            no_overtaking: false,
-        }
+        Claim::new(Resource::new(kind, name).unwrap(), self.ids.next(), expiry)
+            .with_capacity(if kind == Kind::Mutex { 1 } else { 10 })
     }
 
     /// An attempt that waits.
     pub fn waiting(&self, kind: Kind, name: &str, lock_id: LockId, ttl: Duration) -> Claim {
-        let waiting = Some(Waiting { inbox: Inbox::new(self.ids.prefix()), ttl, attempt: 1 });
-        Claim { lock_id, waiting, ..self.claim(kind, name, 60 * SECOND) }
+        let waiting = Some(Waiting::new(Inbox::new(self.ids.prefix()), ttl, 1));
+        self.claim(kind, name, 60 * SECOND).with_lock_id(lock_id).with_waiting(waiting)
     }
 
     pub async fn ask(&self, claim: &Claim) -> Attempt {

@@ -70,6 +70,12 @@ impl Place {
         self.locks_with(Options::new()).await
     }
 
+    /// The bare driver.
+    pub async fn baseline(&self) -> Box<dyn distlock_core::bench::Baseline> {
+        let url = distlock_core::store::StoreUrl::parse(&self.url).unwrap();
+        distlock_mongodb::DRIVER.baseline(url).await.unwrap().expect("a driver to compare with")
+    }
+
     pub async fn locks_with(&self, options: Options) -> Locks {
         Locks::builder(connect(&self.url).await.unwrap()).options(options).build().unwrap()
     }
@@ -88,7 +94,7 @@ impl Place {
 }
 
 pub async fn connect(url: &str) -> Result<Backend, Error> {
-    (DRIVER.connect)(StoreUrl::parse(url)?).await
+    DRIVER.connect(StoreUrl::parse(url)?).await
 }
 
 /// Options with this expiry.

@@ -133,13 +133,13 @@ async fn read(home: Weak<Home>, mut messages: mpsc::UnboundedReceiver<Notificati
     while let Some(message) = messages.recv().await {
         let Some(home) = home.upgrade() else { return };
         match message::read(message.payload()) {
-            Some(Wake::Granted { lock_id, grant }) => {
+            Some(Wake::Granted { lock_id, grant, .. }) => {
                 if let Some(waiter) = home.waiters().remove(&lock_id) {
                     // Whoever gave up meanwhile gives the permits back as well.
                     let _ = waiter.send(grant.token.get());
                 }
             }
-            Some(Wake::Broken { lock_id }) => {
+            Some(Wake::Broken { lock_id, .. }) => {
                 if let Some(guest) = home.seat.dismiss(&lock_id) {
                     guest.end(LossReason::NotYours);
                 }

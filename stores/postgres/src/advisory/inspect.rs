@@ -74,13 +74,9 @@ impl Seen {
     }
 
     fn holder(&self) -> Holder {
-        Holder {
-            lock_id: self.lock_id.clone(),
-            token: self.token.map(token),
-            acquired_at: self.since,
-            expires_in: None,
-            weight: self.weight,
-        }
+        Holder::new(self.lock_id.clone(), self.weight)
+            .with_token(self.token.map(token))
+            .with_acquired_at(self.since)
     }
 }
 
@@ -152,9 +148,15 @@ fn record(kind: Kind, name: Option<String>, key: AdvisoryKey, seen: &[Seen]) -> 
     let waiters = seen
         .iter()
         .filter(|seen| !seen.granted)
-        .map(|seen| Waiter { lock_id: seen.lock_id.clone(), weight: seen.weight })
+        .map(|seen| Waiter::new(seen.lock_id.clone(), seen.weight))
         .collect();
-    Some(Record { kind, name, key: Some(key.to_string()), capacity, holders, waiters })
+    Some(
+        Record::new(kind, capacity)
+            .with_name(name)
+            .with_key(key.to_string())
+            .with_holders(holders)
+            .with_waiters(waiters),
+    )
 }
 
 /// Ends the sessions that hold it, and waits until they are gone.

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Backend, Baseline, Capabilities, Claim, Driver, Finding, Holder, Lease, Query, Record, SessionHold,
-    SessionStore, Store,
+    Backend, Capabilities, Claim, Driver, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore,
+    Store,
 };
 use distlock_core::{CancellationToken, Kind, LockId, Locks, Resource, Result};
 use tokio_postgres::types::Type;
@@ -33,17 +33,28 @@ use crate::schema::{self, Purpose, Schema};
 use crate::statement::Statement;
 
 /// `postgres+advisory://…`.
-pub static ADVISORY_DRIVER: Driver = Driver {
-    schemes: &["postgres+advisory", "postgresql+advisory"],
-    example: "postgres+advisory://user@host:5432/database",
-    connect: |url| {
+pub static ADVISORY_DRIVER: Driver = driver();
+
+const fn driver() -> Driver {
+    let driver = Driver::new(
+        &["postgres+advisory", "postgresql+advisory"],
+        "postgres+advisory://user@host:5432/database",
+        |url| {
+            Box::pin(async move {
+                let config = PostgresConfig::from_store_url(url)?;
+                Ok(Backend::session(AdvisoryLocks::connect(config).await?))
+            })
+        },
+    )
+    .with_schema(|url| schema::print(url, Purpose::Advisory));
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| {
         Box::pin(async move {
-            let config = PostgresConfig::from_store_url(url)?;
-            Ok(Backend::session(AdvisoryLocks::connect(config).await?))
+            AdvisoryLocks::connect(PostgresConfig::from_store_url(url)?).await?.baseline().await.map(Some)
         })
-    },
-    schema: Some(|url| schema::print(url, Purpose::Advisory)),
-};
+    });
+    driver
+}
 
 /// How many connections that hold nothing are kept for those who have to wait.
 const SPARE: usize = 2;
@@ -228,6 +239,21 @@ impl Inner {
     }
 }
 
+#[cfg(feature = "bench")]
+impl AdvisoryLocks {
+    /// The bare driver, for benchmarks.
+    ///
+    /// # Errors
+    /// If the server cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    #[doc(hidden)]
+    pub async fn baseline(&self) -> Result<Box<dyn distlock_core::bench::Baseline>> {
+        crate::baseline::open(&self.0.config, self.0.schema.tables(), Purpose::Advisory).await
+    }
+}
+
 #[async_trait]
 impl Store for AdvisoryLocks {
     fn describe(&self) -> String {
@@ -256,10 +282,6 @@ impl Store for AdvisoryLocks {
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         inspect::doctor(&self.0).await
-    }
-
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        crate::baseline::open(&self.0.config, self.0.schema.tables(), Purpose::Advisory).await
     }
 }
 

@@ -72,8 +72,7 @@ pub(super) async fn acquire(
     let mut claim = claim.clone();
     claim.expiry = FOR_EVER;
     if !withdraw.is_cancelled() {
-        claim.waiting =
-            Some(Waiting { inbox: Inbox::new(home.seat.channel.as_str()), ttl: FOR_EVER, attempt: 1 });
+        claim.waiting = Some(Waiting::new(Inbox::new(home.seat.channel.as_str()), FOR_EVER, 1));
     }
     // Before anything is asked for: a permit can be granted and broken before the waiter hears of either.
     let session = home.seat.welcome(&claim.lock_id);
@@ -114,7 +113,7 @@ async fn get_in(
     let ended = home.seat.life.clone();
     loop {
         let answer = ask_once(store, home, key, claim).await?;
-        if let Attempt::Granted { token } = answer.attempt {
+        if let Attempt::Granted { token, .. } = answer.attempt {
             return Ok(Some(token));
         }
         if claim.waiting.is_none() {

@@ -69,5 +69,5 @@ fn lock(row: &Row) -> Result<Option<Record>> {
     let Some((kind, name)) = Key::read(get(row, "key")?, get(row, "name")?, false) else { return Ok(None) };
     let holders = if get(row, "held")? { vec![holder(row)?] } else { Vec::new() };
     let waiters = pools::waiters(row, "waiters")?;
-    Ok(Some(Record { kind, name: Some(name), key: None, capacity: 1, holders, waiters }))
+    Ok(Some(Record::new(kind, 1).with_name(name).with_holders(holders).with_waiters(waiters)))
 }

@@ -175,10 +175,10 @@ async fn try_acquire(store: &Inner, claims: &[&Claim], patience: Patience) -> Ba
     let answer = |(name, id): (&&str, &&str)| {
         let Some(row) = answers.get(name) else { return unanswered() };
         if get::<&str>(row, "value")? == *id {
-            return Ok(Attempt::Granted { token: token(get(row, "token")?) });
+            return Ok(Attempt::granted(token(get(row, "token")?)));
         }
         let remaining: Option<i64> = get(row, "remaining")?;
-        Ok(Attempt::Busy { retry_after: remaining.map(left) })
+        Ok(Attempt::busy(remaining.map(left)))
     };
     Ok(names.iter().zip(&ids).map(answer).collect())
 }
@@ -253,11 +253,8 @@ pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec
 pub(super) fn holder(row: &Row) -> Result<Holder> {
     let remaining: i64 = get(row, "remaining")?;
     let acquired_at: SystemTime = get(row, "acquired_at")?;
-    Ok(Holder {
-        lock_id: LockId::from_stored(get::<&str>(row, "value")?),
-        token: Some(token(get(row, "token")?)),
-        acquired_at: Some(acquired_at),
-        expires_in: Some(left(remaining)),
-        weight: 1,
-    })
+    Ok(Holder::new(LockId::from_stored(get::<&str>(row, "value")?), 1)
+        .with_token(token(get(row, "token")?))
+        .with_acquired_at(acquired_at)
+        .with_expires_in(left(remaining)))
 }

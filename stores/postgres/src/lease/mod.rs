@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Attempt, Backend, Baseline, Batch, Capabilities, Claim, Driver, Finding, Holder, Inbox, Lease,
-    LeaseStore, Query, Record, Released, Renewal, Store, WakeStream,
+    Attempt, Backend, Batch, Capabilities, Claim, Driver, Finding, Holder, Inbox, Lease, LeaseStore, Query,
+    Record, Released, Renewal, Store, WakeStream,
 };
 use distlock_core::{Error, ErrorKind, Locks, RecordKind, Resource, Result};
 
@@ -23,17 +23,24 @@ use crate::link::{Link, Server};
 use crate::schema::{self, Purpose, Schema};
 
 /// `postgres://…` and `postgresql://…`.
-pub static LEASE_DRIVER: Driver = Driver {
-    schemes: &["postgres", "postgresql"],
-    example: "postgres://user@host:5432/database",
-    connect: |url| {
+pub static LEASE_DRIVER: Driver = driver();
+
+const fn driver() -> Driver {
+    let driver = Driver::new(&["postgres", "postgresql"], "postgres://user@host:5432/database", |url| {
         Box::pin(async move {
             let config = PostgresConfig::from_store_url(url)?;
             Ok(Backend::lease(LeaseTable::connect(config).await?))
         })
-    },
-    schema: Some(|url| schema::print(url, Purpose::Lease)),
-};
+    })
+    .with_schema(|url| schema::print(url, Purpose::Lease));
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| {
+        Box::pin(async move {
+            LeaseTable::connect(PostgresConfig::from_store_url(url)?).await?.baseline().await.map(Some)
+        })
+    });
+    driver
+}
 
 /// Locks in two tables: one row for each mutex, one for each semaphore or reader-writer lock. Clones share one
 /// connection.
@@ -129,6 +136,22 @@ impl LeaseTable {
     }
 }
 
+#[cfg(feature = "bench")]
+impl LeaseTable {
+    /// The bare driver, for benchmarks.
+    ///
+    /// # Errors
+    /// If the server cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    #[doc(hidden)]
+    pub async fn baseline(&self) -> Result<Box<dyn distlock_core::bench::Baseline>> {
+        let link = &self.0.link;
+        crate::baseline::open(link.config(), link.schema().tables(), Purpose::Lease).await
+    }
+}
+
 #[async_trait]
 impl Store for LeaseTable {
     fn describe(&self) -> String {
@@ -158,11 +181,6 @@ impl Store for LeaseTable {
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         doctor::examine(&self.0).await
-    }
-
-    async fn baseline(&self) -> Result<Option<Box<dyn Baseline>>> {
-        let link = &self.0.link;
-        crate::baseline::open(link.config(), link.schema().tables(), Purpose::Lease).await
     }
 }
 

@@ -107,7 +107,7 @@ impl Corner {
 pub(crate) async fn backend(url: &str) -> distlock_core::Result<Backend> {
     let url = StoreUrl::parse(url)?;
     let driver = if url.scheme().contains("advisory") { &ADVISORY_DRIVER } else { &LEASE_DRIVER };
-    (driver.connect)(url).await
+    driver.connect(url).await
 }
 
 pub(crate) async fn locks(url: &str) -> Locks {

@@ -23,7 +23,7 @@ impl RedisConfig {
     /// [`ErrorKind::InvalidInput`](distlock_core::ErrorKind::InvalidInput) for an invalid URL or option.
     pub fn from_url(url: &StoreUrl) -> Result<Self> {
         let mut url = url.clone();
-        url.accept(crate::DRIVER.schemes)?;
+        url.accept(crate::SCHEMES)?;
         let config = match url.scheme() {
             "redis+sentinel" | "rediss+sentinel" => {
                 let path = url.path()?;
@@ -69,7 +69,7 @@ impl RedisConfig {
             return Err(invalid_url(&url, "its protocol is not resp3, the only one that distlock supports"));
         }
         let config = config.with_options(&mut url)?;
-        refuse_other_options(&url)?;
+        url.refuse_other_options(OPTIONS)?;
         url.refuse_unknown_driver(parameters)?;
         Ok(config)
     }
@@ -85,7 +85,7 @@ impl RedisConfig {
             let node = defaults(one_server(url, address, credentials)?.database(database)?)?;
             let mut rest = url.clone();
             nodes.push(node.with_options(&mut rest)?);
-            refuse_other_options(&rest)?;
+            rest.refuse_other_options(OPTIONS)?;
             rest.refuse_unknown_driver(&[])?;
         }
         Ok(nodes)
@@ -159,12 +159,6 @@ impl RedisConfig {
         }
         Ok(self)
     }
-}
-
-/// Refuses every `distlock.` option that was not taken.
-fn refuse_other_options(url: &StoreUrl) -> Result<()> {
-    let names: Vec<&str> = OPTIONS.iter().map(|option| option.name).collect();
-    url.refuse_unknown(&names)
 }
 
 fn invalid_url(url: &StoreUrl, what: impl Into<String>) -> Error {

@@ -97,6 +97,7 @@ impl ServerConnection {
     }
 
     /// The driver's connection, for the baseline.
+    #[cfg(feature = "bench")]
     pub(crate) fn driver_connection(&self) -> MultiplexedConnection {
         self.connection.clone()
     }

@@ -186,7 +186,7 @@ mod tests {
         for (message, attempt) in
             [("P 1700000000000 12 2000 7 a b#1-2", 7), ("G 1700000000000 12 2000 a b#1-2", 0)]
         {
-            let Some(Wake::Granted { lock_id, grant }) = MESSAGES.parse(message) else {
+            let Some(Wake::Granted { lock_id, grant, .. }) = MESSAGES.parse(message) else {
                 panic!("not a grant");
             };
             assert_eq!((lock_id.as_str(), grant.attempt), ("a b#1-2", attempt));
@@ -194,10 +194,10 @@ mod tests {
             assert_eq!(grant.window.as_millis(), 2000);
         }
         assert!(
-            matches!(MESSAGES.parse("R x y"), Some(Wake::Retry { lock_id }) if lock_id.as_str() == "x y")
+            matches!(MESSAGES.parse("R x y"), Some(Wake::Retry { lock_id, .. }) if lock_id.as_str() == "x y")
         );
         assert!(
-            matches!(MESSAGES.parse("B x y"), Some(Wake::Broken { lock_id }) if lock_id.as_str() == "x y")
+            matches!(MESSAGES.parse("B x y"), Some(Wake::Broken { lock_id, .. }) if lock_id.as_str() == "x y")
         );
         for bad in ["", "P 1 2", "P 1 2 3 y z", "P 1 2 3 4", "G 1 2 x y", "hello"] {
             assert!(MESSAGES.parse(bad).is_none(), "{bad}");

@@ -13,20 +13,14 @@ pub(crate) const KINDS: [Kind; 3] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore]
 /// One attempt for all of it.
 pub(crate) fn claim(kind: Kind, name: &str, id: impl AsRef<str>) -> Claim {
     let all = if kind == Kind::RwLock { WRITER_WEIGHT } else { 1 };
-    Claim {
-        resource: Resource::new(kind, name).unwrap(),
-        lock_id: LockId::from_stored(id.as_ref()),
-        weight: all,
-        capacity: all,
-        expiry: Duration::from_secs(60),
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(Resource::new(kind, name).unwrap(), LockId::from_stored(id.as_ref()), Duration::from_secs(60))
+        .with_weight(all)
+        .with_capacity(all)
 }
 
 /// The same, waiting in this inbox.
 pub(crate) fn waiting(claim: Claim, inbox: &str, ttl: Duration, attempt: u64) -> Claim {
-    Claim { waiting: Some(Waiting { inbox: Inbox::new(inbox), ttl, attempt }), ..claim }
+    claim.with_waiting(Waiting::new(Inbox::new(inbox), ttl, attempt))
 }
 
 pub(crate) fn lease(claim: &Claim) -> Lease {
@@ -35,14 +29,14 @@ pub(crate) fn lease(claim: &Claim) -> Lease {
 
 pub(crate) async fn granted(store: &RedisStore, claim: &Claim) -> Lease {
     match store.try_acquire(std::slice::from_ref(claim)).await.unwrap().remove(0) {
-        Ok(Attempt::Granted { token }) => Lease::of(claim, token),
+        Ok(Attempt::Granted { token, .. }) => Lease::of(claim, token),
         other => panic!("{claim:?} should have been granted: {other:?}"),
     }
 }
 
 pub(crate) async fn busy(store: &RedisStore, claim: &Claim) -> Option<Duration> {
     match store.try_acquire(std::slice::from_ref(claim)).await.unwrap().remove(0) {
-        Ok(Attempt::Busy { retry_after }) => retry_after,
+        Ok(Attempt::Busy { retry_after, .. }) => retry_after,
         other => panic!("{claim:?} should have been busy: {other:?}"),
     }
 }
@@ -59,7 +53,7 @@ pub(crate) async fn next(stream: &mut WakeStream) -> Wake {
 /// The next message, which must be a grant to this lock id.
 pub(crate) async fn next_grant(stream: &mut WakeStream, id: &LockId) -> distlock_core::store::PushedGrant {
     match next(stream).await {
-        Wake::Granted { lock_id, grant } if lock_id == *id => grant,
+        Wake::Granted { lock_id, grant, .. } if lock_id == *id => grant,
         other => panic!("not a grant to {id}: {other:?}"),
     }
 }

@@ -18,7 +18,7 @@ pub(crate) fn ms(milliseconds: u64) -> Duration {
 /// Locks with an engine and a connection of their own, as another process has them.
 pub(crate) async fn locks(url: &str, expiry: Duration) -> Locks {
     let url = StoreUrl::parse(url).unwrap();
-    let backend = (DRIVER.connect)(url).await.unwrap();
+    let backend = DRIVER.connect(url).await.unwrap();
     Locks::builder(backend).options(Options::new().expiry(expiry).unwrap()).build().unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock::store::Baseline;
+use distlock::bench::Baseline;
 use distlock::{Guard, Locks, Options};
 
 use crate::scenarios::Peer;
@@ -34,7 +34,6 @@ impl Peer for Ours {
 /// The bare round trips: taking does nothing, and giving back does both.
 pub struct Raw {
     driver: Box<dyn Baseline>,
-    _locks: Locks,
 }
 
 impl Peer for Raw {
@@ -43,9 +42,8 @@ impl Peer for Raw {
     const WAITS: bool = false;
 
     async fn connect(url: &str, _: Option<Duration>) -> Result<Self, String> {
-        let locks = distlock::connect(url).await.map_err(|error| error.to_string())?;
-        let driver = locks.baseline().await.map_err(|error| error.to_string())?;
-        driver.map(|driver| Raw { driver, _locks: locks }).ok_or_else(|| "there is no raw driver".to_owned())
+        let driver = distlock::bench::baseline(url).await.map_err(|error| error.to_string())?;
+        driver.map(|driver| Raw { driver }).ok_or_else(|| "there is no raw driver".to_owned())
     }
 
     async fn acquire(&self, name: &str) -> Result<String, String> {

@@ -120,7 +120,8 @@ async fn measure(
     store: &StoreArgs,
     args: &BenchArgs,
 ) -> Result<(Vec<Outcome>, Result<(), Failure>), Failure> {
-    let mut target = Target::new(store.url()?, |url| Box::pin(store::open(url)));
+    let mut target = Target::new(store.url()?, |url| Box::pin(store::open(url)))
+        .baseline(|url| Box::pin(store::open_baseline(url)));
     if let Ok(program) = std::env::current_exe() {
         target = target.worker_program(program, vec![distlock_load::WORD.into()]);
     }

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Held, Memory, Wakes};
+use super::{HoldEntry, TokenHistory, Wakes};
 use crate::clock::Moment;
 use crate::resource::{FencingToken, LockId};
 use crate::store::{Attempt, Claim, Inbox, Lease, Released, Renewal, Waiting, Wake};
 
 /// One who waits for a lock record.
 #[derive(Clone, Debug)]
-pub(in crate::memory) struct Waiter {
+pub(in crate::memory) struct WaitEntry {
     pub(in crate::memory) lock_id: LockId,
     inbox: Inbox,
     expires_at: Moment,
@@ -21,21 +21,21 @@ pub(in crate::memory) struct Waiter {
 /// The record of a mutex.
 #[derive(Clone, Debug)]
 pub(in crate::memory) struct LockRecord {
-    holder: Option<Held>,
-    waiters: VecDeque<Waiter>,
-    memory: Memory,
+    holder: Option<HoldEntry>,
+    waiters: VecDeque<WaitEntry>,
+    history: TokenHistory,
 }
 
 impl LockRecord {
     pub(in crate::memory) fn new(now: Moment) -> Self {
-        LockRecord { holder: None, waiters: VecDeque::new(), memory: Memory::new(now) }
+        LockRecord { holder: None, waiters: VecDeque::new(), history: TokenHistory::new(now) }
     }
 
     pub(in crate::memory) fn try_acquire(&mut self, claim: &Claim, now: Moment) -> Attempt {
         self.purge(now);
         if let Some(held) = self.holder.as_mut().filter(|held| held.lock_id == claim.lock_id) {
             held.extend(now.after(claim.expiry));
-            self.memory.touch(held.expires_at);
+            self.history.touch(held.expires_at);
             return Attempt::Granted { token: held.token };
         }
         if let Some(held) = &self.holder {
@@ -48,10 +48,10 @@ impl LockRecord {
             return Attempt::Busy { retry_after: Some(left) };
         }
         self.waiters.retain(|waiter| waiter.lock_id != claim.lock_id);
-        let token = self.memory.next_token(now);
+        let token = self.history.next_token(now);
         let expires_at = now.after(claim.expiry);
-        self.memory.touch(expires_at);
-        self.holder = Some(Held {
+        self.history.touch(expires_at);
+        self.holder = Some(HoldEntry {
             lock_id: claim.lock_id.clone(),
             weight: 1,
             token,
@@ -69,8 +69,8 @@ impl LockRecord {
         };
         held.extend(now.after(lease.expiry));
         held.token = held.token.max(lease.token);
-        self.memory.raise(held.token);
-        self.memory.touch(held.expires_at);
+        self.history.raise(held.token);
+        self.history.touch(held.expires_at);
         Renewal::Renewed
     }
 
@@ -84,7 +84,7 @@ impl LockRecord {
         let held = self.holder.take_if(|held| held.lock_id == *lock_id);
         let waited = self.remove_waiter(lock_id);
         if held.is_some() || waited.is_some() {
-            self.memory.touch(now);
+            self.history.touch(now);
         }
         let passed_on = held.is_some() || waited.as_ref().is_some_and(|waiter| waiter.woken);
         let own = held.as_ref().and_then(|held| held.inbox.clone());
@@ -96,15 +96,18 @@ impl LockRecord {
     }
 
     /// Takes the lock from its holder and wakes who is next.
-    pub(in crate::memory) fn break_lock(&mut self, now: Moment, wakes: &mut Wakes) -> Option<Held> {
+    pub(in crate::memory) fn break_lock(&mut self, now: Moment, wakes: &mut Wakes) -> Option<HoldEntry> {
         self.purge(now);
         let held = self.holder.take();
-        self.memory.touch(now);
+        self.history.touch(now);
         self.wake_next(held.is_some(), wakes);
         held
     }
 
-    pub(in crate::memory) fn live(&self, now: Moment) -> (Option<&Held>, impl Iterator<Item = &Waiter>) {
+    pub(in crate::memory) fn live(
+        &self,
+        now: Moment,
+    ) -> (Option<&HoldEntry>, impl Iterator<Item = &WaitEntry>) {
         (
             self.holder.as_ref().filter(|held| held.is_live(now)),
             self.waiters.iter().filter(move |waiter| waiter.expires_at > now),
@@ -112,12 +115,12 @@ impl LockRecord {
     }
 
     pub(in crate::memory) fn last_token(&self) -> Option<FencingToken> {
-        self.memory.last
+        self.history.last
     }
 
     pub(in crate::memory) fn is_spent(&mut self, now: Moment, retention: Duration) -> bool {
         self.purge(now);
-        self.holder.is_none() && self.waiters.is_empty() && self.memory.is_spent(now, retention)
+        self.holder.is_none() && self.waiters.is_empty() && self.history.is_spent(now, retention)
     }
 
     /// Expiry is final: a holder that comes back a moment too late finds nothing to renew, whether or not
@@ -138,20 +141,20 @@ impl LockRecord {
             self.remove_waiter(lock_id);
             return;
         };
-        let fresh = Waiter {
+        let fresh = WaitEntry {
             lock_id: lock_id.clone(),
             inbox: waiting.inbox.clone(),
             expires_at: now.after(waiting.ttl),
             woken: false,
         };
-        self.memory.touch(fresh.expires_at);
+        self.history.touch(fresh.expires_at);
         match self.waiters.iter_mut().find(|waiter| waiter.lock_id == *lock_id) {
             Some(waiter) => *waiter = fresh,
             None => self.waiters.push_back(fresh),
         }
     }
 
-    fn remove_waiter(&mut self, lock_id: &LockId) -> Option<Waiter> {
+    fn remove_waiter(&mut self, lock_id: &LockId) -> Option<WaitEntry> {
         let at = self.waiters.iter().position(|waiter| waiter.lock_id == *lock_id)?;
         self.waiters.remove(at)
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{Held, Memory, Wakes};
+use super::{HoldEntry, TokenHistory, Wakes};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, LockId};
@@ -11,7 +11,7 @@ use crate::store::{Attempt, Claim, GRANT_WINDOW, Inbox, Lease, PushedGrant, Rele
 
 /// One who waits in the queue of a pool.
 #[derive(Clone, Debug)]
-pub(in crate::memory) struct Queued {
+pub(in crate::memory) struct QueueEntry {
     pub(in crate::memory) lock_id: LockId,
     pub(in crate::memory) weight: u32,
     inbox: Inbox,
@@ -28,14 +28,19 @@ pub(in crate::memory) struct Queued {
 #[derive(Clone, Debug)]
 pub(in crate::memory) struct PoolRecord {
     capacity: u32,
-    holders: Vec<Held>,
-    queue: VecDeque<Queued>,
-    memory: Memory,
+    holders: Vec<HoldEntry>,
+    queue: VecDeque<QueueEntry>,
+    history: TokenHistory,
 }
 
 impl PoolRecord {
     pub(in crate::memory) fn new(now: Moment) -> Self {
-        PoolRecord { capacity: 0, holders: Vec::new(), queue: VecDeque::new(), memory: Memory::new(now) }
+        PoolRecord {
+            capacity: 0,
+            holders: Vec::new(),
+            queue: VecDeque::new(),
+            history: TokenHistory::new(now),
+        }
     }
 
     pub(in crate::memory) fn try_acquire(
@@ -58,7 +63,7 @@ impl PoolRecord {
 
         if let Some(held) = self.holders.iter_mut().find(|held| held.lock_id == claim.lock_id) {
             held.extend(now.after(claim.expiry));
-            self.memory.touch(held.expires_at);
+            self.history.touch(held.expires_at);
             return Ok(Attempt::Granted { token: held.token });
         }
         let place = self.queue.iter().position(|queued| queued.lock_id == claim.lock_id);
@@ -84,8 +89,8 @@ impl PoolRecord {
             Some(held) => {
                 held.extend(now.after(lease.expiry));
                 held.token = held.token.max(lease.token);
-                self.memory.raise(held.token);
-                self.memory.touch(held.expires_at);
+                self.history.raise(held.token);
+                self.history.touch(held.expires_at);
                 Renewal::Renewed
             }
             None => Renewal::NotYours,
@@ -110,17 +115,17 @@ impl PoolRecord {
         if held.is_none() && queued.is_none() {
             return Released::NotYours;
         }
-        self.memory.touch(now);
+        self.history.touch(now);
         let own = held.and_then(|held| held.inbox).or(queued.map(|queued| queued.inbox));
         let woke = wakes[told..].iter().any(|(inbox, _)| own.as_ref() != Some(inbox));
         Released::Done { woke }
     }
 
     /// Takes the pool from all its holders and grants to who is next.
-    pub(in crate::memory) fn break_lock(&mut self, now: Moment, wakes: &mut Wakes) -> Vec<Held> {
+    pub(in crate::memory) fn break_lock(&mut self, now: Moment, wakes: &mut Wakes) -> Vec<HoldEntry> {
         self.purge(now);
         let held = std::mem::take(&mut self.holders);
-        self.memory.touch(now);
+        self.history.touch(now);
         self.grant_heads(now, wakes);
         held
     }
@@ -132,7 +137,7 @@ impl PoolRecord {
     pub(in crate::memory) fn live(
         &self,
         now: Moment,
-    ) -> (impl Iterator<Item = &Held>, impl Iterator<Item = &Queued>) {
+    ) -> (impl Iterator<Item = &HoldEntry>, impl Iterator<Item = &QueueEntry>) {
         (
             self.holders.iter().filter(move |held| held.is_live(now)),
             self.queue.iter().filter(move |queued| queued.expires_at > now),
@@ -140,7 +145,7 @@ impl PoolRecord {
     }
 
     pub(in crate::memory) fn last_token(&self) -> Option<FencingToken> {
-        self.memory.last
+        self.history.last
     }
 
     pub(in crate::memory) fn is_spent(
@@ -151,7 +156,7 @@ impl PoolRecord {
     ) -> bool {
         self.purge(now);
         self.grant_heads(now, wakes);
-        self.holders.is_empty() && self.queue.is_empty() && self.memory.is_spent(now, retention)
+        self.holders.is_empty() && self.queue.is_empty() && self.history.is_spent(now, retention)
     }
 
     fn purge(&mut self, now: Moment) {
@@ -204,12 +209,12 @@ impl PoolRecord {
         expiry: Duration,
         inbox: Option<Inbox>,
         now: Moment,
-    ) -> &Held {
-        let token = self.memory.next_token(now);
+    ) -> &HoldEntry {
+        let token = self.history.next_token(now);
         let expires_at = now.after(expiry);
-        self.memory.touch(expires_at);
+        self.history.touch(expires_at);
         let lock_id = lock_id.clone();
-        self.holders.push(Held { lock_id, weight, token, acquired_at: now, expires_at, inbox });
+        self.holders.push(HoldEntry { lock_id, weight, token, acquired_at: now, expires_at, inbox });
         &self.holders[self.holders.len() - 1]
     }
 
@@ -221,7 +226,7 @@ impl PoolRecord {
             }
             return;
         };
-        let fresh = Queued {
+        let fresh = QueueEntry {
             lock_id: claim.lock_id.clone(),
             weight: claim.weight,
             inbox: waiting.inbox.clone(),
@@ -230,7 +235,7 @@ impl PoolRecord {
             last_decision: now,
             expires_at: now.after(waiting.ttl),
         };
-        self.memory.touch(fresh.expires_at);
+        self.history.touch(fresh.expires_at);
         match place.and_then(|at| self.queue.get_mut(at)) {
             // Applied after a later attempt of the same lock id.
             Some(queued) if queued.attempt > fresh.attempt => {}

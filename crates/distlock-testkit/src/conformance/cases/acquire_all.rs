@@ -18,15 +18,18 @@ fn mixed(locks: &Locks) -> Vec<LockSpec> {
         LockSpec::read("d"),
         LockSpec::permits("e", 4, 2),
     ];
-    all.into_iter().filter(|spec| spec.is_offered(locks.capabilities())).collect()
+    all.into_iter().filter(|spec| spec.is_supported(locks.capabilities())).collect()
 }
 
 /// All kinds together: each is held, each has its token, and all are given back.
-pub async fn locks_of_every_kind_are_taken_together<F: Fixture>(harness: Harness<F>) {
+pub async fn locks_of_every_kind_are_acquired_together<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let specs = mixed(&one);
-    let all =
-        one.acquire_all(specs.iter().map(LockSpec::request)).timeout(harness.pace().patience).await.unwrap();
+    let all = one
+        .acquire_all(specs.iter().map(LockSpec::request))
+        .timeout(harness.timing().wait_limit)
+        .await
+        .unwrap();
     assert_eq!(all.guards().len(), specs.len());
     assert!(!all.is_lost());
     for spec in &specs {
@@ -41,12 +44,12 @@ pub async fn locks_of_every_kind_are_taken_together<F: Fixture>(harness: Harness
     assert_eq!(all.run(async { 7 }).await.unwrap(), 7);
     all.release().await.unwrap();
     for spec in &specs {
-        harness.until_nothing_is_left(&other, spec).await;
+        harness.wait_until_unused(&other, spec).await;
     }
 }
 
 /// One of them is busy until the time limit: nothing stays of the others, and the error names the busy one.
-pub async fn what_was_taken_before_a_busy_one_is_given_back<F: Fixture>(harness: Harness<F>) {
+pub async fn locks_acquired_before_a_busy_one_are_released<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
     let specs = mixed(&one);
@@ -56,7 +59,7 @@ pub async fn what_was_taken_before_a_busy_one_is_given_back<F: Fixture>(harness:
             LockSpec::Permits { name, permits, .. } => LockSpec::permits(name, *permits, *permits),
             spec => spec.clone(),
         };
-        let held = harness.take(&recorder, &other, &blocks).await;
+        let held = harness.acquire(&recorder, &other, &blocks).await;
         for mut limit in [Duration::ZERO, Duration::from_millis(60)] {
             loop {
                 let begun = Instant::now();
@@ -64,16 +67,16 @@ pub async fn what_was_taken_before_a_busy_one_is_given_back<F: Fixture>(harness:
                     one.acquire_all(specs.iter().map(LockSpec::request)).timeout(limit).await.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
                 let waited = begun.elapsed();
-                assert!(waited < harness.pace().patience / 2 + limit, "one limit for all: {waited:?}");
+                assert!(waited < harness.timing().wait_limit / 2 + limit, "one limit for all: {waited:?}");
                 if error.resource().map(|resource| resource.name()) == Some(busy.name()) {
                     break;
                 }
                 // On a busy machine what was given back the last time may not have been confirmed yet.
                 limit = 4 * limit.max(Duration::from_millis(50));
-                assert!(limit < harness.pace().patience, "{error}, and not {busy:?}");
+                assert!(limit < harness.timing().wait_limit, "{error}, and not {busy:?}");
             }
             for spec in specs.iter().filter(|spec| *spec != busy) {
-                harness.until_nothing_is_left(&other, spec).await;
+                harness.wait_until_unused(&other, spec).await;
             }
         }
         held.release().await.unwrap();
@@ -117,7 +120,7 @@ pub async fn naming_a_lock_twice_is_refused<F: Fixture>(harness: Harness<F>) {
 
 /// Holders of one of them and of all of them at once, on several engines: the history shows that they excluded each
 /// other.
-pub async fn all_of_them_exclude_each_of_them<F: Fixture>(harness: Harness<F>) {
+pub async fn acquire_all_excludes_single_holders<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let recorder = harness.recorder("singles");
     let together = harness.recorder("together");
@@ -127,19 +130,19 @@ pub async fn all_of_them_exclude_each_of_them<F: Fixture>(harness: Harness<F>) {
         let (harness, recorder, locks) = (harness.clone(), Arc::clone(&recorder), engines[n].clone());
         tasks.spawn(async move {
             for _ in 0..15 {
-                let taken = harness.take(&recorder, &locks, &LockSpec::mutex(name)).await;
-                taken.look();
+                let taken = harness.acquire(&recorder, &locks, &LockSpec::mutex(name)).await;
+                taken.check_held();
                 taken.release().await.unwrap();
             }
         });
     }
     for _ in 0..10 {
-        let asked = names.map(|name| together.asked(&LockSpec::mutex(name)));
-        let all = engines[0].acquire_all(names).timeout(harness.pace().patience).await.unwrap();
+        let asked = names.map(|name| together.request(&LockSpec::mutex(name)));
+        let all = engines[0].acquire_all(names).timeout(harness.timing().wait_limit).await.unwrap();
         let taken: Vec<_> =
             all.into_guards().into_iter().zip(asked).map(|(guard, asked)| asked.granted(guard)).collect();
         for taken in taken {
-            taken.look();
+            taken.check_held();
             taken.release().await.unwrap();
         }
     }
@@ -147,13 +150,13 @@ pub async fn all_of_them_exclude_each_of_them<F: Fixture>(harness: Harness<F>) {
 }
 
 /// One of them is lost: that is known of all of them together, and the work under them ends.
-pub async fn losing_one_of_them_ends_the_work_under_all<F: Fixture>(harness: Harness<F>) {
+pub async fn losing_one_lock_ends_the_work_under_all<F: Fixture>(harness: Harness<F>) {
     let operator = harness.locks().await;
-    for way in LossCause::all(&harness).await {
-        let locks = harness.locks_on(way.terms(&harness)).await;
-        let names = [format!("kept, {way:?}"), format!("lost, {way:?}")];
-        let all = locks.acquire_all(&names).timeout(harness.pace().patience).await.unwrap();
-        way.begin(&harness, &operator, &LockSpec::mutex(&names[1])).await;
+    for cause in LossCause::all(&harness).await {
+        let locks = harness.locks_with(cause.options(&harness)).await;
+        let names = [format!("kept, {cause:?}"), format!("lost, {cause:?}")];
+        let all = locks.acquire_all(&names).timeout(harness.timing().wait_limit).await.unwrap();
+        cause.trigger(&harness, &operator, &LockSpec::mutex(&names[1])).await;
         let work = all.run(std::future::pending::<()>());
         let error = harness.within("an end of the work", work).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
@@ -161,7 +164,7 @@ pub async fn losing_one_of_them_ends_the_work_under_all<F: Fixture>(harness: Har
         harness.within("the loss of one", all.lost()).await;
         drop(all);
         for name in &names {
-            harness.until_nothing_is_left(&operator, &LockSpec::mutex(name)).await;
+            harness.wait_until_unused(&operator, &LockSpec::mutex(name)).await;
         }
     }
 }

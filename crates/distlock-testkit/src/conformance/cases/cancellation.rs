@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use distlock_core::Locks;
 
-use crate::conformance::{Fixture, Harness, Polled, poll_times};
+use crate::conformance::{Fixture, Harness, Polled, poll_at_most};
 use crate::history::LockSpec;
 
 /// More awaits than an acquisition has, on a store that answers at once or late.
@@ -18,7 +18,7 @@ fn everything(locks: &Locks, name: &str) -> Vec<LockSpec> {
     let mut specs = LockSpec::every_exclusive(locks.capabilities(), name);
     specs.push(LockSpec::read(name));
     specs.push(LockSpec::permits(format!("{name} of many"), 4, 3));
-    specs.retain(|spec| spec.is_offered(locks.capabilities()));
+    specs.retain(|spec| spec.is_supported(locks.capabilities()));
     specs
 }
 
@@ -29,7 +29,7 @@ pub async fn an_acquire_dropped_at_any_await_leaves_nothing_held<F: Fixture>(har
     let recorder = harness.recorder("other");
     for spec in everything(&user, "dropped") {
         for polls in 0..MOST_POLLS {
-            match poll_times(spec.acquire(&user).into_future(), polls, harness.pace().patience).await {
+            match poll_at_most(spec.acquire(&user).into_future(), polls, harness.timing().wait_limit).await {
                 Polled::Done(guard) => {
                     // Dropped like the rest: nothing of it may stay either.
                     drop(guard.expect("a grant"));
@@ -37,15 +37,15 @@ pub async fn an_acquire_dropped_at_any_await_leaves_nothing_held<F: Fixture>(har
                 Polled::Dropped => {}
                 Polled::Idle => panic!("a free {spec:?} was not granted"),
             }
-            harness.take(&recorder, &other, &spec).await.release().await.unwrap();
+            harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
         }
-        harness.until_nothing_is_left(&other, &spec).await;
+        harness.wait_until_unused(&other, &spec).await;
     }
 }
 
 /// A lock that somebody holds: the waiter is dropped at every await. It leaves neither a place in the line nor, when
 /// the lock is free, a hold.
-pub async fn a_wait_dropped_at_any_await_leaves_nobody_waiting<F: Fixture>(harness: Harness<F>) {
+pub async fn a_wait_dropped_at_any_await_leaves_no_waiter<F: Fixture>(harness: Harness<F>) {
     let (holder, user, other) = (harness.locks().await, harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("others");
     for spec in everything(&user, "dropped") {
@@ -53,31 +53,31 @@ pub async fn a_wait_dropped_at_any_await_leaves_nobody_waiting<F: Fixture>(harne
             LockSpec::Read(name) => LockSpec::write(name),
             spec => spec.clone(),
         };
-        let held = harness.take(&recorder, &holder, &exclusive).await;
+        let held = harness.acquire(&recorder, &holder, &exclusive).await;
         for polls in 0..MOST_POLLS {
-            match poll_times(spec.acquire(&user).into_future(), polls, IDLE).await {
+            match poll_at_most(spec.acquire(&user).into_future(), polls, IDLE).await {
                 Polled::Done(_) => panic!("{spec:?} was granted while somebody else held it"),
                 Polled::Dropped => {}
                 Polled::Idle => break,
             }
         }
-        harness.until_nobody_waits(&other, &spec).await;
+        harness.wait_for_no_waiters(&other, &spec).await;
         held.release().await.unwrap();
-        harness.take(&recorder, &other, &exclusive).await.release().await.unwrap();
-        harness.until_nothing_is_left(&other, &spec).await;
+        harness.acquire(&recorder, &other, &exclusive).await.release().await.unwrap();
+        harness.wait_until_unused(&other, &spec).await;
     }
 }
 
 /// A waiter is dropped in the moment in which the lock becomes free and may already be on its way to it.
-pub async fn a_wait_dropped_while_it_is_being_granted_passes_the_lock_on<F: Fixture>(harness: Harness<F>) {
+pub async fn a_wait_dropped_while_being_granted_releases_the_lock<F: Fixture>(harness: Harness<F>) {
     let (holder, user, other) = (harness.locks().await, harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("others");
     for spec in LockSpec::every_exclusive(user.capabilities(), "passed on") {
         for round in 0..6_u32 {
-            let held = harness.take(&recorder, &holder, &spec).await;
+            let held = harness.acquire(&recorder, &holder, &spec).await;
             let (locks, wanted) = (user.clone(), spec.clone());
             let waiter = tokio::spawn(async move { wanted.acquire(&locks).await });
-            harness.until_waiting(&other, &spec, 1).await;
+            harness.wait_for_waiters(&other, &spec, 1).await;
             let release = tokio::spawn(held.release());
             for _ in 0..round * 3 {
                 tokio::task::yield_now().await;
@@ -86,40 +86,41 @@ pub async fn a_wait_dropped_while_it_is_being_granted_passes_the_lock_on<F: Fixt
             release.await.unwrap().unwrap();
             // Dropped with the grant inside, if it was that far.
             drop(waiter.await);
-            harness.take(&recorder, &other, &spec).await.release().await.unwrap();
+            harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
         }
-        harness.until_nothing_is_left(&other, &spec).await;
+        harness.wait_until_unused(&other, &spec).await;
     }
 }
 
 /// A release that is dropped at every await is finished in the background, long before the expiry.
-pub async fn a_release_dropped_half_way_is_finished<F: Fixture>(harness: Harness<F>) {
+pub async fn a_release_dropped_at_any_await_completes<F: Fixture>(harness: Harness<F>) {
     let (user, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("other");
     for spec in everything(&user, "released") {
         for polls in 0..6 {
-            let guard = spec.acquire(&user).timeout(harness.pace().patience).await.expect("a grant");
-            if let Polled::Done(released) = poll_times(guard.release(), polls, harness.pace().patience).await
+            let guard = spec.acquire(&user).timeout(harness.timing().wait_limit).await.expect("a grant");
+            if let Polled::Done(released) =
+                poll_at_most(guard.release(), polls, harness.timing().wait_limit).await
             {
                 released.expect("a clean release");
             }
-            harness.take(&recorder, &other, &spec).await.release().await.unwrap();
+            harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
         }
-        harness.until_nothing_is_left(&other, &spec).await;
+        harness.wait_until_unused(&other, &spec).await;
     }
 }
 
 /// Dropping a guard releases it: on the runtime, and from a thread that has none.
-pub async fn a_dropped_guard_is_released_from_wherever_it_is_dropped<F: Fixture>(harness: Harness<F>) {
+pub async fn a_guard_dropped_on_any_thread_is_released<F: Fixture>(harness: Harness<F>) {
     let (user, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
     for spec in everything(&user, "let go") {
-        drop(harness.take(&recorder, &user, &spec).await);
-        harness.take(&recorder, &other, &spec).await.release().await.unwrap();
-        let taken = harness.take(&recorder, &user, &spec).await;
+        drop(harness.acquire(&recorder, &user, &spec).await);
+        harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
+        let taken = harness.acquire(&recorder, &user, &spec).await;
         std::thread::spawn(move || drop(taken)).join().unwrap();
-        harness.take(&recorder, &other, &spec).await.release().await.unwrap();
-        harness.until_nothing_is_left(&other, &spec).await;
+        harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
+        harness.wait_until_unused(&other, &spec).await;
     }
 }
 
@@ -132,7 +133,7 @@ pub async fn an_acquire_all_dropped_at_any_await_leaves_nothing_held<F: Fixture>
     let specs: Vec<_> = specs.into_iter().filter(|spec| !matches!(spec, LockSpec::Read(_))).collect();
     for polls in 0..3 * MOST_POLLS {
         let all = user.acquire_all(specs.iter().map(LockSpec::request)).into_future();
-        let through = match poll_times(all, polls, harness.pace().patience).await {
+        let through = match poll_at_most(all, polls, harness.timing().wait_limit).await {
             Polled::Done(guards) => {
                 drop(guards.expect("all of them"));
                 true
@@ -141,13 +142,13 @@ pub async fn an_acquire_all_dropped_at_any_await_leaves_nothing_held<F: Fixture>
             Polled::Idle => panic!("free locks were not granted"),
         };
         for spec in &specs {
-            harness.take(&recorder, &other, spec).await.release().await.unwrap();
+            harness.acquire(&recorder, &other, spec).await.release().await.unwrap();
         }
         if through {
             break;
         }
     }
     for spec in &specs {
-        harness.until_nothing_is_left(&other, spec).await;
+        harness.wait_until_unused(&other, spec).await;
     }
 }

@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use distlock_core::{BootClock, Clock, Locks, Moment};
 
-use crate::actors::Contest;
+use crate::actors::Contention;
 use crate::conformance::{Fixture, Harness};
 use crate::history::{LockSpec, Recorder};
 
 /// Lets processes contend; the history, checked at the end of the case, says whether they ever held together.
-async fn contend<F: Fixture>(harness: &Harness<F>, processes: u32, contest: impl Fn(u32) -> Contest) {
+async fn contend<F: Fixture>(harness: &Harness<F>, processes: u32, contention: impl Fn(u32) -> Contention) {
     let actors: Vec<_> =
-        (0..processes).map(|n| harness.actor(&format!("process-{n}"), harness.lasting())).collect();
+        (0..processes).map(|n| harness.actor(&format!("process-{n}"), harness.long_lease())).collect();
     // All orders are out before the first answer is awaited: they connect and ask at the same time.
     let mut contests = Vec::new();
     for (n, actor) in (0..).zip(&actors) {
-        let contest = contest(n);
-        contests.push((contest.rounds as usize, actor.contend(contest)));
+        let contention = contention(n);
+        contests.push((contention.rounds as usize, actor.contend(contention)));
     }
     let mut rounds = Vec::new();
-    for (expected, contest) in contests {
-        harness.within("an end of the contest", contest).await;
+    for (expected, contention) in contests {
+        harness.within("an end of the contention", contention).await;
         rounds.push(expected);
     }
     let grants = harness.grants();
@@ -29,80 +29,82 @@ async fn contend<F: Fixture>(harness: &Harness<F>, processes: u32, contest: impl
         assert_eq!(grants.get(actor.name()), Some(&expected), "grants of {}", actor.name());
     }
     for actor in actors {
-        actor.leave().await;
+        actor.shutdown().await;
     }
 }
 
 /// Several processes take one mutex many times.
-pub async fn processes_never_hold_a_mutex_together<F: Fixture>(harness: Harness<F>) {
-    let pace = harness.pace();
-    contend(&harness, pace.processes, |_| Contest::over([LockSpec::mutex("contended")], pace.rounds)).await;
+pub async fn processes_never_hold_a_mutex_at_once<F: Fixture>(harness: Harness<F>) {
+    let timing = harness.timing();
+    contend(&harness, timing.processes, |_| Contention::over([LockSpec::mutex("contended")], timing.rounds))
+        .await;
 }
 
 /// Half of them ask fairly, half do not: a fair mutex and a plain one of the same name are the same lock.
-pub async fn fair_and_plain_users_of_a_mutex_never_hold_together<F: Fixture>(harness: Harness<F>) {
-    let pace = harness.pace();
+pub async fn fair_and_plain_users_of_a_mutex_never_hold_at_once<F: Fixture>(harness: Harness<F>) {
+    let timing = harness.timing();
     let (fair, plain) = (LockSpec::fair("contended"), LockSpec::mutex("contended"));
-    if !harness.offers(&harness.locks().await, &fair).await {
+    if !harness.supports(&harness.locks().await, &fair).await {
         return;
     }
-    contend(&harness, pace.processes, |n| {
+    contend(&harness, timing.processes, |n| {
         let spec = if n % 2 == 0 { &fair } else { &plain };
-        Contest::over([spec.clone()], pace.rounds / 2)
+        Contention::over([spec.clone()], timing.rounds / 2)
     })
     .await;
 }
 
 /// Readers of several processes among writers of several processes.
 pub async fn a_writer_never_holds_with_a_reader_or_another_writer<F: Fixture>(harness: Harness<F>) {
-    let pace = harness.pace();
+    let timing = harness.timing();
     let (read, write) = (LockSpec::read("contended"), LockSpec::write("contended"));
-    if !harness.offers(&harness.locks().await, &write).await {
+    if !harness.supports(&harness.locks().await, &write).await {
         return;
     }
-    contend(&harness, pace.processes, |_| {
-        Contest::over([read.clone(), write.clone(), read.clone(), read.clone(), write.clone()], pace.rounds)
+    contend(&harness, timing.processes, |_| {
+        Contention::over(
+            [read.clone(), write.clone(), read.clone(), read.clone(), write.clone()],
+            timing.rounds,
+        )
     })
     .await;
 }
 
 /// Requests of different weights from several processes.
 pub async fn permits_in_use_never_exceed_the_capacity<F: Fixture>(harness: Harness<F>) {
-    let pace = harness.pace();
+    let timing = harness.timing();
     let spec = |wanted| LockSpec::permits("contended", 3, wanted);
-    if !harness.offers(&harness.locks().await, &spec(1)).await {
+    if !harness.supports(&harness.locks().await, &spec(1)).await {
         return;
     }
-    contend(&harness, pace.processes, |_| {
-        Contest::over([spec(1), spec(2), spec(1), spec(3), spec(1)], pace.rounds)
+    contend(&harness, timing.processes, |_| {
+        Contention::over([spec(1), spec(2), spec(1), spec(3), spec(1)], timing.rounds)
     })
     .await;
 }
 
 /// Nobody prepares the store: ten processes connect and ask in the same moment, and what the store makes on first
-/// use (a table, an index, a folder) must not get in their way.
-pub async fn ten_processes_starting_at_once_on_an_empty_store_all_get_their_turn<F: Fixture>(
-    harness: Harness<F>,
-) {
-    contend(&harness, 10, |_| Contest {
+/// use (a table, an index, a folder) must not get in their cause.
+pub async fn ten_processes_starting_at_once_on_an_empty_store_all_acquire<F: Fixture>(harness: Harness<F>) {
+    contend(&harness, 10, |_| Contention {
         hold: Duration::from_millis(2),
-        ..Contest::over([LockSpec::mutex("first"), LockSpec::mutex("second")], 2)
+        ..Contention::over([LockSpec::mutex("first"), LockSpec::mutex("second")], 2)
     })
     .await;
 }
 
 async fn hold_again_and_again(recorder: &Arc<Recorder>, locks: &Locks, spec: &LockSpec, rounds: u32) {
     for _ in 0..rounds {
-        let taken = recorder.take(locks, spec).await.expect("a grant");
-        taken.look();
+        let taken = recorder.acquire(locks, spec).await.expect("a grant");
+        taken.check_held();
         tokio::task::yield_now().await;
-        taken.look();
+        taken.check_held();
         taken.release().await.expect("a release");
     }
 }
 
 /// The tasks of one engine, whose requests go out together in batches, for every way of being alone.
-pub async fn tasks_of_one_engine_never_hold_together<F: Fixture>(harness: Harness<F>) {
+pub async fn tasks_of_one_engine_never_hold_at_once<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let recorder = harness.recorder("tasks");
     let mut tasks = tokio::task::JoinSet::new();
@@ -120,12 +122,12 @@ pub async fn engines_of_one_process_exclude_each_other<F: Fixture>(harness: Harn
     let (one, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("engines");
     for spec in LockSpec::every_exclusive(one.capabilities(), "shared") {
-        let held = harness.take(&recorder, &one, &spec).await;
-        assert!(recorder.try_take(&other, &spec).await.unwrap().is_none(), "{spec:?} was given out twice");
-        assert!(recorder.try_take(&one, &spec).await.unwrap().is_none(), "{spec:?} is re-entrant");
+        let held = harness.acquire(&recorder, &one, &spec).await;
+        assert!(recorder.try_acquire(&other, &spec).await.unwrap().is_none(), "{spec:?} was given out twice");
+        assert!(recorder.try_acquire(&one, &spec).await.unwrap().is_none(), "{spec:?} is re-entrant");
         held.release().await.unwrap();
-        let held = harness.take(&recorder, &other, &spec).await;
-        assert!(recorder.try_take(&one, &spec).await.unwrap().is_none(), "{spec:?} was given out twice");
+        let held = harness.acquire(&recorder, &other, &spec).await;
+        assert!(recorder.try_acquire(&one, &spec).await.unwrap().is_none(), "{spec:?} was given out twice");
         held.release().await.unwrap();
     }
     let mut tasks = tokio::task::JoinSet::new();
@@ -159,14 +161,14 @@ pub async fn engines_whose_clocks_differ_exclude_each_other<F: Fixture>(harness:
     for hours in [0, 1, 1000] {
         let clock = Arc::new(Ahead(Duration::from_secs(hours * 3600)));
         let builder = Locks::builder(harness.fixture().connect().await).clock(clock);
-        engines.push(builder.options(harness.expiring().options()).build().unwrap());
+        engines.push(builder.options(harness.short_lease().to_options()).build().unwrap());
     }
     for spec in LockSpec::every_exclusive(engines[0].capabilities(), "out of time") {
         for holder in &engines {
-            let held = harness.take(&recorder, holder, &spec).await;
+            let held = harness.acquire(&recorder, holder, &spec).await;
             for other in &engines {
-                let taken = recorder.try_take(other, &spec).await.unwrap();
-                assert!(taken.is_none() || !held.look(), "{spec:?} was given out twice");
+                let taken = recorder.try_acquire(other, &spec).await.unwrap();
+                assert!(taken.is_none() || !held.check_held(), "{spec:?} was given out twice");
             }
             drop(held);
         }

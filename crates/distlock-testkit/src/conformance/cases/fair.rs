@@ -7,20 +7,20 @@ use crate::conformance::{Fixture, Harness};
 use crate::history::LockSpec;
 
 /// Waiters of several processes are served in the order in which they came.
-pub async fn fair_waiters_are_served_in_their_order_across_processes<F: Fixture>(harness: Harness<F>) {
+pub async fn fair_waiters_are_served_in_order_across_processes<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let spec = LockSpec::fair("queue");
-    if !harness.offers(&locks, &spec).await {
+    if !harness.supports(&locks, &spec).await {
         return;
     }
     let recorder = harness.recorder("holder");
     let actors: Vec<Actor> =
-        (0..4).map(|n| harness.actor(&format!("process-{n}"), harness.lasting())).collect();
-    let held = harness.take(&recorder, &locks, &spec).await;
+        (0..4).map(|n| harness.actor(&format!("process-{n}"), harness.long_lease())).collect();
+    let held = harness.acquire(&recorder, &locks, &spec).await;
     let mut turns = Vec::new();
     for (n, actor) in actors.iter().enumerate() {
-        turns.push(actor.take(1, &spec));
-        harness.until_waiting(&locks, &spec, n + 1).await;
+        turns.push(actor.acquire(1, &spec));
+        harness.wait_for_waiters(&locks, &spec, n + 1).await;
     }
     let mut last = held.token().get();
     held.release().await.unwrap();
@@ -29,23 +29,23 @@ pub async fn fair_waiters_are_served_in_their_order_across_processes<F: Fixture>
         let token = harness.within(format!("the turn of process {n}"), turn).await;
         assert!(token > last, "process {n} was served with token {token}, and the one before it with {last}");
         last = token;
-        harness.within("a release", actor.give_back(1)).await;
+        harness.within("a release", actor.release(1)).await;
     }
     for actor in actors {
-        actor.leave().await;
+        actor.shutdown().await;
     }
 }
 
 /// The same among tasks of two engines, mixed: a place in the line of one process is worth no more than one in the
 /// other's.
-pub async fn fair_waiters_are_served_in_their_order_across_engines<F: Fixture>(harness: Harness<F>) {
+pub async fn fair_waiters_are_served_in_order_across_engines<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let spec = LockSpec::fair("queue");
-    if !harness.offers(&engines[0], &spec).await {
+    if !harness.supports(&engines[0], &spec).await {
         return;
     }
     let recorder = harness.recorder("takers");
-    let held = harness.take(&recorder, &engines[0], &spec).await;
+    let held = harness.acquire(&recorder, &engines[0], &spec).await;
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = tokio::task::JoinSet::new();
     let order = [0, 1, 1, 0, 0, 1];
@@ -55,12 +55,12 @@ pub async fn fair_waiters_are_served_in_their_order_across_engines<F: Fixture>(h
                 (harness.clone(), Arc::clone(&recorder), spec.clone(), Arc::clone(&served));
             let locks = engines[engine].clone();
             async move {
-                let taken = harness.take(&recorder, &locks, &spec).await;
+                let taken = harness.acquire(&recorder, &locks, &spec).await;
                 served.lock().unwrap().push(n);
                 taken.release().await.unwrap();
             }
         });
-        harness.until_waiting(&engines[0], &spec, n + 1).await;
+        harness.wait_for_waiters(&engines[0], &spec, n + 1).await;
     }
     held.release().await.unwrap();
     harness.within("an end of the queue", tasks.join_all()).await;
@@ -68,26 +68,26 @@ pub async fn fair_waiters_are_served_in_their_order_across_engines<F: Fixture>(h
 }
 
 /// Fair or not, it is one mutex: a holder of either sort keeps the others out, and both get their turn.
-pub async fn a_fair_holder_excludes_plain_users_and_the_other_way_round<F: Fixture>(harness: Harness<F>) {
+pub async fn fair_and_plain_holders_exclude_each_other<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let (fair, plain) = (LockSpec::fair("mixed"), LockSpec::mutex("mixed"));
-    if !harness.offers(&one, &fair).await {
+    if !harness.supports(&one, &fair).await {
         return;
     }
     let recorder = harness.recorder("both");
     for (holds, asks) in [(&fair, &plain), (&plain, &fair)] {
-        let held = harness.take(&recorder, &one, holds).await;
+        let held = harness.acquire(&recorder, &one, holds).await;
         for locks in [&one, &other] {
-            assert!(recorder.try_take(locks, asks).await.unwrap().is_none(), "{asks:?} beside {holds:?}");
+            assert!(recorder.try_acquire(locks, asks).await.unwrap().is_none(), "{asks:?} beside {holds:?}");
         }
         let waiting = tokio::spawn({
             let (harness, recorder, locks, asks) =
                 (harness.clone(), Arc::clone(&recorder), other.clone(), asks.clone());
-            async move { harness.take(&recorder, &locks, &asks).await }
+            async move { harness.acquire(&recorder, &locks, &asks).await }
         });
-        harness.until_waiting(&one, asks, 1).await;
+        harness.wait_for_waiters(&one, asks, 1).await;
         held.release().await.unwrap();
         harness.within("a turn", waiting).await.unwrap().release().await.unwrap();
     }
-    harness.until_nothing_is_left(&one, &plain).await;
+    harness.wait_until_unused(&one, &plain).await;
 }

@@ -32,12 +32,12 @@ async fn take_after<F: Fixture>(
 ) -> RecordedGuard {
     let begun = std::time::Instant::now();
     loop {
-        match recorder.take_within(locks, spec, harness.pace().patience).await {
+        match recorder.acquire_within(locks, spec, harness.timing().wait_limit).await {
             Ok(taken) => return taken,
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 let waited = begun.elapsed();
                 assert!(
-                    waited < harness.pace().patience,
+                    waited < harness.timing().wait_limit,
                     "the store did not come back in {waited:?}: {error}"
                 );
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -66,11 +66,11 @@ async fn live_through<F: Fixture>(harness: &Harness<F>, kept: bool, harm: impl A
             let recorder = harness.recorder(&format!("waiter-{n}"));
             async move { take_after(&harness, &recorder, &waiter, &spec).await }
         });
-        harness.until_waiting(&other, &spec, 1).await;
+        harness.wait_for_waiters(&other, &spec, 1).await;
         harm().await;
         let token = held.token();
         if kept && is_lease {
-            assert!(held.look(), "the harm cost the holder {spec:?}: {:?}", held.loss());
+            assert!(held.check_held(), "the harm cost the holder {spec:?}: {:?}", held.loss());
             assert!(!waiting.is_finished(), "two holders of {spec:?}");
         }
         drop(held);
@@ -120,8 +120,8 @@ pub async fn move_clock<F: Fixture>(harness: Harness<F>) {
         harness.fixture().move_clock(0).await;
         let held = take_after(&harness, &recorder, &one, &spec).await;
         harness.fixture().move_clock(-HOUR).await;
-        assert!(recorder.try_take(&other, &spec).await.unwrap().is_none());
-        assert!(held.look());
+        assert!(recorder.try_acquire(&other, &spec).await.unwrap().is_none());
+        assert!(held.check_held());
         held.release().await.unwrap();
         harness.fixture().move_clock(0).await;
     }

@@ -7,15 +7,15 @@ use crate::history::LockSpec;
 
 /// Who holds, with which token and weight, until when, and of which capacity; and that it is gone once it is given
 /// back.
-pub async fn inspect_shows_who_holds_what<F: Fixture>(harness: Harness<F>) {
+pub async fn inspect_shows_holders<F: Fixture>(harness: Harness<F>) {
     let (holder, operator) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("holder");
     let mut specs = LockSpec::every_exclusive(holder.capabilities(), "shown");
     specs.extend([LockSpec::read("shown to readers"), LockSpec::permits("shown in part", 5, 2)]);
-    specs.retain(|spec| spec.is_offered(holder.capabilities()));
+    specs.retain(|spec| spec.is_supported(holder.capabilities()));
     for spec in specs {
         assert!(harness.record(&operator, &spec).await.is_none(), "{spec:?} is shown before it is held");
-        let held = harness.take(&recorder, &holder, &spec).await;
+        let held = harness.acquire(&recorder, &holder, &spec).await;
         let record = harness.record(&operator, &spec).await.expect("what is held is shown");
         assert_eq!(record.kind, spec.kind());
         assert_eq!(record.capacity, spec.capacity());
@@ -29,7 +29,7 @@ pub async fn inspect_shows_who_holds_what<F: Fixture>(harness: Harness<F>) {
             assert_eq!(token, held.token(), "{spec:?}");
         }
         if let Some(left) = shown.expires_in {
-            assert!(left <= harness.lasting().expiry, "{left:?} are left of {spec:?}");
+            assert!(left <= harness.long_lease().expiry, "{left:?} are left of {spec:?}");
         }
         held.release().await.unwrap();
         assert!(harness.record(&operator, &spec).await.is_none(), "{spec:?} is shown after its release");
@@ -37,16 +37,16 @@ pub async fn inspect_shows_who_holds_what<F: Fixture>(harness: Harness<F>) {
 }
 
 /// Who waits, where the store knows; elsewhere it shows nobody rather than a guess.
-pub async fn inspect_shows_who_waits<F: Fixture>(harness: Harness<F>) {
+pub async fn inspect_shows_waiters<F: Fixture>(harness: Harness<F>) {
     let (holder, waiter) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("holder");
     for spec in LockSpec::every_exclusive(holder.capabilities(), "waited for") {
-        let held = harness.take(&recorder, &holder, &spec).await;
+        let held = harness.acquire(&recorder, &holder, &spec).await;
         let waiting = tokio::spawn({
-            let (locks, spec, patience) = (waiter.clone(), spec.clone(), harness.pace().patience);
-            async move { spec.acquire(&locks).timeout(patience).await }
+            let (locks, spec, wait_limit) = (waiter.clone(), spec.clone(), harness.timing().wait_limit);
+            async move { spec.acquire(&locks).timeout(wait_limit).await }
         });
-        harness.until_waiting(&holder, &spec, 1).await;
+        harness.wait_for_waiters(&holder, &spec, 1).await;
         let record = harness.record(&holder, &spec).await.expect("what is held is shown");
         assert_eq!(record.holders.len(), 1, "{record:?}");
         if holder.capabilities().shows_waiters {
@@ -72,7 +72,7 @@ pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(harness: Harness<
     let recorder = harness.recorder("holder");
     let mut held = Vec::new();
     for name in ["app/a", "app/b", "app%", "apple", "other"] {
-        held.push(harness.take(&recorder, &locks, &LockSpec::mutex(name)).await);
+        held.push(harness.acquire(&recorder, &locks, &LockSpec::mutex(name)).await);
     }
     let names = |records: Vec<distlock_core::store::Record>| -> Vec<String> {
         records.into_iter().filter_map(|record| record.name).collect()
@@ -88,12 +88,12 @@ pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(harness: Harness<
     assert_eq!(names(locks.inspect(&Query::named("app")).await.unwrap()), [""; 0]);
     assert_eq!(names(locks.inspect(&Query::prefixed("app/")).await.unwrap()), ["app/a", "app/b"]);
     assert_eq!(names(locks.inspect(&Query::prefixed("app%")).await.unwrap()), ["app%"]);
-    let semaphores = Query { kind: Some(distlock_core::Kind::Semaphore), ..Query::default() };
+    let semaphores = Query::default().with_kind(distlock_core::Kind::Semaphore);
     assert_eq!(names(locks.inspect(&semaphores).await.unwrap()), [""; 0]);
 }
 
 /// `doctor` reaches the store and says something.
-pub async fn doctor_finds_a_store_that_works<F: Fixture>(harness: Harness<F>) {
+pub async fn doctor_reaches_a_working_store<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let findings = locks.doctor().await.expect("doctor");
     assert!(!findings.is_empty(), "doctor has nothing to say");

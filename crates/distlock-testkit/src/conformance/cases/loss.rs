@@ -9,37 +9,37 @@ use std::time::Duration;
 
 use distlock_core::{ErrorKind, Guard, LossReason, ReleaseError};
 
-use crate::actors::Terms;
+use crate::actors::TestOptions;
 use crate::conformance::loss_cause::LossCause;
 use crate::conformance::{Fixture, Harness};
-use crate::history::{LockSpec, Outcome};
+use crate::history::{LockSpec, ReleaseOutcome};
 
 /// Asserts that breaking a lock is refused, that the refusal names who holds it, and that nothing happened.
 async fn breaking_is_refused<F: Fixture>(harness: &Harness<F>, spec: &LockSpec) {
     let (holder, operator) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("holder");
-    let held = harness.take(&recorder, &holder, spec).await;
+    let held = harness.acquire(&recorder, &holder, spec).await;
     let error = operator.break_lock(spec.kind(), spec.name()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let label = held.lock_id().label();
     assert!(error.to_string().contains(label), "the refusal does not name the holder {label}: {error}");
-    assert!(held.look(), "a refused break took the lock");
+    assert!(held.check_held(), "a refused break took the lock");
     held.release().await.unwrap();
 }
 
-/// Forced release of every kind: the store names who held it, the guard is lost, and says so in every way.
-pub async fn a_broken_lock_turns_its_guard_lost<F: Fixture>(harness: Harness<F>) {
-    let (holder, operator) = (harness.locks_on(harness.attentive()).await, harness.locks().await);
+/// Forced release of every kind: the store names who held it, the guard is lost, and says so in every cause.
+pub async fn breaking_a_lock_turns_its_guard_lost<F: Fixture>(harness: Harness<F>) {
+    let (holder, operator) = (harness.locks_with(harness.frequent_renewal()).await, harness.locks().await);
     let mut specs = LockSpec::every_exclusive(holder.capabilities(), "taken away");
     specs.extend([LockSpec::read("taken from a reader"), LockSpec::permits("taken from many", 3, 2)]);
-    specs.retain(|spec| spec.is_offered(holder.capabilities()));
+    specs.retain(|spec| spec.is_supported(holder.capabilities()));
     let recorder = harness.recorder("holder");
     for spec in specs {
         if !operator.capabilities().forced_release {
             breaking_is_refused(&harness, &spec).await;
             continue;
         }
-        let held = harness.take(&recorder, &holder, &spec).await;
+        let held = harness.acquire(&recorder, &holder, &spec).await;
         let broken = harness.break_lock(&operator, &spec).await;
         assert_eq!(broken.len(), 1, "{spec:?} had one holder, and {broken:?} were named");
         assert_eq!(broken[0].lock_id, *held.lock_id());
@@ -47,7 +47,7 @@ pub async fn a_broken_lock_turns_its_guard_lost<F: Fixture>(harness: Harness<F>)
         assert!(held.is_lost() && held.loss().is_some());
         assert_eq!(held.time_left(), Some(Duration::ZERO));
         assert!(matches!(held.release().await, Err(ReleaseError::Lost { .. })));
-        harness.take(&recorder, &operator, &spec).await.release().await.unwrap();
+        harness.acquire(&recorder, &operator, &spec).await.release().await.unwrap();
         assert!(harness.break_lock(&operator, &spec).await.is_empty(), "nobody held {spec:?}");
     }
 }
@@ -65,10 +65,10 @@ impl Drop for OnDrop {
 pub async fn the_work_under_a_lost_lock_is_cancelled<F: Fixture>(harness: Harness<F>) {
     let operator = harness.locks().await;
     let recorder = harness.recorder("worker");
-    for way in LossCause::all(&harness).await {
-        let holder = harness.locks_on(way.terms(&harness)).await;
-        let spec = LockSpec::mutex(format!("worked under, {way:?}"));
-        let held = harness.take(&recorder, &holder, &spec).await;
+    for cause in LossCause::all(&harness).await {
+        let holder = harness.locks_with(cause.options(&harness)).await;
+        let spec = LockSpec::mutex(format!("worked under, {cause:?}"));
+        let held = harness.acquire(&recorder, &holder, &spec).await;
         let before = held.cancellation_token();
         let dropped = Arc::new(AtomicBool::new(false));
         let told = OnDrop(Arc::clone(&dropped));
@@ -76,16 +76,16 @@ pub async fn the_work_under_a_lost_lock_is_cancelled<F: Fixture>(harness: Harnes
             let _told = told;
             std::future::pending::<()>().await;
         };
-        way.begin(&harness, &operator, &spec).await;
+        cause.trigger(&harness, &operator, &spec).await;
         let error = harness.within("an end of the work", held.run(work)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
         assert!(dropped.load(Ordering::SeqCst), "the work goes on under a lock that is lost");
         harness.within("a cancelled token", before.cancelled()).await;
         assert!(held.cancellation_token().is_cancelled(), "a token made after the loss is not cancelled");
         assert!(held.run(async {}).await.is_err(), "work was begun under a lost lock");
-        assert!(!held.look());
+        assert!(!held.check_held());
     }
-    let held = harness.take(&recorder, &operator, &LockSpec::mutex("worked under")).await;
+    let held = harness.acquire(&recorder, &operator, &LockSpec::mutex("worked under")).await;
     assert_eq!(held.run(async { 7 }).await.unwrap(), 7);
     assert!(!held.cancellation_token().is_cancelled());
     held.release().await.unwrap();
@@ -100,57 +100,57 @@ fn lost_at_once(guard: &Guard) -> Option<LossReason> {
 }
 
 /// Nobody looks at the guard until somebody else has the lock. Then its very first word is that it is lost.
-pub async fn a_guard_that_was_lost_before_anybody_asked_says_so_at_once<F: Fixture>(harness: Harness<F>) {
+pub async fn an_unobserved_loss_is_reported_at_the_first_query<F: Fixture>(harness: Harness<F>) {
     let capabilities = harness.locks().await.capabilities().clone();
-    let play = |harness: Harness<F>, spec: LockSpec| async move {
-        let holder = harness.locks_on(Terms { auto_extend: false, ..harness.expiring() }).await;
+    let case = |harness: Harness<F>, spec: LockSpec| async move {
+        let holder = harness.locks_with(TestOptions { auto_extend: false, ..harness.short_lease() }).await;
         let other = harness.locks().await;
         let recorder = harness.recorder("both");
-        let held = harness.take(&recorder, &holder, &spec).await;
+        let held = harness.acquire(&recorder, &holder, &spec).await;
         if !harness.has_leases().await {
             // Nothing expires here: automatic extension is not what keeps it.
-            tokio::time::sleep(2 * harness.pace().expiry).await;
-            assert!(held.look(), "a session's hold ended at an expiry it does not have");
-            assert!(recorder.try_take(&other, &spec).await.unwrap().is_none());
+            tokio::time::sleep(2 * harness.timing().expiry).await;
+            assert!(held.check_held(), "a session's hold ended at an expiry it does not have");
+            assert!(recorder.try_acquire(&other, &spec).await.unwrap().is_none());
             return held.release().await.unwrap();
         }
-        let next = harness.take(&recorder, &other, &spec).await;
+        let next = harness.acquire(&recorder, &other, &spec).await;
         let reason = lost_at_once(&held);
         let known = matches!(reason, Some(LossReason::Expired { .. } | LossReason::NotYours));
         assert!(known, "somebody else has {spec:?}, and its guard says of its loss: {reason:?}");
-        assert!(!held.look());
+        assert!(!held.check_held());
         next.release().await.unwrap();
     };
-    harness.for_each(LockSpec::every_exclusive(&capabilities, "quietly lost"), play).await;
+    harness.for_each(LockSpec::every_exclusive(&capabilities, "quietly lost"), case).await;
 }
 
 /// A holder that stands still for longer than its expiry: somebody else gets the lock, and the first thing the holder
 /// hears when it goes on is that it is lost. Where nothing expires, it still holds.
-pub async fn a_paused_holder_knows_at_once_that_it_lost<F: Fixture>(harness: Harness<F>) {
+pub async fn a_paused_holder_reports_loss_as_soon_as_it_resumes<F: Fixture>(harness: Harness<F>) {
     let capabilities = harness.locks().await.capabilities().clone();
-    let play = |harness: Harness<F>, spec: LockSpec| async move {
+    let case = |harness: Harness<F>, spec: LockSpec| async move {
         let other = harness.locks().await;
         let recorder = harness.recorder("other");
-        let mut holder = harness.actor("sleeper", harness.expiring());
-        harness.within("a grant", holder.take_watched(1, &spec)).await;
+        let mut holder = harness.actor("sleeper", harness.short_lease());
+        harness.within("a grant", holder.acquire_watched(1, &spec)).await;
         let expires = harness.within("an answer", holder.time_left(1)).await.is_some();
         holder.pause().await;
         if expires {
-            let next = harness.take(&recorder, &other, &spec).await;
+            let next = harness.acquire(&recorder, &other, &spec).await;
             holder.resume();
             assert!(harness.within("an answer", holder.is_lost(1)).await, "{spec:?} has two holders");
-            assert_eq!(harness.within("a release", holder.give_back(1)).await, Outcome::Lost);
-            assert!(next.look(), "a holder that was paused took {spec:?} from the next one");
+            assert_eq!(harness.within("a release", holder.release(1)).await, ReleaseOutcome::Lost);
+            assert!(next.check_held(), "a holder that was paused took {spec:?} from the next one");
             next.release().await.unwrap();
         } else {
-            let limit = 2 * harness.pace().expiry;
-            let refused = recorder.take_within(&other, &spec, limit).await.unwrap_err();
+            let limit = 2 * harness.timing().expiry;
+            let refused = recorder.acquire_within(&other, &spec, limit).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Timeout, "{refused}");
             holder.resume();
             assert!(!harness.within("an answer", holder.is_lost(1)).await, "a pause ended a session");
-            assert_eq!(harness.within("a release", holder.give_back(1)).await, Outcome::Clean);
+            assert_eq!(harness.within("a release", holder.release(1)).await, ReleaseOutcome::Clean);
         }
-        holder.leave().await;
+        holder.shutdown().await;
     };
-    harness.for_each(LockSpec::every_exclusive(&capabilities, "slept over"), play).await;
+    harness.for_each(LockSpec::every_exclusive(&capabilities, "slept over"), case).await;
 }

@@ -71,7 +71,7 @@ pub async fn names_that_look_alike_are_different_locks<F: Fixture>(harness: Harn
     let mut held = Vec::new();
     for name in lookalikes() {
         let spec = LockSpec::mutex(name);
-        let taken = recorder.try_take(&one, &spec).await.unwrap();
+        let taken = recorder.try_acquire(&one, &spec).await.unwrap();
         held.push((taken.unwrap_or_else(|| panic!("{spec:?} is taken for another name")), spec));
     }
     for (_, spec) in &held {
@@ -82,20 +82,20 @@ pub async fn names_that_look_alike_are_different_locks<F: Fixture>(harness: Harn
     }
     // The kinds that share a record have its own ways to fold names: the worst of them once more.
     for make in [LockSpec::write as fn(String) -> LockSpec, |name| LockSpec::permits(name, 1, 1)] {
-        if !harness.offers(&one, &make("any".into())).await {
+        if !harness.supports(&one, &make("any".into())).await {
             continue;
         }
         let mut held = Vec::new();
         for name in ["orders", "ORDERS", "orders ", "orders\0", "ordérs", "orde\u{301}rs"] {
             let spec = make(name.into());
-            let taken = recorder.try_take(&one, &spec).await.unwrap();
+            let taken = recorder.try_acquire(&one, &spec).await.unwrap();
             held.push(taken.unwrap_or_else(|| panic!("{spec:?} is taken for another name")));
         }
     }
 }
 
 /// Names that a careless store takes for something else: a path, SQL, Lua, a glob, a format, a header, an end of input.
-pub async fn any_name_works_and_comes_back_as_it_was<F: Fixture>(harness: Harness<F>) {
+pub async fn any_name_works_and_is_shown_unchanged<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
     let names: Vec<String> = [
@@ -144,7 +144,7 @@ pub async fn any_name_works_and_comes_back_as_it_was<F: Fixture>(harness: Harnes
     .collect();
     for name in &names {
         for spec in each_kind(&one, name) {
-            let held = harness.take(&recorder, &one, &spec).await;
+            let held = harness.acquire(&recorder, &one, &spec).await;
             assert_eq!(held.resource().name(), name);
             assert!(spec.try_acquire(&other).await.unwrap().is_none(), "{spec:?} is not held for others");
             let record = harness.record(&other, &spec).await;
@@ -178,18 +178,18 @@ pub async fn empty_and_overlong_names_are_refused<F: Fixture>(harness: Harness<F
 }
 
 /// A mutex, a reader-writer lock and a semaphore of one name have nothing to do with each other.
-pub async fn kinds_of_the_same_name_do_not_meet<F: Fixture>(harness: Harness<F>) {
+pub async fn kinds_of_the_same_name_are_independent<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
     let specs = each_kind(&one, "one name");
     let mut held = Vec::new();
     for spec in &specs {
-        let taken = recorder.try_take(&one, spec).await.unwrap();
+        let taken = recorder.try_acquire(&one, spec).await.unwrap();
         held.push(taken.unwrap_or_else(|| panic!("{spec:?} met another kind of its name")));
     }
     for (spec, taken) in specs.iter().zip(held) {
         taken.release().await.unwrap();
-        let again = recorder.try_take(&other, spec).await.unwrap();
+        let again = recorder.try_acquire(&other, spec).await.unwrap();
         again.unwrap_or_else(|| panic!("{spec:?} met another kind of its name")).release().await.unwrap();
     }
 }

@@ -27,15 +27,9 @@ impl Claims {
             Kind::RwLock => (WRITER_WEIGHT, WRITER_WEIGHT),
             _ => (1, 1),
         };
-        Claim {
-            resource: Resource::new(kind, name).expect("a good name"),
-            lock_id: self.0.next(),
-            weight,
-            capacity,
-            expiry: LONG,
-            waiting: None,
-            no_overtaking: false,
-        }
+        Claim::new(Resource::new(kind, name).expect("a good name"), self.0.next(), LONG)
+            .with_weight(weight)
+            .with_capacity(capacity)
     }
 }
 
@@ -52,8 +46,8 @@ async fn attempt(store: &dyn LeaseStore, claim: &Claim) -> Attempt {
 
 async fn granted(store: &dyn LeaseStore, claim: &Claim) -> u64 {
     match attempt(store, claim).await {
-        Attempt::Granted { token } => token.get(),
-        busy @ Attempt::Busy { .. } => panic!("{claim:?} should have been granted: {busy:?}"),
+        Attempt::Granted { token, .. } => token.get(),
+        busy => panic!("{claim:?} should have been granted: {busy:?}"),
     }
 }
 
@@ -100,7 +94,7 @@ fn kinds(store: &dyn LeaseStore) -> Vec<Kind> {
 
 /// A claim whose answer was lost is asked again under its lock id: it is recognised, keeps its token and starts its
 /// expiry anew. Nobody else gets it meanwhile.
-pub async fn a_claim_that_is_asked_again_is_recognised<F: Fixture>(harness: Harness<F>) {
+pub async fn a_retried_claim_is_recognised<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
@@ -119,15 +113,15 @@ pub async fn a_claim_that_is_asked_again_is_recognised<F: Fixture>(harness: Harn
 }
 
 /// A renewal extends what is ours and never takes a lock: not a free one, not one that expired, not somebody else's.
-pub async fn a_renewal_never_takes_a_lock<F: Fixture>(harness: Harness<F>) {
+pub async fn a_renewal_never_acquires<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
         let never = claims.claim(kind, "renewed");
         assert_eq!(renew(&*one, &lease_of(&never, 1)).await, Renewal::NotYours);
-        let claim = Claim { expiry: harness.pace().expiry / 4, ..claims.claim(kind, "renewed") };
+        let claim = claims.claim(kind, "renewed").with_expiry(harness.timing().expiry / 4);
         let token = granted(&*one, &claim).await;
-        harness.within("an expiry", until_nothing_is_left(&*other, kind, "renewed")).await;
+        harness.within("an expiry", wait_until_unused(&*other, kind, "renewed")).await;
         let late = renew(&*one, &lease_of(&claim, token)).await;
         assert_eq!(late, Renewal::NotYours, "a renewal that came too late took the {kind} again");
         let next = claims.claim(kind, "renewed");
@@ -155,9 +149,9 @@ pub async fn a_renewal_raises_the_token<F: Fixture>(harness: Harness<F>) {
 }
 
 /// Whoever gives back what it does not have changes nothing, on either sort of store.
-pub async fn giving_back_what_is_not_ours_changes_nothing<F: Fixture>(harness: Harness<F>) {
+pub async fn releasing_a_foreign_lock_changes_nothing<F: Fixture>(harness: Harness<F>) {
     let claims = Claims::new();
-    let stranger = |claim: &Claim| Claim { lock_id: LockId::from_stored("stranger#0"), ..claim.clone() };
+    let stranger = |claim: &Claim| claim.clone().with_lock_id(LockId::from_stored("stranger#0"));
     if let Some((one, other)) = sessions(&harness).await {
         let claim = claims.claim(Kind::Mutex, "not theirs");
         let never = CancellationToken::new();
@@ -196,7 +190,7 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
         let hold = one.acquire(&claim, &once).await.unwrap().expect("it is free: one attempt is enough");
         let begun = Instant::now();
         assert!(other.acquire(&claims.claim(Kind::Mutex, "tried"), &once).await.unwrap().is_none());
-        assert!(begun.elapsed() < harness.pace().patience / 4, "one attempt took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < harness.timing().wait_limit / 4, "one attempt took {:?}", begun.elapsed());
         // A wait that is withdrawn ends soon, with nothing.
         let withdraw = CancellationToken::new();
         let waiting = tokio::spawn({
@@ -204,7 +198,7 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
                 (Arc::clone(&other), claims.claim(Kind::Mutex, "tried"), withdraw.clone());
             async move { other.acquire(&claim, &withdraw).await }
         });
-        tokio::time::sleep(harness.pace().settling).await;
+        tokio::time::sleep(harness.timing().queue_delay).await;
         assert!(!waiting.is_finished());
         withdraw.cancel();
         assert!(harness.within("an end of the wait", waiting).await.unwrap().unwrap().is_none());
@@ -220,7 +214,7 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
         for _ in 0..3 {
             assert!(is_busy(&*other, &claims.claim(kind, "tried")).await);
         }
-        let query = Query { kind: Some(kind), ..Query::named("tried") };
+        let query = Query::named("tried").with_kind(kind);
         let found = other.inspect(&query).await.unwrap();
         assert!(found.iter().all(|record| record.waiters.is_empty()), "{found:?}");
         release(&*one, &lease_of(&claim, 0)).await;
@@ -231,26 +225,26 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
 }
 
 /// A waiter that withdraws is gone: it is released under its lock id like a holder.
-pub async fn a_withdrawn_claim_is_gone<F: Fixture>(harness: Harness<F>) {
+pub async fn a_withdrawn_claim_leaves_no_waiter<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
         let holder = claims.claim(kind, "withdrawn");
         granted(&*one, &holder).await;
-        let waiting = Waiting { inbox: distlock_core::store::Inbox::new("protocol"), ttl: LONG, attempt: 1 };
-        let waiter = Claim { waiting: Some(waiting), ..claims.claim(kind, "withdrawn") };
+        let waiting = Waiting::new(distlock_core::store::Inbox::new("protocol"), LONG, 1);
+        let waiter = claims.claim(kind, "withdrawn").with_waiting(waiting);
         assert!(is_busy(&*other, &waiter).await);
         release(&*other, &lease_of(&waiter, 0)).await;
         assert!(matches!(release(&*one, &lease_of(&holder, 0)).await, Released::Done { .. }));
         // A store of many nodes may answer before the last of them knows.
-        let gone = until_nothing_is_left(&*other, kind, "withdrawn");
+        let gone = wait_until_unused(&*other, kind, "withdrawn");
         harness.within(format!("an end of a {kind}'s waiter that withdrew"), gone).await;
     }
 }
 
 /// Looks until nobody holds it and nobody waits for it.
-async fn until_nothing_is_left(store: &dyn LeaseStore, kind: Kind, name: &str) {
-    let query = Query { kind: Some(kind), ..Query::named(name) };
+async fn wait_until_unused(store: &dyn LeaseStore, kind: Kind, name: &str) {
+    let query = Query::named(name).with_kind(kind);
     loop {
         let found = store.inspect(&query).await.expect("inspect");
         if found.iter().all(|record| record.holders.is_empty() && record.waiters.is_empty()) {
@@ -261,7 +255,7 @@ async fn until_nothing_is_left(store: &dyn LeaseStore, kind: Kind, name: &str) {
 }
 
 /// A batch is many single steps: as many answers as items, in their order, and one bad claim fails alone.
-pub async fn a_batch_is_many_single_steps<F: Fixture>(harness: Harness<F>) {
+pub async fn a_batch_is_answered_item_by_item<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
@@ -275,7 +269,7 @@ pub async fn a_batch_is_many_single_steps<F: Fixture>(harness: Harness<F>) {
         let mut bad = None;
         if kind == Kind::Semaphore {
             bad = Some(busy + 1);
-            batch.insert(busy + 1, Claim { capacity: 2, ..claims.claim(kind, "taken before") });
+            batch.insert(busy + 1, claims.claim(kind, "taken before").with_capacity(2));
         }
         let answers = one.try_acquire(&batch).await.unwrap();
         assert_eq!(answers.len(), batch.len());
@@ -284,7 +278,7 @@ pub async fn a_batch_is_many_single_steps<F: Fixture>(harness: Harness<F>) {
             match answer {
                 Err(error) if Some(n) == bad => assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}"),
                 Ok(Attempt::Busy { .. }) if n == busy => {}
-                Ok(Attempt::Granted { token }) if n != busy => leases.push(Lease::of(claim, token)),
+                Ok(Attempt::Granted { token, .. }) if n != busy => leases.push(Lease::of(claim, token)),
                 other => panic!("item {n} of a batch of {kind}: {other:?}"),
             }
         }
@@ -322,15 +316,15 @@ pub async fn a_batch_that_names_a_resource_twice_grants_it_once<F: Fixture>(harn
 }
 
 /// What keeps us out says for how long: a waiter that is told nothing else comes back at that moment.
-pub async fn a_busy_lock_says_when_to_ask_again<F: Fixture>(harness: Harness<F>) {
+pub async fn a_busy_lock_says_when_to_retry<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
-    let expiry = harness.pace().expiry;
+    let expiry = harness.timing().expiry;
     for kind in kinds(&*one) {
-        let claim = Claim { expiry, ..claims.claim(kind, "told when") };
+        let claim = claims.claim(kind, "told when").with_expiry(expiry);
         granted(&*one, &claim).await;
         match attempt(&*other, &claims.claim(kind, "told when")).await {
-            Attempt::Busy { retry_after: Some(after) } => {
+            Attempt::Busy { retry_after: Some(after), .. } => {
                 assert!(after <= expiry + Duration::from_millis(50), "{kind}: {after:?} of {expiry:?}");
             }
             told => panic!("{kind}: a lock that expires does not say when: {told:?}"),

@@ -10,7 +10,7 @@ use crate::history::LockSpec;
 pub async fn many_readers_hold_at_once<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await, harness.locks().await];
     let (read, write) = (LockSpec::read("catalogue"), LockSpec::write("catalogue"));
-    if !harness.offers(&engines[0], &read).await {
+    if !harness.supports(&engines[0], &read).await {
         return;
     }
     let recorder = harness.recorder("all");
@@ -18,18 +18,18 @@ pub async fn many_readers_hold_at_once<F: Fixture>(harness: Harness<F>) {
     for n in 0..30 {
         let (harness, recorder, locks, read) =
             (harness.clone(), Arc::clone(&recorder), engines[n % 3].clone(), read.clone());
-        tasks.spawn(async move { harness.take(&recorder, &locks, &read).await });
+        tasks.spawn(async move { harness.acquire(&recorder, &locks, &read).await });
     }
     let readers = tasks.join_all().await;
-    assert!(readers.iter().all(|taken| taken.look()));
-    assert!(recorder.try_take(&engines[0], &write).await.unwrap().is_none());
+    assert!(readers.iter().all(|taken| taken.check_held()));
+    assert!(recorder.try_acquire(&engines[0], &write).await.unwrap().is_none());
     let record = harness.record(&engines[1], &read).await.expect("readers");
     assert_eq!(record.holders.len(), 30, "{record:?}");
     for reader in readers {
         reader.release().await.unwrap();
     }
     recorder
-        .try_take(&engines[0], &write)
+        .try_acquire(&engines[0], &write)
         .await
         .unwrap()
         .expect("no reader is left")
@@ -39,35 +39,35 @@ pub async fn many_readers_hold_at_once<F: Fixture>(harness: Harness<F>) {
 }
 
 /// A reader keeps writers out, a writer keeps everybody out, on the same engine and on another.
-pub async fn a_writer_is_alone<F: Fixture>(harness: Harness<F>) {
+pub async fn a_writer_excludes_readers_and_writers<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let (read, write) = (LockSpec::read("catalogue"), LockSpec::write("catalogue"));
-    if !harness.offers(&engines[0], &read).await {
+    if !harness.supports(&engines[0], &read).await {
         return;
     }
     let recorder = harness.recorder("all");
-    let reader = harness.take(&recorder, &engines[0], &read).await;
+    let reader = harness.acquire(&recorder, &engines[0], &read).await;
     for locks in &engines {
-        assert!(recorder.try_take(locks, &write).await.unwrap().is_none(), "a writer beside a reader");
-        let another = recorder.try_take(locks, &read).await.unwrap().expect("readers share");
+        assert!(recorder.try_acquire(locks, &write).await.unwrap().is_none(), "a writer beside a reader");
+        let another = recorder.try_acquire(locks, &read).await.unwrap().expect("readers share");
         another.release().await.unwrap();
     }
     reader.release().await.unwrap();
-    let writer = harness.take(&recorder, &engines[0], &write).await;
+    let writer = harness.acquire(&recorder, &engines[0], &write).await;
     for locks in &engines {
-        assert!(recorder.try_take(locks, &write).await.unwrap().is_none(), "two writers");
-        assert!(recorder.try_take(locks, &read).await.unwrap().is_none(), "a reader beside a writer");
+        assert!(recorder.try_acquire(locks, &write).await.unwrap().is_none(), "two writers");
+        assert!(recorder.try_acquire(locks, &read).await.unwrap().is_none(), "a reader beside a writer");
     }
     writer.release().await.unwrap();
-    recorder.try_take(&engines[1], &read).await.unwrap().expect("it is free").release().await.unwrap();
+    recorder.try_acquire(&engines[1], &read).await.unwrap().expect("it is free").release().await.unwrap();
 }
 
 /// Readers come without end, so that never a moment is without one. A writer that waits gets in all the same, where
 /// the store promises it; elsewhere it does when the stream ends.
-pub async fn a_writer_gets_in_among_a_stream_of_readers<F: Fixture>(harness: Harness<F>) {
+pub async fn a_writer_is_not_starved_by_a_stream_of_readers<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let (read, write) = (LockSpec::read("stream"), LockSpec::write("stream"));
-    if !harness.offers(&engines[0], &read).await {
+    if !harness.supports(&engines[0], &read).await {
         return;
     }
     let promised = engines[0].capabilities().writer_not_starved;
@@ -81,7 +81,7 @@ pub async fn a_writer_gets_in_among_a_stream_of_readers<F: Fixture>(harness: Har
         readers.spawn(async move {
             tokio::time::sleep(first).await;
             while !ends.load(Ordering::SeqCst) {
-                let reader = recorder.take(&locks, &read).await.expect("a reader's turn");
+                let reader = recorder.acquire(&locks, &read).await.expect("a reader's turn");
                 tokio::time::sleep(hold).await;
                 reader.release().await.expect("a release");
             }
@@ -89,12 +89,12 @@ pub async fn a_writer_gets_in_among_a_stream_of_readers<F: Fixture>(harness: Har
     }
     let writer = harness.recorder("writer");
     if !promised {
-        tokio::time::sleep(harness.pace().settling).await;
+        tokio::time::sleep(harness.timing().queue_delay).await;
         ends.store(true, Ordering::SeqCst);
     }
     for _ in 0..3 {
-        let taken = harness.take(&writer, &engines[1], &write).await;
-        taken.look();
+        let taken = harness.acquire(&writer, &engines[1], &write).await;
+        taken.check_held();
         taken.release().await.unwrap();
     }
     ends.store(true, Ordering::SeqCst);
@@ -102,26 +102,26 @@ pub async fn a_writer_gets_in_among_a_stream_of_readers<F: Fixture>(harness: Har
 }
 
 /// Where a waiting writer keeps later readers out, it is the store that says so: a reader that asks once gets nothing.
-pub async fn a_waiting_writer_keeps_later_readers_out<F: Fixture>(harness: Harness<F>) {
+pub async fn a_waiting_writer_blocks_later_readers<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let (read, write) = (LockSpec::read("queued"), LockSpec::write("queued"));
-    if !harness.offers(&engines[0], &read).await {
+    if !harness.supports(&engines[0], &read).await {
         return;
     }
     let recorder = harness.recorder("readers");
-    let reader = harness.take(&recorder, &engines[0], &read).await;
+    let reader = harness.acquire(&recorder, &engines[0], &read).await;
     let writer = tokio::spawn({
         let (harness, locks) = (harness.clone(), engines[1].clone());
         let recorder = harness.recorder("writer");
-        async move { harness.take(&recorder, &locks, &write).await.release().await.unwrap() }
+        async move { harness.acquire(&recorder, &locks, &write).await.release().await.unwrap() }
     });
-    harness.until_waiting(&engines[0], &read, 1).await;
-    let late = recorder.try_take(&engines[0], &read).await.unwrap();
+    harness.wait_for_waiters(&engines[0], &read, 1).await;
+    let late = recorder.try_acquire(&engines[0], &read).await.unwrap();
     if engines[0].capabilities().writer_not_starved {
         assert!(late.is_none(), "a reader passed the writer that waits");
     }
     drop(late);
     reader.release().await.unwrap();
     harness.within("the writer's turn", writer).await.unwrap();
-    harness.take(&recorder, &engines[0], &read).await.release().await.unwrap();
+    harness.acquire(&recorder, &engines[0], &read).await.release().await.unwrap();
 }

@@ -11,25 +11,25 @@ use crate::history::LockSpec;
 pub async fn weights_are_counted_across_engines<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let spec = |wanted| LockSpec::permits("gpu", 4, wanted);
-    if !harness.offers(&one, &spec(1)).await {
+    if !harness.supports(&one, &spec(1)).await {
         return;
     }
     let recorder = harness.recorder("both");
-    let three = harness.take(&recorder, &one, &spec(3)).await;
-    assert!(recorder.try_take(&other, &spec(2)).await.unwrap().is_none());
-    let last = recorder.try_take(&other, &spec(1)).await.unwrap().expect("one permit is left");
-    assert!(recorder.try_take(&one, &spec(1)).await.unwrap().is_none());
+    let three = harness.acquire(&recorder, &one, &spec(3)).await;
+    assert!(recorder.try_acquire(&other, &spec(2)).await.unwrap().is_none());
+    let last = recorder.try_acquire(&other, &spec(1)).await.unwrap().expect("one permit is left");
+    assert!(recorder.try_acquire(&one, &spec(1)).await.unwrap().is_none());
     three.release().await.unwrap();
-    let three = recorder.try_take(&other, &spec(3)).await.unwrap().expect("three came back");
+    let three = recorder.try_acquire(&other, &spec(3)).await.unwrap().expect("three came back");
     last.release().await.unwrap();
     three.release().await.unwrap();
-    recorder.try_take(&one, &spec(4)).await.unwrap().expect("all came back").release().await.unwrap();
+    recorder.try_acquire(&one, &spec(4)).await.unwrap().expect("all came back").release().await.unwrap();
 }
 
 /// What makes no sense is refused before anything is sent.
 pub async fn impossible_weights_are_refused<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
-    if !harness.offers(&locks, &LockSpec::permits("odd", 4, 1)).await {
+    if !harness.supports(&locks, &LockSpec::permits("odd", 4, 1)).await {
         return;
     }
     for (permits, wanted) in [(4, 0), (4, 5), (0, 1), (0, 0), (u32::MAX, 1)] {
@@ -44,11 +44,11 @@ pub async fn impossible_weights_are_refused<F: Fixture>(harness: Harness<F>) {
 pub async fn another_capacity_is_a_mismatch<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let spec = |permits| LockSpec::permits("resized", permits, 1);
-    if !harness.offers(&one, &spec(3)).await {
+    if !harness.supports(&one, &spec(3)).await {
         return;
     }
     let recorder = harness.recorder("both");
-    let held = harness.take(&recorder, &one, &spec(3)).await;
+    let held = harness.acquire(&recorder, &one, &spec(3)).await;
     for permits in [1, 2, 4, 300] {
         for locks in [&other, &one] {
             let error = spec(permits).try_acquire(locks).await.unwrap_err();
@@ -57,20 +57,20 @@ pub async fn another_capacity_is_a_mismatch<F: Fixture>(harness: Harness<F>) {
             assert_eq!(error.kind(), ErrorKind::Mismatch, "{permits} instead of 3: {error}");
         }
     }
-    assert!(held.look(), "a mismatch cost the holder its permit");
-    harness.take(&recorder, &other, &spec(3)).await.release().await.unwrap();
+    assert!(held.check_held(), "a mismatch cost the holder its permit");
+    harness.acquire(&recorder, &other, &spec(3)).await.release().await.unwrap();
     held.release().await.unwrap();
-    harness.until_nothing_is_left(&other, &spec(3)).await;
-    harness.take(&recorder, &other, &spec(5)).await.release().await.unwrap();
-    harness.take(&recorder, &one, &spec(2)).await.release().await.unwrap();
+    harness.wait_until_unused(&other, &spec(3)).await;
+    harness.acquire(&recorder, &other, &spec(5)).await.release().await.unwrap();
+    harness.acquire(&recorder, &one, &spec(2)).await.release().await.unwrap();
 }
 
-/// A large semaphore is drained by many requests and refilled, and nothing is lost on the way.
+/// A large semaphore is drained by many requests and refilled, and nothing is lost on the cause.
 pub async fn ten_thousand_permits_are_drained_and_refilled<F: Fixture>(harness: Harness<F>) {
     const ALL: u32 = 10_000;
     let engines = [harness.locks().await, harness.locks().await];
     let spec = |wanted| LockSpec::permits("large", ALL, wanted);
-    if !harness.offers(&engines[0], &spec(1)).await {
+    if !harness.supports(&engines[0], &spec(1)).await {
         return;
     }
     let recorder = harness.recorder("both");
@@ -80,10 +80,10 @@ pub async fn ten_thousand_permits_are_drained_and_refilled<F: Fixture>(harness: 
             let (harness, recorder, locks) = (harness.clone(), Arc::clone(&recorder), engines[n % 2].clone());
             // 20 × 1 and 20 × 499 are all of them.
             let spec = spec(if n < 20 { 1 } else { 499 });
-            tasks.spawn(async move { harness.take(&recorder, &locks, &spec).await });
+            tasks.spawn(async move { harness.acquire(&recorder, &locks, &spec).await });
         }
         let held = tasks.join_all().await;
-        assert!(recorder.try_take(&engines[1], &spec(1)).await.unwrap().is_none(), "more than there are");
+        assert!(recorder.try_acquire(&engines[1], &spec(1)).await.unwrap().is_none(), "more than there are");
         let mut tasks = tokio::task::JoinSet::new();
         for taken in held {
             tasks.spawn(taken.release());
@@ -91,7 +91,7 @@ pub async fn ten_thousand_permits_are_drained_and_refilled<F: Fixture>(harness: 
         for released in tasks.join_all().await {
             released.unwrap();
         }
-        let all = recorder.try_take(&engines[0], &spec(ALL)).await.unwrap();
+        let all = recorder.try_acquire(&engines[0], &spec(ALL)).await.unwrap();
         all.expect("all came back").release().await.unwrap();
     }
 }
@@ -100,31 +100,31 @@ pub async fn ten_thousand_permits_are_drained_and_refilled<F: Fixture>(harness: 
 pub async fn a_big_request_is_not_starved_by_small_ones<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let spec = |wanted| LockSpec::permits("crowded", 4, wanted);
-    if !harness.offers(&one, &spec(1)).await {
+    if !harness.supports(&one, &spec(1)).await {
         return;
     }
     let recorder = harness.recorder("small");
     let mut small = Vec::new();
     for _ in 0..3 {
-        small.push(harness.take(&recorder, &one, &spec(1)).await);
+        small.push(harness.acquire(&recorder, &one, &spec(1)).await);
     }
     let big = tokio::spawn({
         let (harness, other) = (harness.clone(), other.clone());
         let recorder = harness.recorder("big");
-        async move { harness.take(&recorder, &other, &spec(4)).await }
+        async move { harness.acquire(&recorder, &other, &spec(4)).await }
     });
-    harness.until_waiting(&one, &spec(4), 1).await;
+    harness.wait_for_waiters(&one, &spec(4), 1).await;
     for locks in [&one, &other] {
-        let passed = recorder.try_take(locks, &spec(1)).await.unwrap();
+        let passed = recorder.try_acquire(locks, &spec(1)).await.unwrap();
         assert!(passed.is_none(), "a small request passed the big one that waits");
     }
     // A stream of small requests, one of which waits at any time.
     let next = tokio::spawn({
         let (harness, one) = (harness.clone(), one.clone());
         let recorder = harness.recorder("next");
-        async move { harness.take(&recorder, &one, &spec(1)).await }
+        async move { harness.acquire(&recorder, &one, &spec(1)).await }
     });
-    harness.until_waiting(&one, &spec(4), 2).await;
+    harness.wait_for_waiters(&one, &spec(4), 2).await;
     for taken in small {
         taken.release().await.unwrap();
     }

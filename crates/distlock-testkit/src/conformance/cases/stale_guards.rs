@@ -8,32 +8,32 @@ use crate::history::{LockSpec, RecordedGuard};
 
 /// Whose lock the successor's is.
 #[derive(Clone, Copy, Debug)]
-enum Heir {
+enum NextHolder {
     OtherEngine,
     SameEngine,
 }
 
 /// Loses a lock, gives it to a successor, lets the stale guard do something, and looks whether that did any harm.
-async fn outlive<F, P>(harness: &Harness<F>, heir: Heir, act: fn(RecordedGuard) -> P)
+async fn outlive<F, P>(harness: &Harness<F>, heir: NextHolder, act: fn(RecordedGuard) -> P)
 where
     F: Fixture,
     P: Future<Output = ()> + Send + 'static,
 {
     let capabilities = harness.locks().await.capabilities().clone();
-    for way in LossCause::all(harness).await {
-        let name = format!("handed over, {way:?}");
-        let play = move |harness: Harness<F>, spec: LockSpec| async move {
-            let (first, other) = (harness.locks_on(way.terms(&harness)).await, harness.locks().await);
+    for cause in LossCause::all(harness).await {
+        let name = format!("handed over, {cause:?}");
+        let case = move |harness: Harness<F>, spec: LockSpec| async move {
+            let (first, other) = (harness.locks_with(cause.options(&harness)).await, harness.locks().await);
             let recorder = harness.recorder("takers");
-            let stale = harness.take(&recorder, &first, &spec).await;
-            way.lose(&harness, &other, &spec, &stale).await;
+            let stale = harness.acquire(&recorder, &first, &spec).await;
+            cause.trigger_and_wait(&harness, &other, &spec, &stale).await;
             let successors = match heir {
-                Heir::SameEngine => first.with_options(harness.lasting().options()),
-                Heir::OtherEngine => harness.locks().await,
+                NextHolder::SameEngine => first.with_options(harness.long_lease().to_options()),
+                NextHolder::OtherEngine => harness.locks().await,
             };
-            let successor = harness.take(&recorder, &successors, &spec).await;
+            let successor = harness.acquire(&recorder, &successors, &spec).await;
             act(stale).await;
-            if matches!(heir, Heir::OtherEngine) {
+            if matches!(heir, NextHolder::OtherEngine) {
                 // Drained: what was left to the background has happened when we look.
                 first.shutdown().await.unwrap();
             }
@@ -44,12 +44,12 @@ where
                 holder.is_some_and(|holder| holder.lock_id == *successor.lock_id()),
                 "a stale guard took {spec:?} from its next holder: {record:?}"
             );
-            let taken = recorder.try_take(&other, &spec).await.unwrap();
+            let taken = recorder.try_acquire(&other, &spec).await.unwrap();
             assert!(taken.is_none(), "{spec:?} was given out beside its holder");
-            assert!(successor.look());
+            assert!(successor.check_held());
             successor.release().await.unwrap();
         };
-        harness.for_each(LockSpec::every_exclusive(&capabilities, &name), play).await;
+        harness.for_each(LockSpec::every_exclusive(&capabilities, &name), case).await;
     }
 }
 
@@ -62,16 +62,16 @@ async fn let_go(stale: RecordedGuard) {
 }
 
 /// Releasing what is lost says so and does nothing else.
-pub async fn releasing_a_lost_guard_says_so_and_leaves_its_successor_alone<F: Fixture>(harness: Harness<F>) {
-    outlive(&harness, Heir::OtherEngine, release).await;
+pub async fn releasing_a_lost_guard_reports_loss_and_spares_the_next_holder<F: Fixture>(harness: Harness<F>) {
+    outlive(&harness, NextHolder::OtherEngine, release).await;
 }
 
 /// Its background release must not hit the successor either.
-pub async fn dropping_a_lost_guard_leaves_its_successor_alone<F: Fixture>(harness: Harness<F>) {
-    outlive(&harness, Heir::OtherEngine, let_go).await;
+pub async fn dropping_a_lost_guard_spares_the_next_holder<F: Fixture>(harness: Harness<F>) {
+    outlive(&harness, NextHolder::OtherEngine, let_go).await;
 }
 
 /// A successor of the same engine: it has another lock id, or it would be freed here.
-pub async fn a_successor_of_the_same_engine_is_left_alone_too<F: Fixture>(harness: Harness<F>) {
-    outlive(&harness, Heir::SameEngine, release).await;
+pub async fn a_lost_guard_spares_the_next_holder_of_the_same_engine<F: Fixture>(harness: Harness<F>) {
+    outlive(&harness, NextHolder::SameEngine, release).await;
 }

@@ -17,18 +17,22 @@ pub async fn a_time_limit_of_zero_is_one_attempt<F: Fixture>(harness: Harness<F>
     for spec in LockSpec::every_exclusive(holder.capabilities(), "asked for once") {
         let free = spec.acquire(&other).timeout(Duration::ZERO).await.expect("it was free");
         free.release().await.unwrap();
-        let held = harness.take(&recorder, &holder, &spec).await;
+        let held = harness.acquire(&recorder, &holder, &spec).await;
         for locks in [&other, &holder] {
             let begun = Instant::now();
             let error = spec.acquire(locks).timeout(Duration::ZERO).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             assert!(spec.try_acquire(locks).await.unwrap().is_none());
-            assert!(begun.elapsed() < harness.pace().patience / 4, "one attempt took {:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < harness.timing().wait_limit / 4,
+                "one attempt took {:?}",
+                begun.elapsed()
+            );
         }
         let record = harness.record(&other, &spec).await.expect("a holder");
         assert!(record.waiters.is_empty(), "one attempt left a waiter: {record:?}");
         held.release().await.unwrap();
-        harness.until_nothing_is_left(&other, &spec).await;
+        harness.wait_until_unused(&other, &spec).await;
     }
 }
 
@@ -42,8 +46,8 @@ async fn time_out<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
     let (holder, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("holder");
     let limit = Duration::from_millis(150);
-    let late = limit + harness.pace().patience / 4;
-    let held = harness.take(&recorder, &holder, &spec).await;
+    let late = limit + harness.timing().wait_limit / 4;
+    let held = harness.acquire(&recorder, &holder, &spec).await;
     for locks in [&other, &holder] {
         let begun = Instant::now();
         let error = spec.acquire(locks).timeout(limit).await.unwrap_err();
@@ -55,10 +59,10 @@ async fn time_out<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
         assert!(spec.try_acquire(locks).timeout(limit).await.unwrap().is_none());
         assert!((limit..late).contains(&begun.elapsed()), "{limit:?} took {:?}", begun.elapsed());
     }
-    harness.until_nobody_waits(&other, &spec).await;
-    assert!(held.look());
+    harness.wait_for_no_waiters(&other, &spec).await;
+    assert!(held.check_held());
     held.release().await.unwrap();
-    harness.take(&recorder, &other, &spec).await.release().await.unwrap();
+    harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
 }
 
 /// A waiter whose time limit lies ahead gets the lock when it becomes free.
@@ -66,13 +70,13 @@ pub async fn a_waiter_with_time_left_gets_the_lock<F: Fixture>(harness: Harness<
     let (holder, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("holder");
     for spec in LockSpec::every_exclusive(holder.capabilities(), "free in time") {
-        let held = harness.take(&recorder, &holder, &spec).await;
+        let held = harness.acquire(&recorder, &holder, &spec).await;
         let waiting = {
             let (recorder, other, spec) = (Arc::clone(&recorder), other.clone(), spec.clone());
-            let patience = harness.pace().patience;
-            tokio::spawn(async move { recorder.take_within(&other, &spec, patience).await })
+            let wait_limit = harness.timing().wait_limit;
+            tokio::spawn(async move { recorder.acquire_within(&other, &spec, wait_limit).await })
         };
-        harness.until_waiting(&holder, &spec, 1).await;
+        harness.wait_for_waiters(&holder, &spec, 1).await;
         held.release().await.unwrap();
         waiting.await.unwrap().expect("a grant").release().await.unwrap();
     }
@@ -86,17 +90,17 @@ pub async fn a_release_wakes_the_waiter<F: Fixture>(harness: Harness<F>) {
     let pushes = engines[0].capabilities().push;
     for spec in LockSpec::every_exclusive(engines[0].capabilities(), "handed over") {
         let mut quickest = Duration::MAX;
-        let mut held = harness.take(&recorder, &engines[0], &spec).await;
+        let mut held = harness.acquire(&recorder, &engines[0], &spec).await;
         for round in 1..=4 {
             let waiting = {
                 let (harness, recorder, spec) = (harness.clone(), Arc::clone(&recorder), spec.clone());
                 let locks = engines[round % 2].clone();
                 tokio::spawn(async move {
-                    let taken = harness.take(&recorder, &locks, &spec).await;
+                    let taken = harness.acquire(&recorder, &locks, &spec).await;
                     (taken, Instant::now())
                 })
             };
-            harness.until_waiting(&engines[0], &spec, 1).await;
+            harness.wait_for_waiters(&engines[0], &spec, 1).await;
             let released = Instant::now();
             held.release().await.unwrap();
             let (taken, granted) = waiting.await.unwrap();
@@ -104,18 +108,18 @@ pub async fn a_release_wakes_the_waiter<F: Fixture>(harness: Harness<F>) {
             held = taken;
         }
         held.release().await.unwrap();
-        let bound = if pushes { Duration::from_millis(400) } else { harness.pace().patience / 4 };
+        let bound = if pushes { Duration::from_millis(400) } else { harness.timing().wait_limit / 4 };
         assert!(quickest < bound, "the quickest of four hand-overs of {spec:?} took {quickest:?}");
     }
 }
 
 /// Waiters of one process are served first come, first served. The line for a mutex is the engine's own; the others
 /// stand in the store's queue, and a store that does not keep writers from being overtaken has none.
-pub async fn waiters_of_one_process_are_served_in_their_order<F: Fixture>(harness: Harness<F>) {
+pub async fn waiters_of_one_process_are_served_in_order<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let recorder = harness.recorder("holder");
     for spec in LockSpec::every_exclusive(locks.capabilities(), "lined up for") {
-        let held = harness.take(&recorder, &locks, &spec).await;
+        let held = harness.acquire(&recorder, &locks, &spec).await;
         let served = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = tokio::task::JoinSet::new();
         for n in 0..4 {
@@ -124,7 +128,7 @@ pub async fn waiters_of_one_process_are_served_in_their_order<F: Fixture>(harnes
                     (harness.clone(), Arc::clone(&recorder), locks.clone(), spec.clone());
                 let served = Arc::clone(&served);
                 async move {
-                    let taken = harness.take(&recorder, &locks, &spec).await;
+                    let taken = harness.acquire(&recorder, &locks, &spec).await;
                     served.lock().unwrap().push(n);
                     taken.release().await.unwrap();
                 }
@@ -134,7 +138,7 @@ pub async fn waiters_of_one_process_are_served_in_their_order<F: Fixture>(harnes
             assert!(matches!(polled, Poll::Pending));
             tasks.spawn(asking);
             if !matches!(spec, LockSpec::Mutex(_)) {
-                harness.until_waiting(&locks, &spec, n + 1).await;
+                harness.wait_for_waiters(&locks, &spec, n + 1).await;
             }
         }
         held.release().await.unwrap();

@@ -8,7 +8,7 @@ use crate::servers::wait_for;
 
 const NAME: &str = "rs0";
 const LIMIT: Duration = Duration::from_secs(60);
-/// A member that is frozen accepts connections and never answers.
+/// A member that is paused accepts connections and never answers.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A replica set whose members notice a dead primary after two seconds.
@@ -28,11 +28,11 @@ impl MongoReplicaSet {
     #[must_use]
     pub fn start_with(count: usize, configure: impl Fn() -> MongoBuilder) -> Self {
         let args = ["--replSet", NAME, "--oplogSize", "50"];
-        // How much longer than agreed a member waits for one that it copies from and that is frozen: 5 s by default,
+        // How much longer than agreed a member waits for one that it copies from and that is paused: 5 s by default,
         // in which no majority can be had.
-        let patience = ["--setParameter", "oplogNetworkTimeoutBufferSeconds=1"];
+        let wait_limit = ["--setParameter", "oplogNetworkTimeoutBufferSeconds=1"];
         let members: Vec<MongoServer> =
-            (0..count).map(|_| configure().args(args).args(patience).spawn()).collect();
+            (0..count).map(|_| configure().args(args).args(wait_limit).spawn()).collect();
         members.iter().for_each(|member| member.wait_ready());
         let set = Self { members };
         set.initiate();
@@ -55,7 +55,7 @@ impl MongoReplicaSet {
     /// The primary, if there is one that answers. Of two that both believe to be it, the one elected last.
     #[must_use]
     pub fn find_primary(&self) -> Option<&MongoServer> {
-        let claims = self.members.iter().filter(|member| member.is_running() && !member.is_frozen());
+        let claims = self.members.iter().filter(|member| member.is_running() && !member.is_paused());
         let claims = claims.filter_map(|member| Some((member, hello(member)?)));
         let primaries = claims.filter(|(_, hello)| hello.is_true("isWritablePrimary"));
         primaries.max_by_key(|(_, hello)| election(hello)).map(|(member, _)| member)
@@ -77,7 +77,7 @@ impl MongoReplicaSet {
     pub fn wait_healthy(&self) {
         wait_for("a primary that all members follow", LIMIT, || {
             let primary = self.find_primary()?;
-            let running = self.members.iter().filter(|member| member.is_running() && !member.is_frozen());
+            let running = self.members.iter().filter(|member| member.is_running() && !member.is_paused());
             let mut count = 0;
             for member in running {
                 let hello = hello(member)?;
@@ -114,7 +114,7 @@ fn hello(member: &MongoServer) -> Option<Document> {
 }
 
 /// Whether something written now is copied by `count` members within a second. A member that calls itself a secondary
-/// may still be looking for one to copy from; if that one is frozen then, it goes on asking it for twenty seconds.
+/// may still be looking for one to copy from; if that one is paused then, it goes on asking it for twenty seconds.
 fn reaches(primary: &MongoServer, count: i32) -> bool {
     let concern = Document::new("w", count).with("wtimeout", 1000);
     let note = Document::new("appendOplogNote", 1).with("data", Document::new("all", "here?"));

@@ -1,10 +1,10 @@
 //! One command to a MongoDB server and its answer (`OP_MSG`), without a driver.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::bson::{Document, Value};
+use crate::servers::tcp;
 
 const OP_MSG: u32 = 2013;
 /// Length, request id, id of the request answered, operation.
@@ -15,10 +15,7 @@ const HEADER: usize = 16;
 /// # Errors
 /// If the server does not answer, or answers that the command failed: the message then has its words.
 pub fn run(port: u16, database: &str, command: &Document, limit: Duration) -> io::Result<Document> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), limit)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(limit))?;
-    stream.set_write_timeout(Some(limit))?;
+    let mut stream = tcp::connect(port, limit)?;
 
     let mut command = command.clone();
     command.0.push(("$db".to_owned(), Value::from(database)));

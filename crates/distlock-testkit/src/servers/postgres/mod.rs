@@ -19,7 +19,7 @@ use super::process::{Launch, ServerProcess};
 use super::program::POSTGRES_BIN;
 use super::spawn;
 use rustix::process::Signal;
-use wire::{Connection, Rows};
+use wire::{PostgresConnection, Rows};
 
 /// A PostgreSQL server with the superuser `postgres`, who needs no password, and the database `postgres`.
 ///
@@ -51,8 +51,8 @@ impl PostgresServer {
     ///
     /// # Errors
     /// If the server does not give one within two seconds.
-    pub fn connect(&self) -> io::Result<Connection> {
-        Connection::open(self.port(), Duration::from_secs(2))
+    pub fn connect(&self) -> io::Result<PostgresConnection> {
+        PostgresConnection::open(self.port(), Duration::from_secs(2))
     }
 
     /// Runs SQL in a session of its own.
@@ -60,12 +60,12 @@ impl PostgresServer {
     /// # Panics
     /// If it fails, or does not end within twenty seconds.
     pub fn sql(&self, sql: &str) -> Rows {
-        let rows =
-            Connection::open(self.port(), Duration::from_secs(20)).and_then(|mut session| session.query(sql));
+        let rows = PostgresConnection::open(self.port(), Duration::from_secs(20))
+            .and_then(|mut session| session.query(sql));
         rows.unwrap_or_else(|e| panic!("{sql} on {}: {e}\n{}", self.name(), self.log_tail()))
     }
 
-    /// [`sql`](Self::sql) for servers that may be down or frozen.
+    /// [`sql`](Self::sql) for servers that may be down or paused.
     ///
     /// # Errors
     /// If it fails, or does not end within two seconds.
@@ -172,5 +172,5 @@ fn data_of(folder: &DataFolder) -> PathBuf {
 }
 
 fn ready(port: u16) -> Result<(), String> {
-    Connection::open(port, Duration::from_secs(1)).map(drop).map_err(|e| e.to_string())
+    PostgresConnection::open(port, Duration::from_secs(1)).map(drop).map_err(|e| e.to_string())
 }

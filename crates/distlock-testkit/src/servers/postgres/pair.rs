@@ -77,7 +77,7 @@ impl PostgresPair {
     }
 
     /// Makes the replica a primary of its own, and waits until it takes writes. The old primary is not touched: kill
-    /// or freeze it first, unless two primaries are what the test specs.
+    /// or pause it first, unless two primaries are what the test specs.
     ///
     /// # Panics
     /// If it is not promoted after half a minute.

@@ -1,8 +1,10 @@
 //! Just enough of the PostgreSQL protocol to know that a server is ready, and to look into it from a test.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
+
+use crate::servers::tcp;
 
 const VERSION_3: u32 = 196_608;
 
@@ -11,20 +13,17 @@ pub type Rows = Vec<Vec<Option<String>>>;
 
 /// A blocking session of the superuser `postgres`, without a password.
 #[derive(Debug)]
-pub struct Connection {
+pub struct PostgresConnection {
     stream: TcpStream,
 }
 
-impl Connection {
+impl PostgresConnection {
     /// Opens a session on a loopback port; every wait ends after `limit`.
     ///
     /// # Errors
     /// If the server does not answer, or not with a session: it may still be starting.
     pub fn open(port: u16, limit: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), limit)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(limit))?;
-        stream.set_write_timeout(Some(limit))?;
+        let stream = tcp::connect(port, limit)?;
         let mut connection = Self { stream };
         let parameters = b"user\0postgres\0database\0postgres\0application_name\0testkit\0\0";
         let packet = [&VERSION_3.to_be_bytes(), parameters.as_slice()].concat();
@@ -67,7 +66,7 @@ impl Connection {
             match kind {
                 b'D' => rows.push(data_row(&body).ok_or(io::ErrorKind::InvalidData)?),
                 b'E' => error = Some(error_text(&body)),
-                b'R' if body != [0; 4] => return Err(io::Error::other("the server specs a password")),
+                b'R' if body != [0; 4] => return Err(io::Error::other("the server wants a password")),
                 b'Z' => return error.map_or(Ok(rows), |said| Err(io::Error::other(said))),
                 _ => {}
             }

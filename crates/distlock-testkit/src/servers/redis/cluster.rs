@@ -67,7 +67,7 @@ impl RedisCluster {
     }
 
     fn up(&self) -> impl Iterator<Item = &RedisServer> {
-        self.nodes.iter().filter(|node| node.is_running() && !node.is_frozen())
+        self.nodes.iter().filter(|node| node.is_running() && !node.is_paused())
     }
 
     /// The node that takes a write for `key` now: the one that does not send us elsewhere.
@@ -76,7 +76,7 @@ impl RedisCluster {
         self.up().find(|node| matches!(node.try_command(&["TYPE", key]), Ok(Reply::Status(_))))
     }
 
-    /// What `redis-cli --cluster create` does, without its pauses.
+    /// EventKind `redis-cli --cluster create` does, without its pauses.
     fn join(&self) {
         let (masters, replicas) = self.nodes.split_at(MASTERS);
         for (i, master) in masters.iter().enumerate() {

@@ -16,7 +16,7 @@ use super::data::DataFolder;
 use super::port::Port;
 use super::process::{Launch, ServerProcess};
 use super::program::{REDIS_SERVER, VALKEY_SERVER};
-use resp::{Connection, Reply};
+use resp::{RedisConnection, Reply};
 
 /// How far the port that cluster nodes talk to each other on is from the clients'. Before Redis 7 there was no choice.
 const BUS: u16 = 10_000;
@@ -34,7 +34,7 @@ impl RedisServer {
         Self::configure().start()
     }
 
-    /// Starts `count` servers that know nothing of each other, as Redlock specs them.
+    /// Starts `count` servers that know nothing of each other, as Redlock needs them.
     #[must_use]
     pub fn start_many(count: usize) -> Vec<Self> {
         let servers: Vec<Self> = (0..count).map(|_| Self::configure().spawn()).collect();
@@ -68,12 +68,12 @@ impl RedisServer {
             .unwrap_or_else(|e| panic!("{words:?} on {}: {e}\n{}", self.name(), self.log_tail()))
     }
 
-    /// [`command`](Self::command) for servers that may be down or frozen.
+    /// [`command`](Self::command) for servers that may be down or paused.
     ///
     /// # Errors
     /// If the server does not answer within five seconds.
     pub fn try_command(&self, words: &[&str]) -> std::io::Result<Reply> {
-        Connection::open(self.port(), Duration::from_secs(5))?.command(words)
+        RedisConnection::open(self.port(), Duration::from_secs(5))?.command(words)
     }
 
     /// The server's clock, in seconds since 1970; `None` if it does not answer in time.
@@ -202,7 +202,8 @@ impl RedisBuilder {
 
 /// `PONG`, and not the error of a server that is still reading its data.
 fn ready(port: u16) -> Result<(), String> {
-    let reply = Connection::open(port, Duration::from_millis(500)).and_then(|mut c| c.command(&["PING"]));
+    let reply =
+        RedisConnection::open(port, Duration::from_millis(500)).and_then(|mut c| c.command(&["PING"]));
     match reply {
         Ok(Reply::Status(pong)) if pong == "PONG" => Ok(()),
         Ok(other) => Err(format!("PING was answered with {other:?}")),

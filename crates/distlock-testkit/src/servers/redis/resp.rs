@@ -1,8 +1,10 @@
 //! Just enough of the Redis protocol to set servers up, and to look into them from a test.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::time::Duration;
+
+use crate::servers::tcp;
 
 /// A reply of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,20 +43,17 @@ impl Reply {
 
 /// A blocking connection to a Redis server.
 #[derive(Debug)]
-pub struct Connection {
+pub struct RedisConnection {
     stream: BufReader<TcpStream>,
 }
 
-impl Connection {
+impl RedisConnection {
     /// Connects to a port on the loopback interface; every wait of the connection ends after `limit`.
     ///
     /// # Errors
     /// If nobody answers there.
     pub fn open(port: u16, limit: Duration) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)), limit)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(limit))?;
-        stream.set_write_timeout(Some(limit))?;
+        let stream = tcp::connect(port, limit)?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 

@@ -126,7 +126,7 @@ impl RedisSentinel {
 }
 
 fn up(servers: &[RedisServer]) -> impl Iterator<Item = &RedisServer> {
-    servers.iter().filter(|server| server.is_running() && !server.is_frozen())
+    servers.iter().filter(|server| server.is_running() && !server.is_paused())
 }
 
 /// Says at once what sentinels otherwise find out about each other in two seconds and more.

@@ -1,0 +1,400 @@
+//! Acquiring on a lease store: attempt, wait for a wake-up or until the blocking hold may expire, attempt again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::command_channel::Command;
+use super::held::{Grant, Held, local_deadline};
+use super::local_queue::{QueueHead, RECENT};
+use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
+use super::local_wakeups::LocalRegistration;
+use super::schedule::first_renewal_due;
+use super::store_call::{AcquireOperation, no_answer};
+use super::wakeups::WaiterRegistration;
+use super::{Ask, LeaseSide, Shared, Wait, telemetry};
+use crate::clock::{Moment, sleep_until};
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::{FencingToken, RecordKind};
+use crate::store::{Attempt, Claim, Lease, PushedGrant, Waiting};
+
+/// How often a waiter asks although the store can wake it: a lost wake-up costs at most this.
+const REFRESH: Duration = Duration::from_secs(1);
+/// The least time-to-live of a waiter's queue entry. The entry of a dead waiter blocks others for as long.
+const WAITER_TTL: Duration = Duration::from_secs(3);
+/// How much longer than the longest pause between two attempts a queue entry lives.
+const WAITER_TTL_MARGIN: Duration = Duration::from_secs(2);
+/// The shortest pause between two attempts.
+const TICK: Duration = Duration::from_millis(1);
+/// The pause between two attempts while the store is unreachable.
+const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
+/// How long a waiter that the store has already answered retries while the store is unreachable.
+const OUTAGE_PATIENCE: Duration = Duration::from_secs(30);
+/// The least time that the store gets for its first answer, however short the time limit: without an answer, contention
+/// cannot be told from a store that is down.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
+/// How many grants may have expired on arrival before the acquisition fails.
+const MAX_STALE_GRANTS: u32 = 2;
+
+pub(super) async fn acquire(
+    shared: &Arc<Shared>,
+    side: &LeaseSide,
+    ask: &Ask,
+    wait: Wait,
+) -> Result<Option<Arc<Held>>> {
+    let head = match ask.resource.kind().record() {
+        RecordKind::Pool => None,
+        RecordKind::Lock => match wait_for_head(shared, ask, wait, WaitSite::Engine).await? {
+            LocalOutcome::Head(head) => Some(head),
+            LocalOutcome::Busy => return Ok(None),
+            LocalOutcome::Probe { probe, limit } => {
+                let mut attempt = Acquisition::new(shared, side, ask, Wait::Once, None);
+                attempt.probe_limit = Some(limit);
+                // Does not overtake the head, where the store can tell.
+                attempt.claim.no_overtaking = true;
+                let outcome = attempt.run().await;
+                match &outcome {
+                    Ok(_) => probe.answered(shared.clock.now()),
+                    Err(error) => probe.failed(error),
+                }
+                return outcome;
+            }
+        },
+    };
+    Acquisition::new(shared, side, ask, wait, head).run().await
+}
+
+/// One acquisition in progress. Dropping it at any point leaves nothing in the store.
+struct Acquisition<'a> {
+    shared: &'a Arc<Shared>,
+    side: &'a LeaseSide,
+    ask: &'a Ask,
+    wait: Wait,
+    claim: Claim,
+    head: Option<QueueHead>,
+    registration: Option<WaiterRegistration>,
+    local_registration: Option<LocalRegistration>,
+    /// How many attempts were sent, over all lock ids: the number of the newest one.
+    attempts: u64,
+    /// The last attempt under this lock id that was answered "busy".
+    last_busy: Option<BusyAttempt>,
+    /// When the store last answered, over all lock ids.
+    last_answer: Option<Moment>,
+    /// The time limit of a probe, an attempt past the head of the local queue.
+    probe_limit: Option<Duration>,
+    /// Since when the store is unreachable.
+    outage_since: Option<Moment>,
+    busy_in_a_row: u32,
+    stale_grants: u32,
+    /// The store may have a hold or a queue entry under our lock id.
+    may_be_stored: bool,
+}
+
+/// An attempt that the store answered "busy".
+#[derive(Clone, Copy)]
+struct BusyAttempt {
+    number: u64,
+    sent: Moment,
+}
+
+/// What an attempt led to.
+enum AttemptOutcome {
+    Acquired(Arc<Held>),
+    Busy { retry_after: Option<Duration> },
+    TimedOut,
+    RetryAfter(Duration),
+}
+
+impl<'a> Acquisition<'a> {
+    fn new(
+        shared: &'a Arc<Shared>,
+        side: &'a LeaseSide,
+        ask: &'a Ask,
+        wait: Wait,
+        head: Option<QueueHead>,
+    ) -> Self {
+        let claim = Claim {
+            resource: ask.resource.clone(),
+            lock_id: shared.ids.next(),
+            weight: ask.weight,
+            capacity: ask.capacity,
+            expiry: ask.options.get_expiry(),
+            waiting: None,
+            no_overtaking: ask.no_overtaking || head.as_ref().is_some_and(|head| head.no_overtaking),
+        };
+        Acquisition {
+            shared,
+            side,
+            ask,
+            wait,
+            claim,
+            head,
+            registration: None,
+            local_registration: None,
+            attempts: 0,
+            last_busy: None,
+            last_answer: None,
+            probe_limit: None,
+            outage_since: None,
+            busy_in_a_row: 0,
+            stale_grants: 0,
+            may_be_stored: false,
+        }
+    }
+
+    async fn run(mut self) -> Result<Option<Arc<Held>>> {
+        let outcome = self.attempt_until_acquired().await;
+        if let Err(error) = &outcome
+            && error.can_retry()
+            && let Some(head) = self.head.take()
+        {
+            head.fail_waiters(error);
+        }
+        outcome
+    }
+
+    async fn attempt_until_acquired(&mut self) -> Result<Option<Arc<Held>>> {
+        loop {
+            self.register();
+            let pause = match self.attempt().await? {
+                AttemptOutcome::Acquired(held) => return Ok(Some(held)),
+                AttemptOutcome::TimedOut => return Ok(None),
+                AttemptOutcome::Busy { .. } if self.wait == Wait::Once => return Ok(None),
+                AttemptOutcome::Busy { retry_after } => self.pause_while_busy(retry_after),
+                AttemptOutcome::RetryAfter(pause) => pause,
+            };
+            if let Some(held) = self.wait_for(pause).await? {
+                return Ok(Some(held));
+            }
+            // Only a recent answer of the store is contention. If the last one is old, one more attempt decides.
+            let now = self.shared.clock.now();
+            if self.wait.over(now) && self.answered_recently(now) {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Decides whether the next attempt leaves an entry in the store's wait queue. A pool needs the entry from the first
+    /// attempt on. A lock record needs it only for wake-ups, so not before wake-ups can arrive; an uncontended lock then
+    /// needs no subscription.
+    fn register(&mut self) {
+        if self.wait == Wait::Once || self.claim.waiting.is_some() {
+            return;
+        }
+        let pool = self.claim.resource.kind().record() == RecordKind::Pool;
+        let push = self.shared.capabilities.push;
+        if pool && !push && self.local_registration.is_none() {
+            self.local_registration = Some(self.side.local_wakeups.register(&self.claim.resource));
+        }
+        if pool || !push || self.side.wakeups.is_live() {
+            let (_, longest_sleep) = self.ask.options.get_busy_wait_sleep();
+            let inbox = self.side.wakeups.inbox().clone();
+            let ttl = WAITER_TTL.max(longest_sleep + WAITER_TTL_MARGIN);
+            self.claim.waiting = Some(Waiting { inbox, ttl, attempt: 0 });
+            if push && self.registration.is_none() {
+                self.registration = Some(self.side.wakeups.register(&self.claim.lock_id));
+            }
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<AttemptOutcome> {
+        let shared = self.shared;
+        let sent = shared.clock.now();
+        let request = self.ask.options.get_request_timeout();
+        let limit = match (self.wait, self.answered_recently(sent)) {
+            (Wait::Until(limit), true) => limit.since(sent).min(request),
+            (Wait::Until(limit), false) => limit.since(sent).max(FIRST_ANSWER).min(request),
+            _ => self.probe_limit.unwrap_or(request),
+        };
+        self.may_be_stored = true;
+        self.attempts += 1;
+        if let Some(waiting) = &mut self.claim.waiting {
+            waiting.attempt = self.attempts;
+        }
+        let submission = self.side.acquire.submit(self.claim.clone());
+        let answer = tokio::select! {
+            biased;
+            answer = tokio::time::timeout(limit, submission) => answer,
+            () = shared.closing.cancelled() => return Err(shared.stopped()),
+        };
+        match answer {
+            Ok(Ok(Attempt::Granted { token })) => {
+                let deadline = local_deadline(sent, self.claim.expiry);
+                self.accept(token, deadline)
+            }
+            Ok(Ok(Attempt::Busy { retry_after })) => {
+                telemetry::busy(&self.claim.resource);
+                self.may_be_stored = self.claim.waiting.is_some();
+                self.last_busy = Some(BusyAttempt { number: self.attempts, sent });
+                let now = shared.clock.now();
+                self.last_answer = Some(now);
+                self.outage_since = None;
+                if let Some(head) = &self.head {
+                    head.busy(now);
+                }
+                Ok(AttemptOutcome::Busy { retry_after })
+            }
+            Ok(Err(error)) => self.failed(error),
+            Err(_) => {
+                let now = shared.clock.now();
+                if self.wait.over(now) && self.outage_since.is_none() && self.answered_recently(now) {
+                    return Ok(AttemptOutcome::TimedOut);
+                }
+                self.failed(no_answer::<AcquireOperation>(limit))
+            }
+        }
+    }
+
+    fn answered_recently(&self, now: Moment) -> bool {
+        self.last_answer.is_some_and(|answered| now.since(answered) <= RECENT)
+    }
+
+    /// Handles a failed attempt. A waiter that the store has answered before retries for a while. A new one gets the
+    /// error after a second attempt, which a stale connection may need.
+    fn failed(&mut self, error: Error) -> Result<AttemptOutcome> {
+        let now = self.shared.clock.now();
+        let first = self.outage_since.is_none();
+        let since = *self.outage_since.get_or_insert(now);
+        let patience = if self.last_answer.is_some() { OUTAGE_PATIENCE } else { Duration::ZERO };
+        let may_try_again = (first && self.probe_limit.is_none()) || now.since(since) < patience;
+        if !error.can_retry() || !may_try_again || self.wait.over(now) {
+            return Err(error);
+        }
+        telemetry::failed("acquire", &error);
+        if let Some(head) = &self.head {
+            head.failed(&error);
+        }
+        if error.is_request_in_flight() {
+            self.use_new_lock_id();
+        }
+        Ok(AttemptOutcome::RetryAfter(if first { TICK } else { OUTAGE_PAUSE }))
+    }
+
+    /// Continues under another lock id. The attempt in flight may still be applied, and its answer will then be undone by
+    /// lock id; a grant under the same id would be undone with it.
+    fn use_new_lock_id(&mut self) {
+        self.shared.commands.send(Command::Withdraw(self.claim.clone()));
+        self.claim.lock_id = self.shared.ids.next();
+        self.claim.waiting = None;
+        self.registration = None;
+        self.last_busy = None;
+    }
+
+    fn pause_while_busy(&mut self, retry_after: Option<Duration>) -> Duration {
+        let wakeups = &self.side.wakeups;
+        let first = self.busy_in_a_row == 0;
+        let polled = self.ask.options.sleep_after(self.busy_in_a_row);
+        self.busy_in_a_row = self.busy_in_a_row.saturating_add(1);
+        if first {
+            telemetry::waiting(&self.claim.resource, retry_after);
+        }
+        let mut pause = polled;
+        if self.shared.capabilities.push {
+            if self.registration.is_none() {
+                self.registration = Some(wakeups.register(&self.claim.lock_id));
+            }
+            // Once live, it wakes every waiter, which can then leave an entry in the store's wait queue.
+            wakeups.open(&self.side.store, &self.shared.commands);
+            if wakeups.is_live() {
+                let registered = self.claim.waiting.is_some();
+                // Without an entry, the subscription became live after our attempt: ask again at once.
+                pause =
+                    if registered { REFRESH.mul_f64(0.9 + 0.2 * fastrand::f64()) } else { Duration::ZERO };
+            }
+        }
+        match retry_after {
+            Some(left) => pause.min(left.max(TICK)),
+            None => pause,
+        }
+    }
+
+    /// Waits for a wake-up or until it is time to ask again. Accepts a grant that came with the wake-up.
+    async fn wait_for(&mut self, pause: Duration) -> Result<Option<Arc<Held>>> {
+        let shared = self.shared;
+        let until = shared.clock.now().after(pause).min(self.wait.limit());
+        let woken = async {
+            match (&self.registration, &self.local_registration) {
+                (Some(registration), _) => registration.signal().woken().await,
+                (None, Some(registration)) => registration.woken().await,
+                (None, None) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shared.closing.cancelled() => return Err(shared.stopped()),
+            () = woken => {}
+            () = sleep_until(&*shared.clock, until) => {}
+        }
+        match self.registration.as_ref().and_then(|registration| registration.signal().take_grant()) {
+            Some(grant) => self.accept_pushed(grant),
+            None => Ok(None),
+        }
+    }
+
+    /// Accepts a grant that the store made on release and pushed in a message that may be late. It counts only for the
+    /// newest attempt: the answer to a later attempt is newer than a message about an earlier one. The store decided on
+    /// that attempt after we sent it, and granted `after` later, which is a lower bound for the moment of the grant.
+    fn accept_pushed(&mut self, grant: PushedGrant) -> Result<Option<Arc<Held>>> {
+        let newest = self.last_busy.filter(|busy| busy.number == self.attempts);
+        let Some(BusyAttempt { sent, .. }) = newest.filter(|busy| busy.number == grant.attempt) else {
+            return Ok(None);
+        };
+        let now = self.shared.clock.now();
+        let deadline = local_deadline(sent.after(grant.after).min(now), grant.window);
+        // With little time left, asking again is safer: the store recognises the lock id. A lease that is not renewed
+        // must ask, since no renewal would prolong the window to its expiry.
+        let not_renewed = !self.ask.options.extends() && grant.window < self.claim.expiry;
+        if not_renewed || deadline.since(now) < grant.window / 2 {
+            return Ok(None);
+        }
+        let AttemptOutcome::Acquired(held) = self.accept(grant.token, deadline)? else { return Ok(None) };
+        Ok(Some(held))
+    }
+
+    fn accept(&mut self, token: FencingToken, deadline: Moment) -> Result<AttemptOutcome> {
+        let shared = self.shared;
+        let now = shared.clock.now();
+        if shared.closing.is_cancelled() {
+            return Err(shared.stopped());
+        }
+        if now >= deadline {
+            // The answer took longer than the lease. Asking again under the same lock id is safe.
+            self.stale_grants += 1;
+            if self.stale_grants > MAX_STALE_GRANTS {
+                let expiry = self.claim.expiry;
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!("answers take longer than the expiry of {expiry:?}"),
+                )
+                .advise("set a longer expiry, or find out why the store is slow"));
+            }
+            return Ok(AttemptOutcome::RetryAfter(TICK));
+        }
+        let held = Held::share(Grant {
+            lease: Lease::of(&self.claim, token),
+            deadline,
+            granted_at: now,
+            options: Arc::clone(&self.ask.options),
+            session: None,
+            head: self.head.take(),
+        });
+        self.may_be_stored = false;
+        let due = match held.cadence() {
+            Some(cadence) => first_renewal_due(now, cadence, deadline),
+            None => deadline,
+        };
+        if shared.capabilities.push && held.options.notices_break() && held.cadence().is_some() {
+            held.keep_registration(self.side.wakeups.register_holder(&held));
+            self.side.wakeups.open(&self.side.store, &shared.commands);
+        }
+        shared.watch(due, &held);
+        Ok(AttemptOutcome::Acquired(held))
+    }
+}
+
+impl Drop for Acquisition<'_> {
+    fn drop(&mut self) {
+        if self.may_be_stored {
+            self.shared.commands.send(Command::Withdraw(self.claim.clone()));
+        }
+    }
+}

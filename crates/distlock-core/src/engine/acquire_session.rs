@@ -1,0 +1,139 @@
+//! Acquiring on a session store, whose server does the waiting.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::command_channel::Command;
+use super::held::{Grant, Held};
+use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
+use super::store_call::{AcquireOperation, contained, no_answer};
+use super::{Ask, Shared, Wait};
+use crate::clock::sleep_until;
+use crate::error::{Error, ErrorKind, Result};
+use crate::resource::{FencingToken, RecordKind};
+use crate::store::{Backend, Claim, Lease, SessionHold};
+
+type SessionReply = Result<Option<SessionHold>>;
+
+pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Result<Option<Arc<Held>>> {
+    let Backend::Session(store) = &shared.backend else {
+        return Err(Error::new(ErrorKind::Internal, "a session store was expected"));
+    };
+    let (head, probe) = match ask.resource.kind().record() {
+        RecordKind::Pool => (None, None),
+        RecordKind::Lock => match wait_for_head(shared, ask, wait, WaitSite::Server).await? {
+            LocalOutcome::Head(head) => (Some(head), None),
+            LocalOutcome::Probe { probe, .. } => (None, Some(probe)),
+            LocalOutcome::Busy => return Ok(None),
+        },
+    };
+    let wait = if probe.is_some() { Wait::Once } else { wait };
+    let claim = Claim {
+        resource: ask.resource.clone(),
+        lock_id: shared.ids.next(),
+        weight: ask.weight,
+        capacity: ask.capacity,
+        expiry: ask.options.get_expiry(),
+        waiting: None,
+        no_overtaking: ask.no_overtaking,
+    };
+    let withdraw = CancellationToken::new();
+    if wait == Wait::Once {
+        withdraw.cancel();
+    }
+    // If this future is dropped, the store withdraws the claim. A hold that it grants nevertheless is released below.
+    let _withdraw_on_drop = withdraw.clone().drop_guard();
+    let (reply, answer) = oneshot::channel::<SessionReply>();
+    let call = {
+        let (store, claim, commands) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.commands));
+        let withdraw = withdraw.clone();
+        async move {
+            // The caller left before the background task ran this, so the store was not asked.
+            if reply.is_closed() {
+                return;
+            }
+            let answer =
+                contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await;
+            let unknown = matches!(&answer, Err(error) if error.is_outcome_unknown());
+            let undelivered = reply.send(answer);
+            if unknown || matches!(undelivered, Err(Ok(Some(_)))) {
+                commands.send(Command::Forget(Lease::of(&claim, FencingToken::new(0))));
+            }
+        }
+    };
+    shared.commands.send(Command::Work(Box::pin(call)));
+    let pending = PendingReply { shared, claim, answer: Some(answer) };
+    let hold = pending.wait(wait, &withdraw, ask.options.get_request_timeout()).await;
+    match (probe, &hold) {
+        (Some(probe), Ok(_)) => probe.answered(shared.clock.now()),
+        (Some(probe), Err(error)) => probe.failed(error),
+        (None, _) => {}
+    }
+    let Some((claim, hold)) = hold? else { return Ok(None) };
+    let held = Held::share(Grant {
+        lease: Lease::of(&claim, hold.token),
+        deadline: hold.session.deadline(),
+        granted_at: shared.clock.now(),
+        options: Arc::clone(&ask.options),
+        session: Some(hold.session.clone()),
+        head,
+    });
+    shared.watch(hold.session.deadline(), &held);
+    let dependent: Weak<Held> = Arc::downgrade(&held);
+    hold.session.bind(dependent);
+    Ok(Some(held))
+}
+
+/// A reply that may have arrived before it was read. Dropping it then releases the hold.
+struct PendingReply<'a> {
+    shared: &'a Arc<Shared>,
+    claim: Claim,
+    answer: Option<oneshot::Receiver<SessionReply>>,
+}
+
+impl PendingReply<'_> {
+    async fn wait(
+        mut self,
+        wait: Wait,
+        withdraw: &CancellationToken,
+        request_timeout: Duration,
+    ) -> Result<Option<(Claim, SessionHold)>> {
+        let shared = self.shared;
+        let Some(answer) = &mut self.answer else { return Ok(None) };
+        let limit = if wait == Wait::Once { shared.clock.now() } else { wait.limit() };
+        let hold = tokio::select! {
+            biased;
+            hold = &mut *answer => hold,
+            () = shared.closing.cancelled() => return Err(shared.stopped()),
+            () = sleep_until(&*shared.clock, limit) => {
+                // At the limit the store withdraws the claim; its answer still counts. A store that does not answer is
+                // down, and must not look like contention.
+                withdraw.cancel();
+                tokio::time::timeout(request_timeout, &mut *answer)
+                    .await
+                    .map_err(|_| no_answer::<AcquireOperation>(request_timeout))?
+            }
+        };
+        self.answer = None;
+        match hold {
+            Ok(Ok(Some(hold))) => Ok(Some((self.claim.clone(), hold))),
+            Ok(Ok(None)) => Ok(None),
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(shared.stopped()),
+        }
+    }
+}
+
+impl Drop for PendingReply<'_> {
+    fn drop(&mut self) {
+        if let Some(mut answer) = self.answer.take() {
+            answer.close();
+            if let Ok(Ok(Some(_))) = answer.try_recv() {
+                self.shared.commands.send(Command::Forget(Lease::of(&self.claim, FencingToken::new(0))));
+            }
+        }
+    }
+}

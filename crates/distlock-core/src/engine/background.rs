@@ -1,0 +1,110 @@
+//! The background task, one for each engine: renews due holds, releases dropped guards, and completes requests whose
+//! callers were cancelled.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::oneshot;
+
+use super::command_channel::Command;
+use super::{Shared, release, renewal};
+use crate::clock::{Moment, sleep_until};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::LossReason;
+
+/// How long `shutdown` waits until the store has confirmed the last releases.
+const DRAIN: Duration = Duration::from_secs(10);
+
+type Tasks = FuturesUnordered<BoxFuture<'static, ()>>;
+
+pub(super) async fn run(guard: EndGuard) {
+    let shared = Arc::clone(&guard.0);
+    let mut work = Tasks::new();
+    let mut stuck = Tasks::new();
+    let mut background = Tasks::new();
+    let mut draining: Vec<(Moment, oneshot::Sender<Result<()>>)> = Vec::new();
+    // Declared last, so that it drops first: tasks that await the futures above then see that the engine has ended.
+    let _guard = guard;
+    loop {
+        for command in shared.commands.take() {
+            match command {
+                Command::Work(future) => work.push(future),
+                Command::Stuck(future) => stuck.push(future),
+                Command::Background(future) => background.push(future),
+                Command::Release(held) => work.push(Box::pin(release::dropped(Arc::clone(&shared), held))),
+                Command::Renew(held) => renewal::begin_now(&shared, &held, &mut work),
+                Command::Forget(lease) => work.push(Box::pin(release::forget(Arc::clone(&shared), lease))),
+                Command::Withdraw(claim) => {
+                    work.push(Box::pin(release::withdraw(Arc::clone(&shared), claim)));
+                }
+                Command::ShutDown(done) => draining.push((shared.clock.now().after(DRAIN), done)),
+            }
+        }
+        if shared.closing.is_cancelled() {
+            for held in shared.schedule.take_all() {
+                held.lose(LossReason::ShutDown);
+                work.push(Box::pin(release::forget_held(Arc::clone(&shared), held)));
+            }
+        }
+        if !draining.is_empty() {
+            finish_draining(&shared, &mut draining, work.is_empty() && shared.commands.is_empty());
+        }
+        let now = shared.clock.now();
+        renewal::begin_due(&shared, now, &mut work);
+        if shared.commands.is_closed() && shared.commands.is_empty() && work.is_empty() && stuck.is_empty() {
+            return;
+        }
+        let next = shared.schedule.set_alarm(now);
+        let next = draining.iter().map(|(until, _)| *until).fold(next, Moment::min);
+        tokio::select! {
+            biased;
+            () = shared.commands.changed() => {}
+            Some(()) = one_ended(&mut work) => {}
+            Some(()) = one_ended(&mut stuck) => {}
+            Some(()) = one_ended(&mut background) => {}
+            () = sleep_until(&*shared.clock, next) => {}
+        }
+    }
+}
+
+/// Resolves when one of the futures has completed or panicked. Store calls contain their own panics, so a panic here is
+/// a defect of the engine; the other futures continue, since one defect must not lose every lock of the process.
+async fn one_ended(tasks: &mut Tasks) -> Option<()> {
+    AssertUnwindSafe(tasks.next()).catch_unwind().await.unwrap_or(Some(()))
+}
+
+fn finish_draining(
+    shared: &Shared,
+    draining: &mut Vec<(Moment, oneshot::Sender<Result<()>>)>,
+    drained: bool,
+) {
+    let late =
+        shared.clock.now() >= draining.iter().map(|(until, _)| *until).fold(Moment::NEVER, Moment::min);
+    if !drained && !late {
+        return;
+    }
+    for (_, done) in draining.drain(..) {
+        let _ = done.send(if drained {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::Unavailable, format!("some locks were not released within {DRAIN:?}"))
+                .doing("shut down")
+                .on(Arc::clone(&shared.store_name))
+                .with_unknown_outcome()
+                .advise("they are freed at their expiry"))
+        });
+    }
+}
+
+/// Ends the engine when the background task ends, also when the runtime drops the task before its first poll.
+pub(super) struct EndGuard(pub(super) Arc<Shared>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}

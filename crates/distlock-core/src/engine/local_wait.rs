@@ -1,0 +1,115 @@
+//! Waiting in the local wait queue. A single attempt or a time limit ends as contention only if the store said "busy"
+//! recently or this process holds the lock. Otherwise the store is asked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::local_queue::{Joined, Probe, QueueHead, QueueMessage};
+use super::{Ask, Shared, Wait, telemetry};
+use crate::clock::{Moment, sleep_until};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long the store may take to answer the head before a waiter asks the store itself.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// How waiting in the local queue ended.
+pub(super) enum LocalOutcome {
+    /// We are the head.
+    Head(QueueHead),
+    /// We are not the head, and it is unknown whether the lock is contended: make one attempt with this time limit.
+    Probe { probe: Probe, limit: Duration },
+    /// Contended.
+    Busy,
+}
+
+/// Where the head waits for a contended lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WaitSite {
+    /// In the engine: the head asks the store repeatedly, and shares each answer.
+    Engine,
+    /// In the server, which says nothing until it grants.
+    Server,
+}
+
+/// Waits, for as long as asked, until this task is the head of its local queue.
+pub(super) async fn wait_for_head(
+    shared: &Arc<Shared>,
+    ask: &Ask,
+    wait: Wait,
+    site: WaitSite,
+) -> Result<LocalOutcome> {
+    let request = ask.options.get_request_timeout();
+    if wait == Wait::Once {
+        return next_answer(shared, ask, site, request, request).await;
+    }
+    let receiver = match shared.queues.join(&ask.resource) {
+        Joined::Waiting(receiver) => receiver,
+        Joined::Head(head) => return Ok(LocalOutcome::Head(head)),
+        Joined::Busy | Joined::Probe(_) => return Ok(LocalOutcome::Busy),
+    };
+    telemetry::waiting(&ask.resource, None);
+    tokio::select! {
+        biased;
+        // First: a head that a guard passes on because the engine ended must not be used to ask the store.
+        () = shared.closing.cancelled() => return Err(shared.stopped()),
+        message = receiver => match message {
+            Ok(QueueMessage::Head(head)) => return Ok(LocalOutcome::Head(head)),
+            Ok(QueueMessage::Failed(error)) => return Err(error),
+            Ok(QueueMessage::Busy | QueueMessage::Retry) => return Ok(LocalOutcome::Busy),
+            Err(_) => return Err(shared.stopped()),
+        },
+        () = sleep_until(&*shared.clock, wait.limit()) => {}
+    }
+    if let Some(error) = shared.queues.last_error(&ask.resource) {
+        return Err(error);
+    }
+    let longest = 2 * GRACE.min(request / 2);
+    next_answer(shared, ask, site, longest, longest / 2).await
+}
+
+/// The store's next answer about the lock: through the head, or by a probe of at most `limit`.
+async fn next_answer(
+    shared: &Arc<Shared>,
+    ask: &Ask,
+    site: WaitSite,
+    longest: Duration,
+    limit: Duration,
+) -> Result<LocalOutcome> {
+    let begun = shared.clock.now();
+    let mut may_probe = site == WaitSite::Server;
+    let limit = if may_probe { ask.options.get_request_timeout() } else { limit };
+    let grace = begun.after(GRACE.min(longest / 2));
+    loop {
+        let receiver = match shared.queues.join_once(&ask.resource, shared.clock.now(), may_probe) {
+            Joined::Head(head) => return Ok(LocalOutcome::Head(head)),
+            Joined::Busy => return Ok(LocalOutcome::Busy),
+            Joined::Probe(probe) => return Ok(LocalOutcome::Probe { probe, limit }),
+            Joined::Waiting(receiver) => receiver,
+        };
+        let until: Moment = if may_probe { begun.after(longest) } else { grace };
+        tokio::select! {
+            biased;
+            () = shared.closing.cancelled() => return Err(shared.stopped()),
+            message = receiver => match message {
+                Ok(QueueMessage::Head(head)) => return Ok(LocalOutcome::Head(head)),
+                Ok(QueueMessage::Busy) => return Ok(LocalOutcome::Busy),
+                Ok(QueueMessage::Failed(error)) => return Err(error),
+                Ok(QueueMessage::Retry) => {}
+                Err(_) => return Err(shared.stopped()),
+            },
+            () = sleep_until(&*shared.clock, until) => {
+                if may_probe {
+                    return Err(unanswered(longest));
+                }
+                may_probe = true;
+            }
+        }
+    }
+}
+
+fn unanswered(after: Duration) -> Error {
+    let what = format!("no answer within {after:?} to any acquisition of this process");
+    Error::new(ErrorKind::Unavailable, what)
+        .doing("acquire")
+        .advise("check that the store runs and can be reached from here")
+}

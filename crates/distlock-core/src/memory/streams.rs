@@ -1,0 +1,98 @@
+//! Who listens for wake-ups, and the ways in which messages get lost.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::records::Wakes;
+use crate::store::{Inbox, Wake};
+
+#[derive(Debug, Default)]
+struct StreamTable {
+    next: u64,
+    open: HashMap<Inbox, Vec<(u64, UnboundedSender<Wake>)>>,
+    /// How many messages to lose.
+    losing: u64,
+}
+
+/// One channel for each stream that is open. A message to an inbox without any is gone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct WakeStreams(Arc<Mutex<StreamTable>>);
+
+impl WakeStreams {
+    fn listeners(&self) -> MutexGuard<'_, StreamTable> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn send(&self, wakes: Wakes) {
+        if wakes.is_empty() {
+            return;
+        }
+        let mut listeners = self.listeners();
+        for (inbox, wake) in wakes {
+            if listeners.losing > 0 {
+                listeners.losing -= 1;
+                continue;
+            }
+            for (_, sender) in listeners.open.get(&inbox).into_iter().flatten() {
+                // A closed receiver is a stream that is just being dropped.
+                let _ = sender.send(wake.clone());
+            }
+        }
+    }
+
+    pub(super) fn lose(&self, messages: u64) {
+        self.listeners().losing = messages;
+    }
+
+    /// Ends every stream: what a broken connection does.
+    pub(super) fn hang_up(&self) {
+        self.listeners().open.clear();
+    }
+
+    pub(super) fn open(&self, inbox: &Inbox) -> OpenStream {
+        let (sender, receiver) = unbounded_channel();
+        let mut listeners = self.listeners();
+        let number = listeners.next;
+        listeners.next += 1;
+        listeners.open.entry(inbox.clone()).or_default().push((number, sender));
+        OpenStream { receiver, number, inbox: inbox.clone(), streams: self.clone() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.listeners().open.values().map(Vec::len).sum()
+    }
+}
+
+/// The wake-ups of one inbox. Dropping it unsubscribes.
+#[derive(Debug)]
+pub(super) struct OpenStream {
+    receiver: UnboundedReceiver<Wake>,
+    number: u64,
+    inbox: Inbox,
+    streams: WakeStreams,
+}
+
+impl Stream for OpenStream {
+    type Item = Wake;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Wake>> {
+        self.receiver.poll_recv(cx)
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        let mut listeners = self.streams.listeners();
+        if let Some(open) = listeners.open.get_mut(&self.inbox) {
+            open.retain(|(number, _)| *number != self.number);
+            if open.is_empty() {
+                listeners.open.remove(&self.inbox);
+            }
+        }
+    }
+}
