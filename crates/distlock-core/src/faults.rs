@@ -14,6 +14,10 @@
 //! # }
 //! ```
 
+mod hooks;
+
+pub use hooks::{HookedStore, StoreHooks, WakeDelay, delay_wakes};
+
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -21,7 +21,7 @@ pub(crate) enum ReleaseFailure {
     Unknown { until: Duration, error: Error },
 }
 
-/// Releases for a user, who waits for the answer.
+/// Releases for a user that waits for the answer.
 pub(super) async fn release(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<(), ReleaseFailure> {
     wait_minimum_hold(shared, held).await;
     if let Some(reason) = held.loss(&*shared.clock) {

@@ -14,6 +14,7 @@ use super::store_call::contained_renewal;
 use super::{LeaseSide, Shared, release, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind};
+use crate::store::support::errors::too_few_answers;
 use crate::store::{Batch, Lease, LossReason, Renewal};
 
 /// How many renewal batches are in flight at once.
@@ -160,9 +161,7 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
         }
     };
     for held in chunk {
-        let answer = answers.next().unwrap_or_else(|| {
-            Err(Error::new(ErrorKind::Internal, "the store answered fewer renewals than it was asked"))
-        });
+        let answer = answers.next().unwrap_or_else(|| Err(too_few_answers()));
         if !held.is_held() {
             continue;
         }

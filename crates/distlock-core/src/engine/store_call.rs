@@ -11,6 +11,7 @@ use futures_util::FutureExt;
 
 use super::command_channel::{Command, CommandChannel};
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::support::errors::too_few_answers;
 use crate::store::{Attempt, Batch, Claim, Lease, LeaseStore, Released, Renewal, Store};
 
 /// An operation of the lease store that is sent in batches.
@@ -118,13 +119,9 @@ where
     T: Send + 'static,
 {
     match answers {
-        Ok(answers) => Box::new(answers.into_iter().chain(std::iter::repeat_with(|| Err(too_few())))),
+        Ok(answers) => Box::new(answers.into_iter().chain(std::iter::repeat_with(|| Err(too_few_answers())))),
         Err(error) => Box::new(std::iter::repeat_with(move || Err(error.clone()))),
     }
-}
-
-fn too_few() -> Error {
-    Error::new(ErrorKind::Internal, "the store answered fewer items than it was asked").with_unknown_outcome()
 }
 
 /// Calls a store. A panic is an error of this call, and the background task goes on with every guard that depends on it.
@@ -153,7 +150,7 @@ pub(super) async fn contained_renewal(store: &dyn LeaseStore, leases: &[Lease]) 
             answered if part.len() == leases.len() => return answered,
             Ok(answered) => {
                 answers.extend(answered.into_iter().take(part.len()));
-                answers.resize_with(end, || Err(too_few()));
+                answers.resize_with(end, || Err(too_few_answers()));
             }
             Err(error) => answers.resize_with(end, || Err(error.clone())),
         }

@@ -1,5 +1,5 @@
-//! The memory store: the reference that says what the two records mean, and the store for tests and for
-//! programs of one process.
+//! The memory store: the reference implementation of the two records, and a store for tests and for programs of one
+//! process.
 
 mod records;
 mod stats;
@@ -27,10 +27,10 @@ use crate::store::{
     Record, Released, Renewal, Store, StoreUrl, WakeStream,
 };
 
-/// For how long the token of an unused name is remembered, unless set otherwise.
+/// How long the token of an unused name is kept by default.
 pub const DEFAULT_RETENTION: Duration = Duration::from_secs(3600);
 
-/// `memory:`, one store for the whole process: everybody who connects to it shares its locks.
+/// `memory:`, one store for the whole process: all connections share its locks.
 pub static DRIVER: Driver = Driver::new(&["memory"], "memory:", |url| Box::pin(async move { connect(url) }));
 
 fn connect(mut url: StoreUrl) -> Result<Backend> {
@@ -40,18 +40,18 @@ fn connect(mut url: StoreUrl) -> Result<Backend> {
     url.refuse_unknown_driver(&[])?;
     if url.has_authority() || !url.path()?.is_empty() {
         return Err(url
-            .refuse("a memory store has neither place nor parameters")
-            .advise("write memory: and nothing behind it"));
+            .refuse("a memory store has no address and no parameters")
+            .advise("write memory: without anything after it"));
     }
     Ok(Backend::lease(SHARED.clone()))
 }
 
-/// Locks in the memory of this process, gone with it. Clones share their locks: engines that each have a clone
-/// are to one another what processes with one server are.
+/// Locks in the memory of this process. Clones share their locks, so engines with a clone each behave like processes
+/// with one server.
 ///
-/// Expiry and the clock term of tokens come from one clock, the store's own, whatever clocks the engines have.
-/// The token of a name that was released or that expired is remembered for the retention time, and longer if it
-/// ran ahead of the clock; a token that is granted after that is higher as long as the clock did not go back.
+/// Expiry and the clock term of tokens come from the store's own clock, whatever clocks the engines have. The token of a
+/// released or expired name is kept for the retention time, and longer if it is ahead of the clock. A later token is
+/// higher as long as the clock was not set back.
 ///
 /// ```
 /// use distlock_core::memory::MemoryStore;
@@ -88,26 +88,26 @@ impl MemoryStore {
         }))
     }
 
-    /// Changes for how long the token of an unused name is remembered. Default an hour.
+    /// Sets how long the token of an unused name is kept. Default one hour.
     #[must_use]
     pub fn retention(self, retention: Duration) -> Self {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner).retention = retention;
         self
     }
 
-    /// What the store was asked so far.
+    /// The number of requests so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.counters.read()
     }
 
-    /// How many names the store remembers, those included of which only the token is left.
+    /// How many names the store remembers, including names of which only the token is left.
     #[must_use]
     pub fn remembered(&self) -> usize {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The last token of a resource, if the store remembers it; also where nobody holds it.
+    /// The last token of a resource, if the store remembers it, whether or not it is held.
     #[must_use]
     pub fn last_token(&self, resource: &Resource) -> Option<FencingToken> {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner).last_token(resource)
@@ -119,7 +119,7 @@ impl MemoryStore {
         self.0.streams.len()
     }
 
-    /// For tests: loses the next wake-ups, `u64::MAX` for all, zero to stop losing.
+    /// For tests: drops the next wake-ups, `u64::MAX` for all, zero to stop.
     pub fn lose_wakes(&self, messages: u64) {
         self.0.streams.lose(messages);
     }
@@ -134,7 +134,7 @@ impl MemoryStore {
         let mut table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = step(&mut table, self.0.clock.now(), &mut wakes);
         self.0.counters.wakes.fetch_add(wakes.len() as u64, Ordering::Relaxed);
-        // Sent before the table is free again, so that messages keep the order of the steps.
+        // Sent before the table is unlocked, so that messages keep the order of the steps.
         self.0.streams.send(wakes);
         answer
     }
@@ -171,7 +171,7 @@ impl Store for MemoryStore {
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
-        Ok(vec![Finding::ok("a memory store: its locks hold inside this one process only and end with it")])
+        Ok(vec![Finding::ok("a memory store: its locks exist in this process only and end with it")])
     }
 }
 

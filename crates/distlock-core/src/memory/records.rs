@@ -1,5 +1,5 @@
-//! The two records as plain data: what every lease store must do in one atomic step, written down once without
-//! any server in the way. Every method takes the store's `now`, and leaves the messages to send in `wakes`.
+//! The two records as plain data: the atomic steps of every lease store, without a server. Every method takes the store's
+//! `now`, and adds the messages to send to `wakes`.
 
 mod lock;
 mod pool;
@@ -13,10 +13,10 @@ use crate::clock::Moment;
 use crate::resource::{FencingToken, LockId};
 use crate::store::{Inbox, Wake};
 
-/// Messages that a step leaves behind, each with its address.
+/// Messages to send after a step, each with its address.
 pub(super) type Wakes = Vec<(Inbox, Wake)>;
 
-/// One who holds.
+/// One holder.
 #[derive(Clone, Debug)]
 pub(super) struct HoldEntry {
     pub(super) lock_id: LockId,
@@ -24,8 +24,7 @@ pub(super) struct HoldEntry {
     pub(super) token: FencingToken,
     pub(super) acquired_at: Moment,
     pub(super) expires_at: Moment,
-    /// Where the claim said it can be woken, if it did: a release does not count a wake-up of the releaser's
-    /// own process as a hand-over.
+    /// The inbox of the claim, if it had one. A release does not report a wake-up of its own process as a handoff.
     pub(super) inbox: Option<Inbox>,
 }
 
@@ -34,8 +33,8 @@ impl HoldEntry {
         self.expires_at > now
     }
 
-    /// Moves the end of the hold, never back: a request that is applied late must not shorten it.
-    fn extend(&mut self, expires_at: Moment) {
+    /// Moves the expiry forward, never back: a request that is applied late must not shorten the hold.
+    fn renew_until(&mut self, expires_at: Moment) {
         self.expires_at = self.expires_at.max(expires_at);
     }
 
@@ -44,7 +43,7 @@ impl HoldEntry {
     }
 }
 
-/// What a record remembers for ever, or until it is purged: the last token and when it was last of use.
+/// What a record keeps until it is purged: the last token, and when the record was last used.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TokenHistory {
     last: Option<FencingToken>,
@@ -70,9 +69,9 @@ impl TokenHistory {
         self.touched = self.touched.max(moment);
     }
 
-    /// Whether the record may be forgotten: unused for the whole retention time, and the clock term alone
-    /// gives higher tokens already. A name that was granted more than once a millisecond has a token ahead of
-    /// the clock, and must stay until the clock has passed it.
+    /// Whether the record may be purged: it was unused for the whole retention time, and the clock term alone gives higher
+    /// tokens. A name that was granted more than once a millisecond has a token ahead of the clock, and must stay until
+    /// the clock has passed it.
     fn is_spent(&self, now: Moment, retention: Duration) -> bool {
         self.touched.after(retention) <= now && self.last.is_none_or(|token| token.get() < milliseconds(now))
     }

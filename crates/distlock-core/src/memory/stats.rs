@@ -1,8 +1,8 @@
-//! How often the store was asked, for tests and benches that count requests.
+//! Request counters, for tests and benchmarks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How often one verb was called and with how many items in all.
+/// The calls of one operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Calls {
     /// Requests.
@@ -11,7 +11,7 @@ pub struct Calls {
     pub items: u64,
 }
 
-/// What a [`MemoryStore`](super::MemoryStore) was asked so far.
+/// The calls of a [`MemoryStore`](super::MemoryStore) so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// `try_acquire`.
@@ -27,7 +27,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Requests of all three verbs.
+    /// Requests of all three operations.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.acquire.requests + self.renew.requests + self.release.requests

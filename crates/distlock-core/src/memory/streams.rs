@@ -1,4 +1,4 @@
-//! Who listens for wake-ups, and the ways in which messages get lost.
+//! The open streams of wake-ups, and the two ways in which tests lose messages.
 
 use std::collections::HashMap;
 use std::pin::Pin;
@@ -19,12 +19,12 @@ struct StreamTable {
     losing: u64,
 }
 
-/// One channel for each stream that is open. A message to an inbox without any is gone.
+/// One channel for each open stream. A message to an inbox without a stream is dropped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WakeStreams(Arc<Mutex<StreamTable>>);
 
 impl WakeStreams {
-    fn listeners(&self) -> MutexGuard<'_, StreamTable> {
+    fn table(&self) -> MutexGuard<'_, StreamTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -32,39 +32,39 @@ impl WakeStreams {
         if wakes.is_empty() {
             return;
         }
-        let mut listeners = self.listeners();
+        let mut table = self.table();
         for (inbox, wake) in wakes {
-            if listeners.losing > 0 {
-                listeners.losing -= 1;
+            if table.losing > 0 {
+                table.losing -= 1;
                 continue;
             }
-            for (_, sender) in listeners.open.get(&inbox).into_iter().flatten() {
-                // A closed receiver is a stream that is just being dropped.
+            for (_, sender) in table.open.get(&inbox).into_iter().flatten() {
+                // A closed receiver belongs to a stream that is being dropped.
                 let _ = sender.send(wake.clone());
             }
         }
     }
 
     pub(super) fn lose(&self, messages: u64) {
-        self.listeners().losing = messages;
+        self.table().losing = messages;
     }
 
-    /// Ends every stream: what a broken connection does.
+    /// Ends every stream, as a broken connection does.
     pub(super) fn hang_up(&self) {
-        self.listeners().open.clear();
+        self.table().open.clear();
     }
 
     pub(super) fn open(&self, inbox: &Inbox) -> OpenStream {
         let (sender, receiver) = unbounded_channel();
-        let mut listeners = self.listeners();
-        let number = listeners.next;
-        listeners.next += 1;
-        listeners.open.entry(inbox.clone()).or_default().push((number, sender));
+        let mut table = self.table();
+        let number = table.next;
+        table.next += 1;
+        table.open.entry(inbox.clone()).or_default().push((number, sender));
         OpenStream { receiver, number, inbox: inbox.clone(), streams: self.clone() }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.listeners().open.values().map(Vec::len).sum()
+        self.table().open.values().map(Vec::len).sum()
     }
 }
 
@@ -87,11 +87,11 @@ impl Stream for OpenStream {
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
-        let mut listeners = self.streams.listeners();
-        if let Some(open) = listeners.open.get_mut(&self.inbox) {
+        let mut table = self.streams.table();
+        if let Some(open) = table.open.get_mut(&self.inbox) {
             open.retain(|(number, _)| *number != self.number);
             if open.is_empty() {
-                listeners.open.remove(&self.inbox);
+                table.open.remove(&self.inbox);
             }
         }
     }

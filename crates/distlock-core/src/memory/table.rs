@@ -1,4 +1,4 @@
-//! All records of a memory store, and the purge of those that nobody used for long.
+//! The records of a memory store, and the purge of unused ones.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
@@ -7,10 +7,11 @@ use super::records::{HoldEntry, LockRecord, PoolRecord, Wakes};
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::resource::{FencingToken, RecordKind, Resource};
+use crate::store::support::inspect;
 use crate::store::{Attempt, Claim, Holder, Lease, Query, Record, Released, Renewal, Waiter, Wake};
 
-/// How many records one item of a request looks at for the purge: the work stays bounded, and since an item makes
-/// at most one record, more is purged than is made.
+/// How many records one item of a request checks for the purge. The work stays bounded, and since an item creates at most
+/// one record, more records are purged than created.
 const PURGE_AT_ONCE: usize = 4;
 
 #[derive(Debug)]
@@ -19,7 +20,7 @@ enum TableRecord {
     Pool(PoolRecord),
 }
 
-/// The records by resource. Each has exactly one entry in `due`, which says when to look whether it is spent.
+/// The records by resource. Each has exactly one entry in `due`, which says when to check whether it can be purged.
 #[derive(Debug)]
 pub(super) struct Table {
     records: HashMap<Resource, TableRecord>,
@@ -79,10 +80,10 @@ impl Table {
             let lock_id = held.lock_id.clone();
             Some((lock_id.inbox()?, Wake::Broken { lock_id }))
         }));
-        held.iter().map(|held| show(held, now)).collect()
+        held.iter().map(|held| describe_holder(held, now)).collect()
     }
 
-    /// How many records there are, those included that only remember a token.
+    /// How many records there are, including those that only keep a token.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
@@ -96,27 +97,33 @@ impl Table {
 
     pub(super) fn inspect(&self, query: &Query, now: Moment) -> Vec<Record> {
         let wanted = self.records.iter().filter(|(r, _)| query.matches(r.kind(), r.name()));
-        let mut found: Vec<Record> = wanted
+        let found = wanted
             .map(|(resource, entry)| {
                 let (capacity, holders, waiters) = match entry {
                     TableRecord::Lock(lock) => {
                         let (holder, waiters) = lock.live(now);
                         let waiters = waiters.map(|w| Waiter { lock_id: w.lock_id.clone(), weight: 1 });
-                        (1, holder.map(|held| show(held, now)).into_iter().collect(), waiters.collect())
+                        (
+                            1,
+                            holder.map(|held| describe_holder(held, now)).into_iter().collect(),
+                            waiters.collect(),
+                        )
                     }
                     TableRecord::Pool(pool) => {
                         let (holders, queue) = pool.live(now);
                         let waiters = queue.map(|q| Waiter { lock_id: q.lock_id.clone(), weight: q.weight });
-                        (pool.capacity(), holders.map(|held| show(held, now)).collect(), waiters.collect())
+                        (
+                            pool.capacity(),
+                            holders.map(|held| describe_holder(held, now)).collect(),
+                            waiters.collect(),
+                        )
                     }
                 };
                 let name = Some(resource.name().to_owned());
                 Record { kind: resource.kind(), name, key: None, capacity, holders, waiters }
             })
-            .filter(|record: &Record| !(record.holders.is_empty() && record.waiters.is_empty()))
             .collect();
-        found.sort_by(|a, b| (&a.name, a.kind).cmp(&(&b.name, b.kind)));
-        found
+        inspect::select(found, query)
     }
 
     fn purge(&mut self, now: Moment, wakes: &mut Wakes) {
@@ -139,7 +146,7 @@ impl Table {
     }
 }
 
-fn show(held: &HoldEntry, now: Moment) -> Holder {
+fn describe_holder(held: &HoldEntry, now: Moment) -> Holder {
     Holder {
         lock_id: held.lock_id.clone(),
         token: Some(held.token),

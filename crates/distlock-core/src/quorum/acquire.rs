@@ -1,10 +1,10 @@
-//! Acquiring: all nodes at once, a majority of all of them must grant, and a majority must know the token.
+//! Acquiring: all nodes are asked at once. A majority of all nodes must grant, and a majority must know the token.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::QuorumInner;
-use super::error::{Failures, silent};
+use super::error::{Failures, no_answer};
 use super::generation::{AttemptState, GenerationRef, Generations};
 use super::round::{NodeReply, Round, to_node};
 use super::tokens;
@@ -13,10 +13,10 @@ use crate::error::{Error, Result};
 use crate::resource::{FencingToken, RecordKind};
 use crate::store::{Attempt, Batch, Claim};
 
-/// How long somebody who cannot be woken waits at most before it asks again.
-const UNQUEUED: Duration = Duration::from_millis(100);
+/// The longest pause of a waiter that no node can wake.
+const UNQUEUED_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the nodes said to one claim.
+/// The answers of the nodes to one claim.
 struct AcquireVotes {
     generation: GenerationRef,
     granted: Vec<(usize, FencingToken)>,
@@ -33,7 +33,7 @@ impl AcquireVotes {
         }
     }
 
-    /// Won; or not to be won any more, and clear whether that is contention or nodes that are missing.
+    /// Whether it is granted, or can no longer be granted and it is clear if that is contention or an outage.
     fn is_decided(&self, inner: &QuorumInner) -> bool {
         let (nodes, majority) = (inner.nodes.len(), inner.majority);
         let answered = self.granted.len() + self.busy.len();
@@ -42,17 +42,17 @@ impl AcquireVotes {
         self.granted.len() >= majority || (!winnable && clear)
     }
 
-    /// Nodes that have not answered yet.
-    fn unheard(&self, inner: &QuorumInner) -> Vec<usize> {
-        let heard = |node: &usize| {
+    /// The nodes that have not answered yet.
+    fn unanswered(&self, inner: &QuorumInner) -> Vec<usize> {
+        let answered = |node: &usize| {
             self.granted.iter().any(|(other, _)| other == node)
                 || self.busy.iter().any(|(other, _)| other == node)
                 || self.failed.iter().any(|(other, _)| other == node)
         };
-        (0..inner.nodes.len()).filter(|node| !heard(node)).collect()
+        (0..inner.nodes.len()).filter(|node| !answered(node)).collect()
     }
 
-    /// Whether it is open, and would be an error without the answers that are missing.
+    /// Whether it is undecided, and an error unless more nodes answer.
     fn needs_more(&self, inner: &QuorumInner) -> bool {
         !self.is_decided(inner) && self.granted.len() + self.busy.len() < inner.majority
     }
@@ -93,7 +93,7 @@ pub(super) async fn try_acquire(inner: &Arc<QuorumInner>, claims: &[Claim]) -> B
             None => {
                 let answer = match token {
                     Err(error) => Err(error),
-                    // Won too late to be of use, or too late for whoever asked, who released it meanwhile.
+                    // Granted too late to be of use, or released by the caller meanwhile.
                     Ok(Some(_)) => Ok(Attempt::Busy { retry_after: None }),
                     Ok(None) => conclude(inner, &vote, waited),
                 };
@@ -106,9 +106,9 @@ pub(super) async fn try_acquire(inner: &Arc<QuorumInner>, claims: &[Claim]) -> B
     Ok(answers.into_iter().flatten().collect())
 }
 
-/// The claim as a node sees it. Order among waiters is a matter of one node; over many, one queue contradicts
-/// the other and everybody waits for everybody, so nodes are never asked for it. A claim waits under its first lock
-/// id only: that is where it is found when it withdraws.
+/// The claim as it is sent to a node. Nodes are never asked for `no_overtaking`: their queues may differ, and waiters that
+/// each respect another queue would wait for each other. A claim waits only under the caller's own lock id, where a
+/// withdrawal finds it.
 fn for_node(claim: &Claim, generation: &GenerationRef) -> Claim {
     let lock = claim.resource.kind().record() == RecordKind::Lock;
     Claim {
@@ -119,7 +119,8 @@ fn for_node(claim: &Claim, generation: &GenerationRef) -> Claim {
     }
 }
 
-/// Asks all nodes and listens until every claim is decided or the time is over. Says how long silent nodes were waited for.
+/// Asks all nodes and collects votes until every claim is decided or the time is over. Returns how long it waited for
+/// nodes that did not answer.
 async fn collect(inner: &Arc<QuorumInner>, claims: Vec<Claim>, votes: &mut [AcquireVotes]) -> Duration {
     let Some(expiry) = claims.iter().map(|claim| claim.expiry).max() else { return Duration::ZERO };
     let generations: Arc<Vec<GenerationRef>> =
@@ -143,19 +144,19 @@ async fn collect(inner: &Arc<QuorumInner>, claims: Vec<Claim>, votes: &mut [Acqu
     waited
 }
 
-/// Asks one node. A call that hangs is an unknown outcome after a while, so that what it may have done is taken
-/// back; it is driven to its end all the same, and whatever comes of it then is seen to once more.
+/// Asks one node. After a time-out the outcome is unknown, so that a possible grant is withdrawn. The call is still
+/// driven to completion, and a late answer is handled too.
 pub(super) async fn ask(
     inner: Arc<QuorumInner>,
     node: usize,
     claims: Vec<Claim>,
     generations: Arc<Vec<GenerationRef>>,
 ) -> Vec<Result<Attempt>> {
-    let limit = inner.longest();
+    let limit = inner.needed_node_timeout();
     let mut call = tokio::spawn(to_node(&inner, node, claims, |store, claims: Vec<Claim>| async move {
         store.try_acquire(&claims).await
     }));
-    let gone = |count| vec![Err(silent(limit)); count];
+    let gone = |count| vec![Err(no_answer(limit)); count];
     match tokio::time::timeout(limit, &mut call).await {
         Ok(answers) => answers.unwrap_or_else(|_| gone(generations.len())),
         Err(_) => {
@@ -176,8 +177,8 @@ fn record(votes: &mut [AcquireVotes], answer: NodeReply<Attempt>) {
     }
 }
 
-/// A node answered after nobody listened any more. If the claim was won without it, its vote is welcome, and it
-/// is told the token; if the claim failed or was released since, its vote must go.
+/// Handles an answer that arrived after its round was closed. If the claim was granted without this node, its vote is kept
+/// and it gets the token. If the claim failed or was released since, its vote is withdrawn.
 pub(super) async fn answered_late(
     inner: Arc<QuorumInner>,
     generations: Arc<Vec<GenerationRef>>,
@@ -189,7 +190,7 @@ pub(super) async fn answered_late(
     for (generation, item) in generations.iter().zip(answer.items) {
         let granted = match item {
             Ok(Attempt::Granted { token }) => Some(token),
-            // It may have been put among those who wait, after it withdrew.
+            // The node may have queued it after it was withdrawn.
             Ok(Attempt::Busy { .. }) if generation.is_released() => {
                 ended.push(generation.clone());
                 continue;
@@ -216,29 +217,30 @@ pub(super) async fn answered_late(
     }
 }
 
-/// For each claim that a majority granted: its token, once a majority knows it. `Ok(None)`: not granted.
+/// The token of each claim that a majority granted, once a majority knows the token. `Ok(None)`: not granted.
 async fn confirm_tokens(
     inner: &Arc<QuorumInner>,
     votes: &[AcquireVotes],
 ) -> Vec<Result<Option<FencingToken>>> {
-    let won: Vec<usize> = (0..votes.len()).filter(|at| votes[*at].granted.len() >= inner.majority).collect();
+    let granted: Vec<usize> =
+        (0..votes.len()).filter(|at| votes[*at].granted.len() >= inner.majority).collect();
     let write_back = |at: &usize| {
         let vote = &votes[*at];
-        tokens::TokenWriteBack::new(&vote.generation, &vote.granted, vote.unheard(inner))
+        tokens::TokenWriteBack::new(&vote.generation, &vote.granted, vote.unanswered(inner))
     };
-    let write_backs = won.iter().map(write_back).collect();
+    let write_backs = granted.iter().map(write_back).collect();
     let confirmed = tokens::write_back(inner, write_backs).await;
     let mut tokens: Vec<Result<Option<FencingToken>>> = votes.iter().map(|_| Ok(None)).collect();
-    for (at, token) in won.into_iter().zip(confirmed) {
+    for (at, token) in granted.into_iter().zip(confirmed) {
         tokens[at] = token;
     }
     tokens
 }
 
-/// What to say of a claim that was not won: contention if a majority answered, a store that is down otherwise.
+/// The result of a claim that was not granted: contention if a majority answered, and an outage otherwise.
 fn conclude(inner: &QuorumInner, vote: &AcquireVotes, waited: Duration) -> Result<Attempt> {
     let answered = vote.granted.len() + vote.busy.len();
-    // Votes were won but the tokens could not be confirmed because leases were gone again.
+    // A majority granted, but nodes forgot the lease before the token was confirmed.
     if vote.granted.len() >= inner.majority {
         return Ok(Attempt::Busy { retry_after: None });
     }
@@ -249,15 +251,15 @@ fn conclude(inner: &QuorumInner, vote: &AcquireVotes, waited: Duration) -> Resul
     for (node, error) in &vote.failed {
         failures.add(*node, error.clone());
     }
-    failures.add_silent(inner.nodes.len() - answered - vote.failed.len(), waited);
+    failures.add_unanswered(inner.nodes.len() - answered - vote.failed.len(), waited);
     Err(failures.into_error(answered))
 }
 
-/// When it is worth asking again. Nodes that granted are free again once our votes are undone; so many of those
-/// that refused must come free that both make a majority.
+/// When to ask again. The nodes that granted become free when our votes are withdrawn; enough of the busy nodes must
+/// become free to make a majority with them.
 ///
-/// If fewer than a majority refused, no rival can have won: votes were split, all will be undone in a moment, and
-/// only a random pause keeps the same rivals from splitting them again.
+/// If fewer than a majority are busy, no other client holds the lock: the votes were split, and all will be withdrawn
+/// soon. A random pause keeps the same clients from splitting them again.
 fn retry_after(inner: &QuorumInner, vote: &AcquireVotes) -> Option<Duration> {
     if vote.busy.len() < inner.majority {
         let most = inner.options.node_timeout.min(Duration::from_millis(20));
@@ -270,41 +272,41 @@ fn retry_after(inner: &QuorumInner, vote: &AcquireVotes) -> Option<Duration> {
     if vote.generation.lease.resource.kind().record() == RecordKind::Lock && vote.generation.is_first() {
         return until;
     }
-    // Waiters of a pool, and of a later generation of a lock id, are in no node's queue: they are not woken.
-    let soon = UNQUEUED.mul_f64(0.2 + 0.8 * fastrand::f64());
+    // Waiters for a pool, and waiters of a later generation of a lock id, are in no node's queue and are not woken.
+    let soon = UNQUEUED_PAUSE.mul_f64(0.2 + 0.8 * fastrand::f64());
     Some(until.map_or(soon, |until| until.min(soon)))
 }
 
-/// Takes every vote of the failed claims back: where nodes granted or may have granted, until they confirm.
+/// Withdraws every vote of the failed claims. Nodes that granted or may have granted are asked until they confirm.
 async fn undo_all(inner: &Arc<QuorumInner>, votes: Vec<AcquireVotes>) {
     let nodes = inner.nodes.len();
-    let mut surely: Vec<(usize, Vec<GenerationRef>)> = (0..nodes).map(|node| (node, Vec::new())).collect();
-    let (mut perhaps, mut hardly) = (surely.clone(), surely.clone());
+    let mut stored: Vec<(usize, Vec<GenerationRef>)> = (0..nodes).map(|node| (node, Vec::new())).collect();
+    let (mut unanswered, mut failed) = (stored.clone(), stored.clone());
     for vote in votes {
         let (late_grants, asked_before) = vote.generation.end();
-        let plans = surely.iter_mut().zip(&mut perhaps).zip(&mut hardly);
-        for (node, ((surely, perhaps), hardly)) in plans.enumerate() {
+        let plans = stored.iter_mut().zip(&mut unanswered).zip(&mut failed);
+        for (node, ((stored, unanswered), failed)) in plans.enumerate() {
             let granted = vote.granted.iter().any(|(other, _)| *other == node) || late_grants.contains(&node);
             let unknown = vote.failed.iter().any(|(other, e)| *other == node && e.is_outcome_unknown());
             let refused = vote.failed.iter().any(|(other, e)| *other == node && !e.is_outcome_unknown());
             let busy = vote.busy.iter().any(|(other, _)| *other == node);
-            // A release that overtook the attempt leaves the entry that the attempt made in the queue.
+            // A release that overtook the attempt has left the attempt's entry in the queue.
             let queued = busy && (asked_before || vote.generation.is_released());
             if granted || unknown || queued {
-                surely.1.push(vote.generation.clone());
+                stored.1.push(vote.generation.clone());
             } else if refused {
-                hardly.1.push(vote.generation.clone());
+                failed.1.push(vote.generation.clone());
             } else if !busy {
-                perhaps.1.push(vote.generation.clone());
+                unanswered.1.push(vote.generation.clone());
             }
         }
     }
-    // Who did not answer is not waited for; who said that nothing was done is asked just once.
-    for (plan, persist) in [(perhaps, Persist::Yes), (hardly, Persist::No)] {
+    // Nodes that have not answered are not waited for. Nodes that reported that nothing was applied are asked once.
+    for (plan, persist) in [(unanswered, Persist::Yes), (failed, Persist::No)] {
         if plan.iter().any(|(_, what)| !what.is_empty()) {
             let inner = Arc::clone(inner);
             tokio::spawn(async move { withdraw_all(&inner, plan, persist).await });
         }
     }
-    withdraw_all(inner, surely, Persist::Yes).await;
+    withdraw_all(inner, stored, Persist::Yes).await;
 }

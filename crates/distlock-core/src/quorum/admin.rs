@@ -1,4 +1,4 @@
-//! What operators ask of a quorum: the nodes' answers, merged.
+//! Inspection, forced release and diagnosis of a quorum: the nodes' answers, merged.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{LockId, Resource};
 use crate::store::{Finding, Holder, LeaseStore, Level, Query, Record, Waiter};
 
-/// Operators wait longer than locks do.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a node may take to answer an operator: longer than for a lock.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Asks every node, each in a task of its own.
 async fn ask_all<T, F>(inner: &Arc<QuorumInner>, call: impl Fn(Arc<dyn LeaseStore>) -> F) -> Vec<Result<T>>
@@ -23,15 +23,15 @@ where
     T: Send + 'static,
     F: Future<Output = Result<T>> + Send + 'static,
 {
-    let patience = PATIENCE.max(inner.options.node_timeout);
+    let limit = ADMIN_TIMEOUT.max(inner.options.node_timeout);
     join_all(inner.nodes.iter().map(|node| {
         let task = tokio::spawn(call(Arc::clone(&node.store)));
         async move {
-            match tokio::time::timeout(patience, task).await {
+            match tokio::time::timeout(limit, task).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(_)) => Err(Error::new(ErrorKind::Internal, "the task of the call ended early")),
                 Err(_) => {
-                    let what = format!("no answer within {patience:?}");
+                    let what = format!("no answer within {limit:?}");
                     Err(Error::new(ErrorKind::Unavailable, what).with_unknown_outcome())
                 }
             }
@@ -53,7 +53,7 @@ fn majority<T>(inner: &QuorumInner, answers: Vec<Result<T>>) -> Result<Vec<T>> {
     if good.len() >= inner.majority { Ok(good) } else { Err(failures.into_error(good.len())) }
 }
 
-/// What a majority of all nodes says is held. Votes of an attempt under way are not: they are below a majority.
+/// The records that a majority of all nodes agrees on. Votes of an attempt in progress are below a majority and not shown.
 pub(super) async fn inspect(inner: &Arc<QuorumInner>, query: &Query) -> Result<Vec<Record>> {
     let query = query.clone();
     let answers = ask_all(inner, |store| {
@@ -86,7 +86,7 @@ fn merge(records: Vec<Record>, needed: usize) -> Option<Record> {
     (!empty).then_some(Record { kind, name, key, capacity, holders, waiters })
 }
 
-/// Those whom at least `needed` nodes name. The time left is that after which fewer do.
+/// The holders that at least `needed` nodes report. A holder's time left ends when fewer nodes report it.
 fn merge_holders(holders: impl Iterator<Item = Holder>, needed: usize) -> Vec<Holder> {
     let mut votes: BTreeMap<LockId, Vec<Holder>> = BTreeMap::new();
     for holder in holders {
@@ -95,7 +95,7 @@ fn merge_holders(holders: impl Iterator<Item = Holder>, needed: usize) -> Vec<Ho
     let won = votes.into_iter().filter(|(_, votes)| votes.len() >= needed);
     won.map(|(lock_id, mut votes)| {
         votes.sort_by_key(|vote| std::cmp::Reverse(vote.expires_in));
-        // A majority has the holder's token; a node that granted late may have counted further on its own.
+        // A majority has the holder's token; a node that granted late may have a larger one of its own.
         let mut tokens: Vec<_> = votes.iter().filter_map(|vote| vote.token).collect();
         tokens.sort_unstable_by_key(|token| std::cmp::Reverse(*token));
         Holder {
@@ -109,16 +109,15 @@ fn merge_holders(holders: impl Iterator<Item = Holder>, needed: usize) -> Vec<Ho
     .collect()
 }
 
-/// Breaks the lock on every node, and returns those who held it on a majority, as far as the nodes that could
-/// be asked can tell.
+/// Breaks the lock on every node. Returns the holders that may have had a majority, judged by the nodes that answered.
 pub(super) async fn break_lock(inner: &Arc<QuorumInner>, resource: &Resource) -> Result<Vec<Holder>> {
     let answers = ask_all(inner, |store| {
         let resource = resource.clone();
         async move { store.break_lock(&resource).await }
     });
     let answers = majority(inner, answers.await)?;
-    let unheard = inner.nodes.len() - answers.len();
-    let needed = inner.majority.saturating_sub(unheard).max(1);
+    let unanswered = inner.nodes.len() - answers.len();
+    let needed = inner.majority.saturating_sub(unanswered).max(1);
     Ok(merge_holders(answers.into_iter().flatten(), needed))
 }
 
@@ -129,7 +128,7 @@ pub(super) async fn doctor(inner: &Arc<QuorumInner>) -> Result<Vec<Finding>> {
             Error::new(ErrorKind::Unavailable, "no node answered").advise("start the nodes")
         }));
     }
-    let mut findings = shape(inner);
+    let mut findings = node_findings(inner);
     for (node, answer) in inner.nodes.iter().zip(answers) {
         match answer {
             Ok(found) => findings.extend(
@@ -139,7 +138,7 @@ pub(super) async fn doctor(inner: &Arc<QuorumInner>) -> Result<Vec<Finding>> {
             ),
             Err(error) => findings.push(Finding::warning(
                 format!("{}: {error}", node.name),
-                "bring this node back: each node that is missing brings the loss of the majority nearer",
+                "bring this node back: every missing node reduces the failures that the quorum tolerates",
             )),
         }
     }
@@ -147,36 +146,36 @@ pub(super) async fn doctor(inner: &Arc<QuorumInner>) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// What is wrong with the number and the choice of the nodes.
-fn shape(inner: &QuorumInner) -> Vec<Finding> {
+/// Findings about the number and the choice of the nodes.
+fn node_findings(inner: &QuorumInner) -> Vec<Finding> {
     let count = inner.nodes.len();
     let spare = count - inner.majority;
     let mut findings = Vec::new();
     if count < 3 {
         findings.push(Finding::warning(
-            format!("a quorum of {count} cannot do without any of its nodes"),
+            format!("a quorum of {count} tolerates no failed node"),
             "use three or five nodes, on machines that do not fail together",
         ));
     } else if count.is_multiple_of(2) {
         findings.push(Finding::warning(
-            format!("a quorum of {count} can do without {spare}, no more than one of {}", count - 1),
+            format!("a quorum of {count} tolerates {spare} failed nodes, no more than one of {}", count - 1),
             "use an odd number of nodes",
         ));
     } else {
-        findings.push(Finding::ok(format!("a quorum of {count}: it can do without {spare} of its nodes")));
+        findings.push(Finding::ok(format!("a quorum of {count}: it tolerates {spare} failed nodes")));
     }
     let mut names: Vec<String> = inner.nodes.iter().map(|node| node.store.describe()).collect();
     names.sort_unstable();
     if let Some(twin) = names.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| &pair[0]) {
         findings.push(Finding::warning(
             format!("more than one node is {twin:?}"),
-            "give each node a server of its own: votes of one server are one vote",
+            "give each node a server of its own: two votes of one server count as one",
         ));
     }
     if inner.nodes.iter().any(|node| !node.store.capabilities().durable) {
         findings.push(Finding::warning(
-            "some nodes forget what they granted when they restart",
-            "let them persist every write, or keep a restarted node away for longer than the longest expiry",
+            "some nodes forget their grants when they restart",
+            "let them persist every write, or keep a restarted node out for longer than the longest expiry",
         ));
     }
     findings

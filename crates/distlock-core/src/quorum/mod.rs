@@ -1,6 +1,6 @@
-//! A store made of stores: what a majority of independent nodes grants is granted.
+//! A lease store made of independent lease stores: a lock is granted if a majority of the nodes grants it.
 //!
-//! Redlock is this over Redis servers; nothing in it is about Redis. [`Quorum`] says what it promises.
+//! Redlock is a quorum of Redis servers; nothing here depends on Redis. [`Quorum`] states the guarantees.
 
 mod acquire;
 mod admin;
@@ -34,8 +34,8 @@ use crate::store::{
     Released, Renewal, Store, WakeStream,
 };
 
-/// Independent lease stores as one: a lease is granted if a majority of them grants it, and it goes on as long as a
-/// majority extends it. So it can do without any minority: one node of three, two of five.
+/// Independent lease stores as one store: a lease is granted if a majority of the nodes grants it, and is held while a
+/// majority renews it. It tolerates the failure of any minority: one node of three, two of five.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -50,49 +50,50 @@ use crate::store::{
 /// # Ok(()) }
 /// ```
 ///
-/// # How
-/// - **Acquire** asks all nodes at once and needs a majority of *all* nodes, not of those that answer. It returns
-///   as soon as that is had; a node that answers later is welcome, and one that is needed is waited for. Otherwise every vote is taken back, those
-///   included that come late or whose answer was lost, and nodes that fail to give back are asked until they do.
-///   The answer is *busy* if a majority answered, and an error that names the nodes if not.
-/// - **Renew** needs a majority of all nodes again. It takes nothing and gives nothing back, whatever comes of it.
-///   Nodes that do not have a lease which a majority has just extended are then asked for it in the background
-///   ([`QuorumOptions::repair`]); such a vote counts from the next renewal on.
-/// - **Release** tells all nodes and returns when a majority confirmed.
+/// # Operations
+/// - **Acquire** asks all nodes at once and needs a majority of *all* nodes, not of those that answer. It returns as soon
+///   as a majority has granted. It waits longer for a node that the majority needs, and keeps a vote that arrives later.
+///   Without a majority every vote is withdrawn, including late votes and votes whose reply was lost, and nodes that fail
+///   to release are asked until they do. The answer is *busy* if a majority answered, and otherwise an error that names
+///   the nodes.
+/// - **Renew** needs a majority of all nodes again. It never acquires or releases anything. Nodes that lack a lease that a
+///   majority has just renewed are then asked to take it, in the background ([`QuorumOptions::repair`]). Such a vote
+///   counts from the next renewal on.
+/// - **Release** asks all nodes and returns when a majority has confirmed.
 /// - **Tokens** are the largest of a majority, and a majority knows them before the grant is returned.
 ///
-/// # What is promised
-/// While fewer than a majority of the nodes are *without memory* of a resource, no two hold what excludes each other,
-/// and every token is higher than those granted before, whatever the nodes' clocks show, however late or often
-/// messages come, and whoever crashes. Without memory of a lease are the nodes that
+/// # Guarantees
+/// While fewer than a majority of the nodes *lack* a lease, no two conflicting holders exist, and every token is higher
+/// than all earlier ones, whatever the nodes' clocks show, however late or often messages arrive, and whatever crashes.
+/// A node lacks a lease if it
 ///
-/// - did not have it when it was granted or last renewed: they were down or slow, or a rival had their vote; or
-/// - forgot it since: they were restarted and came back empty, or their clock jumped ahead so that it expired early.
+/// - did not have it when it was granted or last renewed: it was down or slow, or had voted for another client; or
+/// - has forgotten it since: it restarted empty, or its clock jumped ahead so that the lease expired early.
 ///
-/// For the token of a lease that has ended, it is those that never knew it or forgot it. On a calm day all nodes have
-/// a lease and its token, and any minority may forget at once; with repair, a lock that is held survives the restart
-/// of every node one after the other, if a renewal lies between. Clocks may differ by anything as to the time of
-/// day, but should run at the same speed within one per cent: that is the engine's margin.
+/// For the token of a lease that has ended, these are the nodes that never knew the token or have forgotten it. Normally
+/// all nodes have a lease and its token, and any minority may forget them at once. With repair, a held lock survives the
+/// restart of every node, one after the other, if a renewal lies between two restarts. The nodes' time of day may differ
+/// by any amount, but their clocks should run at the same speed within one per cent, which is the engine's margin.
 ///
-/// # What is not
-/// If more forget than that, two may hold until the next renewal of the first, which finds out. So let nodes
-/// persist what they granted before they answer, or keep a node that was restarted empty away for longer than the
-/// longest expiry. Tokens then still rise if the nodes' clocks agree to within the time that passed between the two
-/// grants, since each token is at least the clock of its node in milliseconds.
+/// # Limits
+/// If more nodes forget a lease, there may be two holders until the next renewal of the first one, which detects it. So
+/// let nodes persist a grant before they answer, or keep a node that restarted empty out for longer than the longest
+/// expiry. Tokens then still rise if the nodes' clocks differ by less than the time between the two grants, since each
+/// token is at least the clock of its node in milliseconds.
 ///
-/// Readers that are granted at the same time may share a token; a writer's is higher than all before it.
+/// Readers that are granted at the same time may share a token. A writer's token is higher than all earlier ones.
 ///
-/// Semaphores are refused: three majorities need not share a node. So are fair locks: the nodes' queues differ.
-/// A waiting writer may be overtaken by readers.
+/// Semaphores are not supported, because three majorities need not share a node. Fair locks are not supported, because
+/// the nodes' queues differ. Readers may overtake a waiting writer.
 ///
 /// # Cancel safety
-/// As with every [`LeaseStore`], calls should be driven to their end: dropping a `try_acquire` half-way may leave
-/// votes on nodes until they expire, or until the lock id is released. The engine sees to that.
+/// As with every [`LeaseStore`], drive calls to completion: a dropped `try_acquire` may leave votes on nodes until they
+/// expire or the lock id is released. The engine takes care of that.
 ///
 /// # Runtimes
-/// What goes on in the background lives on the runtime that the quorum was made on: votes of a failed attempt are taken
-/// back though the runtime of its caller ends. A quorum made outside a runtime settles on the first one that uses it, and
-/// on another one when that has ended.
+/// Background work runs on the runtime that the quorum was created on: votes of a failed attempt are withdrawn although
+/// the caller's runtime ends. A quorum that was created outside a runtime uses the first one that calls it, and another
+/// one when that has ended.
 #[derive(Clone)]
 pub struct Quorum(Arc<QuorumInner>);
 
@@ -101,7 +102,7 @@ struct QuorumInner {
     majority: usize,
     options: QuorumOptions,
     generations: Generations,
-    home: QuorumRuntime,
+    runtime: QuorumRuntime,
     capabilities: Capabilities,
     max_batch: usize,
 }
@@ -110,15 +111,15 @@ impl Quorum {
     /// A quorum of these nodes with the default options.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if there are no nodes, or one is there twice.
+    /// [`ErrorKind::InvalidInput`] if there are no nodes, or one is listed twice.
     pub fn new(nodes: Vec<Arc<dyn LeaseStore>>) -> Result<Self> {
         Quorum::with_options(nodes, QuorumOptions::default())
     }
 
-    /// A quorum of these nodes. All who share its locks must use the same nodes.
+    /// A quorum of these nodes. All clients that share its locks must use the same nodes.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if there are no nodes, or one is there twice.
+    /// [`ErrorKind::InvalidInput`] if there are no nodes, or one is listed twice.
     pub fn with_options(nodes: Vec<Arc<dyn LeaseStore>>, options: QuorumOptions) -> Result<Self> {
         let refused = |what: &'static str| {
             Err(Error::new(ErrorKind::InvalidInput, what).advise("give three or five different nodes"))
@@ -129,7 +130,7 @@ impl Quorum {
         let twice =
             |(at, node): (usize, &Arc<dyn LeaseStore>)| nodes[..at].iter().any(|n| Arc::ptr_eq(n, node));
         if nodes.iter().enumerate().any(twice) {
-            return refused("a node of a quorum is there twice: its two votes would be one");
+            return refused("a node of the quorum is listed twice: its two votes would be one");
         }
         let capabilities = merge_capabilities(&nodes);
         Ok(Quorum(Arc::new(QuorumInner {
@@ -137,14 +138,14 @@ impl Quorum {
             nodes: (1..).zip(nodes).map(|(number, store)| Node::new(number, store)).collect(),
             options,
             generations: Generations::new(),
-            home: QuorumRuntime::new(),
+            runtime: QuorumRuntime::new(),
             max_batch: capabilities.max_batch.max(1),
             capabilities,
         })))
     }
 }
 
-/// What all nodes can do and what survives being spread over them.
+/// The capabilities that all nodes have and that hold over a quorum.
 fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
     let each: Vec<Capabilities> = nodes.iter().map(|node| node.capabilities()).collect();
     let majority = nodes.len() / 2 + 1;
@@ -153,43 +154,43 @@ fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
         semaphore: false,
         fairness: Fairness::None,
         writer_not_starved: false,
-        // So many that every majority, and so every holder's, has one that can wake.
+        // Every majority, and so every holder's majority, contains a node that can push.
         push: each.iter().filter(|node| !node.push).count() < majority,
         forced_release: each.iter().all(|node| node.forced_release),
-        // Those who wait for a mutex are shown; those who wait for a reader-writer lock are in no queue.
+        // Waiters for a mutex are shown, but waiters for a reader-writer lock are in no queue.
         shows_waiters: false,
         frees_on_crash: each.iter().all(|node| node.frees_on_crash),
         durable: each.iter().all(|node| node.durable),
         max_batch: each.iter().map(|node| node.max_batch).min().unwrap_or(1),
-        // Each has votes to count and perhaps to take back from every node.
+        // Each request counts votes, and may have to withdraw them from every node.
         max_in_flight: 1,
         reasons: &[
             (
                 "semaphores",
                 "two majorities share a node, three need not: two permits on three nodes can admit three",
             ),
-            ("fair mutexes", "the nodes' queues differ, and no majority agrees on who is first"),
+            ("fair mutexes", "the nodes' queues differ, so no majority agrees on the first waiter"),
             ("reader-writer locks", "one of the nodes does not have them"),
         ],
     }
 }
 
-/// After this long without an answer a release in the background counts as failed, and is sent again.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a node is waited for without which there is no majority: less than a caller usually waits, so that the error
-/// can say which nodes did not answer.
-const NEEDED: Duration = Duration::from_secs(4);
+/// After this long without an answer a background release counts as failed, and is sent again.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long to wait for a node that the majority needs: less than a caller usually waits, so that the error can name the
+/// nodes that did not answer.
+const NEEDED_NODE_TIMEOUT: Duration = Duration::from_secs(4);
 
 impl QuorumInner {
-    fn patience(&self) -> Duration {
-        PATIENCE.max(self.options.node_timeout)
+    fn release_timeout(&self) -> Duration {
+        RELEASE_TIMEOUT.max(self.options.node_timeout)
     }
 
-    fn longest(&self) -> Duration {
-        NEEDED.max(self.options.node_timeout)
+    fn needed_node_timeout(&self) -> Duration {
+        NEEDED_NODE_TIMEOUT.max(self.options.node_timeout)
     }
 
-    /// The error for kinds that a quorum cannot carry.
+    /// The error for kinds that a quorum does not support.
     fn refuse(&self, kind: Kind) -> Option<Error> {
         let what = match kind {
             _ if self.capabilities.has(kind) => return None,
@@ -240,25 +241,27 @@ impl Store for Quorum {
 #[async_trait]
 impl LeaseStore for Quorum {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
-        let Some(home) = self.0.home.other_than_current() else {
+        let Some(runtime) = self.0.runtime.other_than_current() else {
             return acquire::try_acquire(&self.0, claims).await;
         };
         let (inner, claims) = (Arc::clone(&self.0), claims.to_vec());
-        home.run(async move { acquire::try_acquire(&inner, &claims).await }).await
+        runtime.run(async move { acquire::try_acquire(&inner, &claims).await }).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
-        let Some(home) = self.0.home.other_than_current() else { return renew::renew(&self.0, leases).await };
+        let Some(runtime) = self.0.runtime.other_than_current() else {
+            return renew::renew(&self.0, leases).await;
+        };
         let (inner, leases) = (Arc::clone(&self.0), leases.to_vec());
-        home.run(async move { renew::renew(&inner, &leases).await }).await
+        runtime.run(async move { renew::renew(&inner, &leases).await }).await
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
-        let Some(home) = self.0.home.other_than_current() else {
+        let Some(runtime) = self.0.runtime.other_than_current() else {
             return release::release(&self.0, leases).await;
         };
         let (inner, leases) = (Arc::clone(&self.0), leases.to_vec());
-        home.run(async move { release::release(&inner, &leases).await }).await
+        runtime.run(async move { release::release(&inner, &leases).await }).await
     }
 
     async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {

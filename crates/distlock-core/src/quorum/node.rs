@@ -1,4 +1,4 @@
-//! One of the stores that a quorum is made of.
+//! One node of a quorum.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use super::withdraw::PendingReleases;
 use crate::engine::contained;
 use crate::error::{Error, ErrorKind, Result};
+use crate::store::support::errors::too_few_answers;
 use crate::store::{Batch, LeaseStore};
 
-/// How many calls to one node may be without an answer. A node that swallows requests would otherwise collect
-/// one task for each attempt of each waiter.
+/// How many unanswered calls one node may have. A node that never answers would otherwise collect one task for each
+/// attempt of each waiter.
 const MAX_UNANSWERED: usize = 1024;
 
 #[derive(Debug)]
@@ -18,9 +19,9 @@ pub(super) struct Node {
     pub(super) store: Arc<dyn LeaseStore>,
     pub(super) name: String,
     unanswered: AtomicUsize,
-    /// Whether it did not answer in time when it was last waited for.
+    /// It did not answer in time in the last round that waited for it.
     slow: AtomicBool,
-    /// What could not be taken back there yet.
+    /// Releases that it has not confirmed yet.
     pub(super) pending_releases: Mutex<PendingReleases>,
 }
 
@@ -44,7 +45,7 @@ impl Node {
         self.slow.store(slow, Ordering::Relaxed);
     }
 
-    /// Calls the store and drives the call to its end, however long that takes. One answer for each of `items`.
+    /// Calls the store and drives the call to completion, however long that takes. Returns one answer for each item.
     pub(super) async fn call<T, F>(
         &self,
         items: usize,
@@ -53,43 +54,42 @@ impl Node {
     where
         F: Future<Output = Batch<T>>,
     {
-        let _calling = match Calling::begin(&self.unanswered) {
-            Some(calling) => calling,
+        let _in_flight = match InFlightCall::begin(&self.unanswered) {
+            Some(call) => call,
             None => {
-                let what = format!("{MAX_UNANSWERED} requests are without an answer");
-                return spread(Err(Error::new(ErrorKind::Unavailable, what).on(self.name.as_str())), items);
+                let what = format!("{MAX_UNANSWERED} requests are unanswered");
+                return one_per_item(
+                    Err(Error::new(ErrorKind::Unavailable, what).on(self.name.as_str())),
+                    items,
+                );
             }
         };
         let call = async { call(Arc::clone(&self.store)).await };
-        spread(contained(&*self.store, "ask a node", call).await, items)
+        one_per_item(contained(&*self.store, "ask a node", call).await, items)
     }
 }
 
-struct Calling<'a>(&'a AtomicUsize);
+struct InFlightCall<'a>(&'a AtomicUsize);
 
-impl<'a> Calling<'a> {
+impl<'a> InFlightCall<'a> {
     fn begin(unanswered: &'a AtomicUsize) -> Option<Self> {
-        let calling = Calling(unanswered);
-        // The count goes up first and down when `calling` is dropped, so that it never runs below zero.
-        (unanswered.fetch_add(1, Ordering::Relaxed) < MAX_UNANSWERED).then_some(calling)
+        let call = InFlightCall(unanswered);
+        // Incremented before the check, since dropping `call` decrements it in either case.
+        (unanswered.fetch_add(1, Ordering::Relaxed) < MAX_UNANSWERED).then_some(call)
     }
 }
 
-impl Drop for Calling<'_> {
+impl Drop for InFlightCall<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn spread<T>(answers: Batch<T>, items: usize) -> Vec<Result<T>> {
+fn one_per_item<T>(answers: Batch<T>, items: usize) -> Vec<Result<T>> {
     let mut answers = match answers {
         Ok(answers) => answers,
         Err(error) => return (0..items).map(|_| Err(error.clone())).collect(),
     };
-    answers.truncate(items);
-    while answers.len() < items {
-        let what = "the store answered fewer items than it was asked";
-        answers.push(Err(Error::new(ErrorKind::Internal, what).with_unknown_outcome()));
-    }
+    answers.resize_with(items, || Err(too_few_answers()));
     answers
 }

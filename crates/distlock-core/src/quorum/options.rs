@@ -1,4 +1,4 @@
-//! How a quorum asks its nodes.
+//! The options of a quorum.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,9 +42,10 @@ impl QuorumOptions {
         QuorumOptions::default()
     }
 
-    /// How long a node may take to answer before it is done without. Default 50 ms. It should be far below the
-    /// expiry: an acquisition may wait this long three times, for grants, for tokens and to undo. A node without which
-    /// there is no majority is waited for longer: four seconds, or this if it is longer, but not beyond the expiry.
+    /// How long a node may take to answer before the quorum proceeds without it. Default 50 ms. It should be far below
+    /// the expiry: an acquisition may wait this long three times, for grants, for tokens and to undo. The quorum waits
+    /// longer for a node that the majority needs: four seconds, or this time-out if it is longer, but not longer than the
+    /// expiry.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] below 1 ms or above a minute.
@@ -58,17 +59,17 @@ impl QuorumOptions {
         Ok(self)
     }
 
-    /// How much of its expiry a grant must still have when it is returned. A lock that took longer to get is
-    /// undone and counts as busy. Default 10 ms.
+    /// How much of its expiry a grant must still have when it is returned. A grant that took longer is undone and counts
+    /// as busy. Default 10 ms.
     #[must_use]
     pub fn min_validity(mut self, validity: Duration) -> Self {
         self.min_validity = validity;
         self
     }
 
-    /// Whether a lease that a majority extended is taken again, in the background, on nodes that do not have
-    /// it: they were down or were lost to a rival when it was acquired, or came back with empty hands. Default
-    /// on. See [`Quorum`](super::Quorum) for what it buys.
+    /// Whether a lease that a majority renewed is acquired, in the background, on nodes that lack it: they were down or
+    /// had voted for another client when it was acquired, or restarted empty. Default on. See
+    /// [`Quorum`](super::Quorum) for the effect.
     #[must_use]
     pub fn repair(mut self, on: bool) -> Self {
         self.repair = on;

@@ -1,4 +1,4 @@
-//! Releasing: all nodes are told; a majority that confirms is enough to go on, the others are seen to.
+//! Releasing: all nodes are asked. The release ends when a majority has confirmed; the other nodes are retried.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use super::QuorumInner;
 use super::error::Failures;
 use super::generation::{GenerationRef, Generations};
 use super::round::{NodeReply, Round};
-use super::withdraw::{FIRST_PAUSE, LAST_PAUSE, PATIENCE, Persist, lasts, release_on, withdraw};
+use super::withdraw::{FIRST_PAUSE, LAST_PAUSE, MAX_RETRY_TIME, Persist, lifetime, release_on, withdraw};
 use crate::error::{Error, Result};
 use crate::store::{Batch, Lease, Released};
 
-/// What the nodes said to one release.
+/// The answers of the nodes to one release.
 #[derive(Default)]
 struct ReleaseVotes {
     done: usize,
     woke: bool,
-    not_ours: usize,
+    not_held: usize,
     failed: Vec<(usize, Error)>,
 }
 
@@ -27,31 +27,31 @@ impl ReleaseVotes {
                 self.done += 1;
                 self.woke |= woke;
             }
-            Ok(Released::NotYours) => self.not_ours += 1,
+            Ok(Released::NotYours) => self.not_held += 1,
             Err(error) => self.failed.push((node, error)),
         }
     }
 
     fn is_decided(&self, inner: &QuorumInner) -> bool {
-        self.done >= inner.majority || self.not_ours >= inner.majority
+        self.done >= inner.majority || self.not_held >= inner.majority
     }
 
-    /// Whether it would be an error without the answers that are missing, and would not with them.
+    /// Whether it is an error unless more nodes answer, and they can still make a majority.
     fn needs_more(&self, inner: &QuorumInner) -> bool {
-        self.done + self.not_ours < inner.majority && inner.nodes.len() - self.failed.len() >= inner.majority
+        self.done + self.not_held < inner.majority && inner.nodes.len() - self.failed.len() >= inner.majority
     }
 
-    /// Once a majority has nothing of ours any more, the others cannot keep anybody out, whatever they have.
+    /// The result. Once a majority does not hold the lease any more, the other nodes cannot block another client.
     fn conclude(self, inner: &QuorumInner, waited: Duration) -> Result<Released> {
-        let answered = self.done + self.not_ours;
-        if self.not_ours >= inner.majority {
+        let answered = self.done + self.not_held;
+        if self.not_held >= inner.majority {
             return Ok(Released::NotYours);
         }
         if answered >= inner.majority {
             return Ok(Released::Done { woke: self.woke });
         }
         let mut failures = Failures::new(inner);
-        failures.add_silent(inner.nodes.len() - answered - self.failed.len(), waited);
+        failures.add_unanswered(inner.nodes.len() - answered - self.failed.len(), waited);
         for (node, error) in self.failed {
             failures.add(node, error);
         }
@@ -75,9 +75,9 @@ pub(super) async fn release(inner: &Arc<QuorumInner>, leases: &[Lease]) -> Batch
     let expiry = leases.iter().map(|lease| lease.expiry).max().unwrap_or_default();
     let mut round = Round::begin(inner, expiry);
     for node in 0..inner.nodes.len() {
-        let call = release_on(Arc::clone(inner), node, for_nodes.clone(), inner.longest());
+        let call = release_on(Arc::clone(inner), node, for_nodes.clone(), inner.needed_node_timeout());
         let (inner, generations) = (Arc::clone(inner), Arc::clone(&generations));
-        round.call(node, call, move |answer| see_to_failed(inner, generations, answer));
+        round.call(node, call, move |answer| retry_failed(inner, generations, answer));
     }
     while !votes.iter().all(|vote| vote.is_decided(inner)) {
         let needed = votes.iter().any(|vote| vote.needs_more(inner));
@@ -91,25 +91,25 @@ pub(super) async fn release(inner: &Arc<QuorumInner>, leases: &[Lease]) -> Batch
     Ok(votes.into_iter().map(|vote| vote.conclude(inner, waited)).collect())
 }
 
-/// What is held or was asked last under a later generation of its lock id may still wait under the first one.
+/// Removes the queue entries under the caller's own lock id of leases that are held under a later generation.
 fn stop_waiting<'a>(
     inner: &Arc<QuorumInner>,
     released: impl Iterator<Item = (&'a Lease, &'a GenerationRef)>,
 ) {
     let later: Vec<_> = released.filter(|(_, generation)| !generation.is_first()).collect();
-    let Some(lasts) = later.iter().map(|(lease, _)| lasts(lease)).max() else { return };
+    let Some(lifetime) = later.iter().map(|(lease, _)| lifetime(lease)).max() else { return };
     let waiting: Vec<Lease> = later.into_iter().map(|(lease, _)| lease.clone()).collect();
     for node in 0..inner.nodes.len() {
-        tokio::spawn(leave_queue(Arc::clone(inner), node, waiting.clone(), lasts));
+        tokio::spawn(leave_queue(Arc::clone(inner), node, waiting.clone(), lifetime));
     }
 }
 
 /// Asks a node until it confirms: a queue entry that is left there keeps the next waiter from being woken.
-async fn leave_queue(inner: Arc<QuorumInner>, node: usize, mut waiting: Vec<Lease>, lasts: Duration) {
-    let until = inner.options.clock.now().after(lasts.min(PATIENCE));
+async fn leave_queue(inner: Arc<QuorumInner>, node: usize, mut waiting: Vec<Lease>, lifetime: Duration) {
+    let until = inner.options.clock.now().after(lifetime.min(MAX_RETRY_TIME));
     let mut pause = FIRST_PAUSE;
     loop {
-        let answers = release_on(Arc::clone(&inner), node, waiting.clone(), inner.patience()).await;
+        let answers = release_on(Arc::clone(&inner), node, waiting.clone(), inner.release_timeout()).await;
         let mut answers = answers.into_iter();
         waiting.retain(|_| answers.next().is_some_and(|answer| answer.is_err()));
         if waiting.is_empty() || inner.options.clock.now().after(pause) >= until {
@@ -133,27 +133,27 @@ fn record(
         }
         vote.record(answer.node, item);
     }
-    again(inner, answer.node, failed);
+    retry(inner, answer.node, failed);
 }
 
-async fn see_to_failed(
+async fn retry_failed(
     inner: Arc<QuorumInner>,
     generations: Arc<Vec<GenerationRef>>,
     answer: NodeReply<Released>,
 ) {
     let failed = generations.iter().zip(&answer.items).filter(|(_, item)| item.is_err());
-    again(&inner, answer.node, failed.map(|(generation, _)| generation.clone()).collect());
+    retry(&inner, answer.node, failed.map(|(generation, _)| generation.clone()).collect());
 }
 
-/// A node that failed to release is asked again, in the background, until it confirms or the expiry is over:
-/// its vote would be missing for whoever comes next.
-fn again(inner: &Arc<QuorumInner>, node: usize, what: Vec<GenerationRef>) {
-    if what.is_empty() {
+/// Retries a failed release in the background until the node confirms or the lease has expired. Otherwise its vote would
+/// be missing for the next client.
+fn retry(inner: &Arc<QuorumInner>, node: usize, generations: Vec<GenerationRef>) {
+    if generations.is_empty() {
         return;
     }
     let now = inner.options.clock.now();
-    for generation in &what {
+    for generation in &generations {
         generation.may_be_released_late(now);
     }
-    tokio::spawn(withdraw(Arc::clone(inner), node, what, Persist::Yes));
+    tokio::spawn(withdraw(Arc::clone(inner), node, generations, Persist::Yes));
 }

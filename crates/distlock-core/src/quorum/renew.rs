@@ -1,4 +1,4 @@
-//! Renewing: a majority of *all* nodes must extend. Counting over the nodes that once granted gives two holders.
+//! Renewing: a majority of *all* nodes must renew. Counting only the nodes that granted would allow two holders.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,42 +11,42 @@ use super::round::{NodeReply, Round, to_node};
 use crate::error::{Error, Result};
 use crate::store::{Batch, Claim, Lease, Renewal};
 
-/// What the nodes said to one renewal.
+/// The answers of the nodes to one renewal.
 struct RenewVotes {
-    extended: usize,
-    not_ours: Vec<usize>,
+    renewed: usize,
+    not_held: Vec<usize>,
     failed: Vec<(usize, Error)>,
 }
 
 impl RenewVotes {
     fn record(&mut self, node: usize, answer: Result<Renewal>) {
         match answer {
-            Ok(Renewal::Renewed) => self.extended += 1,
-            Ok(Renewal::NotYours) => self.not_ours.push(node),
+            Ok(Renewal::Renewed) => self.renewed += 1,
+            Ok(Renewal::NotYours) => self.not_held.push(node),
             Err(error) => self.failed.push((node, error)),
         }
     }
 
     fn is_decided(&self, inner: &QuorumInner) -> bool {
         let (nodes, majority) = (inner.nodes.len(), inner.majority);
-        let silent = nodes - self.extended - self.not_ours.len() - self.failed.len();
-        let lost = nodes - self.not_ours.len() < majority;
-        let may_be_lost = nodes - self.not_ours.len() < majority + silent;
-        self.extended >= majority || lost || (self.extended + silent < majority && !may_be_lost)
+        let silent = nodes - self.renewed - self.not_held.len() - self.failed.len();
+        let lost = nodes - self.not_held.len() < majority;
+        let may_be_lost = nodes - self.not_held.len() < majority + silent;
+        self.renewed >= majority || lost || (self.renewed + silent < majority && !may_be_lost)
     }
 
-    /// A majority that cannot be had since nodes said no is a lost lease. One that cannot be had since nodes
-    /// failed is an error, and the engine asks again until its deadline.
+    /// The result. If too many nodes do not have the lease, it is lost. If too many nodes failed, it is an error, and the
+    /// engine retries until its deadline.
     fn conclude(self, inner: &QuorumInner, waited: Duration) -> Result<Renewal> {
-        if self.extended >= inner.majority {
+        if self.renewed >= inner.majority {
             return Ok(Renewal::Renewed);
         }
-        if inner.nodes.len() - self.not_ours.len() < inner.majority {
+        if inner.nodes.len() - self.not_held.len() < inner.majority {
             return Ok(Renewal::NotYours);
         }
         let mut failures = Failures::new(inner);
-        let answered = self.extended + self.not_ours.len();
-        failures.add_silent(inner.nodes.len() - answered - self.failed.len(), waited);
+        let answered = self.renewed + self.not_held.len();
+        failures.add_unanswered(inner.nodes.len() - answered - self.failed.len(), waited);
         for (node, error) in self.failed {
             failures.add(node, error);
         }
@@ -66,18 +66,18 @@ pub(super) async fn renew(inner: &Arc<QuorumInner>, leases: &[Lease]) -> Batch<R
         .collect();
     let for_nodes = Arc::new(for_nodes);
     let mut votes: Vec<RenewVotes> =
-        leases.iter().map(|_| RenewVotes { extended: 0, not_ours: Vec::new(), failed: Vec::new() }).collect();
+        leases.iter().map(|_| RenewVotes { renewed: 0, not_held: Vec::new(), failed: Vec::new() }).collect();
     let expiry = leases.iter().map(|lease| lease.expiry).max().unwrap_or_default();
     let mut round = Round::begin(inner, expiry);
     for node in 0..inner.nodes.len() {
         let leases = for_nodes.to_vec();
         let call = to_node(inner, node, leases, |store, leases| async move { store.renew(&leases).await });
-        // Keeps the generations known while a call is out, so that a release meanwhile is seen.
+        // Keeps the generations known while a call is in flight, so that a release meanwhile is noticed.
         let generations = Arc::clone(&generations);
         round.call(node, call, |_| async move { drop(generations) });
     }
     while !votes.iter().all(|vote| vote.is_decided(inner)) {
-        // What is not decided by a majority is an error.
+        // Without a majority it is an error, so every answer is needed.
         let Some(answer) = round.next(true).await else { break };
         record(&mut votes, answer);
     }
@@ -89,9 +89,9 @@ pub(super) async fn renew(inner: &Arc<QuorumInner>, leases: &[Lease]) -> Batch<R
     let mut missing: Vec<Vec<(GenerationRef, Lease)>> = inner.nodes.iter().map(|_| Vec::new()).collect();
     let mut answers = Vec::with_capacity(votes.len());
     for ((vote, generation), lease) in votes.into_iter().zip(&*generations).zip(&*for_nodes) {
-        if vote.extended >= inner.majority {
+        if vote.renewed >= inner.majority {
             generation.touch(now);
-            for node in &vote.not_ours {
+            for node in &vote.not_held {
                 if inner.options.repair && generation.begin_repair(*node) {
                     missing[*node].push((generation.clone(), lease.clone()));
                 }
@@ -111,12 +111,12 @@ fn record(votes: &mut [RenewVotes], answer: NodeReply<Renewal>) {
     }
 }
 
-/// Takes leases that a majority has just extended on a node that does not have them. It was down or a rival's
-/// when they were acquired, or it came back with empty hands; without this, one restart after the other would
-/// wear a long-held lock down to less than a majority, and a rival could win before the holder knows.
+/// Acquires leases that a majority has just renewed on a node that does not have them: it was down or had voted for
+/// another client when they were acquired, or it restarted empty. Without repair, one restart after the other would
+/// reduce a long-held lock to less than a majority, and another client could acquire it before the holder notices.
 ///
-/// The new vote counts for nothing but later renewals. It is an ordinary claim, so it takes nothing from
-/// anybody; and it is given back if the lease was released meanwhile.
+/// The new vote counts only for later renewals. It is an ordinary claim, so it takes the lock from no holder, and it is
+/// withdrawn if the lease was released meanwhile.
 async fn repair(inner: Arc<QuorumInner>, node: usize, what: Vec<(GenerationRef, Lease)>) {
     let claims: Vec<Claim> = what.iter().map(|(_, lease)| as_claim(lease)).collect();
     let generations: Arc<Vec<GenerationRef>> =

@@ -1,4 +1,4 @@
-//! Asking many nodes at once: each call in a task of its own, so that what answers late is noticed.
+//! One round of calls to many nodes, each in a task of its own, so that late answers are handled.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,45 +10,45 @@ use tokio::time::{Instant, timeout_at};
 use super::QuorumInner;
 use crate::error::Result;
 
-/// What one node said to each item it was asked.
+/// The answers of one node, one for each item.
 pub(super) struct NodeReply<T> {
     pub(super) node: usize,
     pub(super) items: Vec<Result<T>>,
 }
 
-/// Calls under way to some of the nodes.
+/// Calls in flight to some of the nodes.
 pub(super) struct Round<T> {
     inner: Arc<QuorumInner>,
     answers: UnboundedReceiver<NodeReply<T>>,
     sender: Option<UnboundedSender<NodeReply<T>>>,
-    /// Nodes that have not answered yet, and whether they are waited for.
+    /// Nodes that have not answered yet, and whether the round waits for them.
     open: Vec<(usize, bool)>,
     begun: Instant,
-    /// Until when nodes are waited for that are not needed.
+    /// Until when the round waits for nodes that the majority does not need.
     deadline: Instant,
-    /// Until when those are that are.
-    longest: Instant,
+    /// Until when it waits for nodes that the majority needs.
+    needed_deadline: Instant,
 }
 
 impl<T: Send + 'static> Round<T> {
-    /// A round that waits for one node time-out from now on, and longer for a node without which there is no majority;
-    /// though not beyond `expiry`, after which a grant would be over.
+    /// A round that waits for one node time-out, and longer for a node that the majority needs, but not longer than
+    /// `expiry`, after which a grant has expired.
     pub(super) fn begin(inner: &Arc<QuorumInner>, expiry: Duration) -> Self {
         let (sender, answers) = unbounded_channel();
         let begun = Instant::now();
         let deadline = begun + inner.options.node_timeout;
-        let longest = (begun + inner.longest().min(expiry)).max(deadline);
+        let needed_deadline = (begun + inner.needed_node_timeout().min(expiry)).max(deadline);
         let (inner, open) = (Arc::clone(inner), Vec::new());
-        Round { inner, answers, sender: Some(sender), open, begun, deadline, longest }
+        Round { inner, answers, sender: Some(sender), open, begun, deadline, needed_deadline }
     }
 
-    /// How long the nodes that have not answered were waited for.
+    /// How long the round waited for the nodes that have not answered.
     pub(super) fn waited(&self) -> Duration {
-        let until = if Instant::now() < self.longest { self.deadline } else { self.longest };
+        let until = if Instant::now() < self.needed_deadline { self.deadline } else { self.needed_deadline };
         until - self.begun
     }
 
-    /// Starts a call. If its answer comes after the round was closed, `late` gets it.
+    /// Starts a call. If its answer arrives after the round was closed, `late` gets it.
     pub(super) fn call<C, L>(
         &mut self,
         node: usize,
@@ -65,21 +65,21 @@ impl<T: Send + 'static> Round<T> {
             if Instant::now() < deadline {
                 inner.nodes[node].set_slow(false);
             }
-            let unheard = match sender {
+            let undelivered = match sender {
                 Some(sender) => sender.send(answer).err().map(|unsent| unsent.0),
                 None => Some(answer),
             };
-            if let Some(answer) = unheard {
+            if let Some(answer) = undelivered {
                 late(answer).await;
             }
         });
     }
 
-    /// The next answer; `None` when all that matter have answered or the time is over. `needed`: without the missing
-    /// answers there is no majority for anything, only an error.
+    /// The next answer, or `None` when all relevant nodes have answered or the time is over. `needed`: without more
+    /// answers the result is an error.
     ///
-    /// A node that did not answer in time the last time is asked, but not waited for if the others are a majority and it is
-    /// not needed: or one node that hangs would cost every contended attempt the whole time-out.
+    /// A node that was slow in the last round is asked, but not waited for if the others are a majority and it is not
+    /// needed. Otherwise one hanging node would cost every contended attempt the whole time-out.
     pub(super) async fn next(&mut self, needed: bool) -> Option<NodeReply<T>> {
         if self.sender.take().is_some() {
             let waited_for = self.open.iter().filter(|(_, waited_for)| *waited_for).count();
@@ -90,7 +90,7 @@ impl<T: Send + 'static> Round<T> {
         if self.open.is_empty() || !(needed || self.open.iter().any(|(_, waited_for)| *waited_for)) {
             return None;
         }
-        for until in [self.deadline, self.longest] {
+        for until in [self.deadline, self.needed_deadline] {
             if let Ok(answer) = timeout_at(until, self.answers.recv()).await {
                 let answer = answer?;
                 self.open.retain(|(node, _)| *node != answer.node);
@@ -106,7 +106,7 @@ impl<T: Send + 'static> Round<T> {
         None
     }
 
-    /// Ends the round: from now on answers are late. Those that came before are returned.
+    /// Ends the round and returns the answers that have arrived. Later ones go to `late`.
     pub(super) async fn close(mut self) -> Vec<NodeReply<T>> {
         self.sender = None;
         self.answers.close();
@@ -118,7 +118,7 @@ impl<T: Send + 'static> Round<T> {
     }
 }
 
-/// A call to one node that owns what it needs.
+/// A call to one node as a future that owns its arguments.
 pub(super) fn to_node<I, T, F>(
     inner: &Arc<QuorumInner>,
     node: usize,

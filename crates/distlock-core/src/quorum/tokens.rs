@@ -1,9 +1,9 @@
-//! Tokens over many nodes: the largest of a majority, known to a majority before anybody sees it.
+//! The token of a quorum: the largest of a majority, known to a majority before the grant is returned.
 //!
-//! Nodes count on their own, so a majority grants with different tokens. The largest of them is higher than every
-//! token that was returned before, because each of those is known to a majority, and two majorities share a node.
-//! For the same to hold next time, this one must be known to a majority too: it is written back, as a renewal
-//! that carries it, to the nodes that granted less. A renewal cannot take anything, so what comes late is harmless.
+//! Each node counts its own tokens, so a majority grants with different ones. The largest of them is higher than every
+//! token returned before, because each of those is known to a majority, and two majorities share a node. To keep that
+//! true, a majority must know the new token too: it is written back, in a renewal, to the nodes that granted a smaller
+//! one. A renewal never acquires, so a late one does no harm.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::error::{Error, Result};
 use crate::resource::FencingToken;
 use crate::store::{Lease, Renewal};
 
-/// A claim that a majority granted.
+/// The write-back of the token of a claim that a majority granted.
 pub(super) struct TokenWriteBack {
     generation: GenerationRef,
     token: FencingToken,
     /// Nodes that know the token.
     know: Vec<usize>,
-    /// Nodes that granted less, and must be told.
+    /// Nodes that granted a smaller token and must get this one.
     behind: Vec<usize>,
-    /// Nodes that had not answered when the claim was won. They may have granted too.
-    unheard: Vec<usize>,
-    /// They are told too.
+    /// Nodes that had not answered when the claim was granted. They may have granted too.
+    unanswered: Vec<usize>,
+    /// The unanswered nodes get the token too.
     widened: bool,
-    /// How many of those that are being told have not answered yet.
+    /// How many nodes have not confirmed the token yet.
     open: usize,
     failed: Vec<(usize, Error)>,
 }
@@ -37,7 +37,7 @@ impl TokenWriteBack {
     pub(super) fn new(
         generation: &GenerationRef,
         granted: &[(usize, FencingToken)],
-        unheard: Vec<usize>,
+        unanswered: Vec<usize>,
     ) -> Self {
         let token = granted.iter().map(|(_, token)| *token).max().unwrap_or(FencingToken::new(0));
         let nodes = |knows: bool| {
@@ -50,7 +50,7 @@ impl TokenWriteBack {
             token,
             know,
             behind,
-            unheard,
+            unanswered,
             widened: false,
             open: 0,
             failed: Vec::new(),
@@ -69,16 +69,16 @@ impl TokenWriteBack {
         self.open -= 1;
         match answer {
             Ok(Renewal::Renewed) => self.know.push(node),
-            // It granted a moment ago and has forgotten since: a restart, or a clock that jumped.
+            // It granted and has forgotten since: a restart, or a clock that jumped.
             Ok(Renewal::NotYours) => {}
             Err(error) => self.failed.push((node, error)),
         }
     }
 
-    /// Tells all nodes that may know of the grant the next time. False if another round cannot help.
+    /// Includes all nodes that may have granted in the next round. False if another round cannot help.
     fn widen(&mut self) -> bool {
-        self.widened |= !self.unheard.is_empty();
-        self.behind.append(&mut self.unheard);
+        self.widened |= !self.unanswered.is_empty();
+        self.behind.append(&mut self.unanswered);
         let failed = std::mem::take(&mut self.failed);
         let may_help = self.widened || !failed.is_empty();
         if !may_help {
@@ -87,7 +87,7 @@ impl TokenWriteBack {
         may_help
     }
 
-    /// The token if a majority knows it; `None` if nodes forgot the grant; an error if they did not answer.
+    /// The token if a majority knows it, `None` if nodes forgot the grant, an error if nodes failed or did not answer.
     fn conclude(self, inner: &QuorumInner, waited: Duration) -> Result<Option<FencingToken>> {
         if self.is_known(inner) {
             return Ok(Some(self.token));
@@ -99,7 +99,7 @@ impl TokenWriteBack {
         for (node, error) in self.failed {
             failures.add(node, error);
         }
-        failures.add_silent(self.open, waited);
+        failures.add_unanswered(self.open, waited);
         Err(failures.into_error(self.know.len()))
     }
 
@@ -108,19 +108,19 @@ impl TokenWriteBack {
     }
 }
 
-/// How often the nodes are told that may still learn the token.
-const TRIES: u32 = 5;
+/// How many rounds a write-back has at most.
+const MAX_ROUNDS: u32 = 5;
 
-/// Tells the nodes that are behind, and waits until a majority knows or cannot. If one of them does not answer or fails, it
-/// is told again, and so are the nodes that may have granted since: a quorum does without any minority.
+/// Sends the tokens to the nodes that are behind, and waits until a majority knows them or cannot. If a node fails or does
+/// not answer, it is asked again, and so are the nodes that may have granted since: a quorum tolerates any minority.
 pub(super) async fn write_back(
     inner: &Arc<QuorumInner>,
     mut write_backs: Vec<TokenWriteBack>,
 ) -> Vec<Result<Option<FencingToken>>> {
     let patient =
-        write_backs.iter().all(|write_back| write_back.is_known(inner) || write_back.unheard.is_empty());
-    let mut waited = tell(inner, &mut write_backs, patient).await;
-    for number in 1..TRIES {
+        write_backs.iter().all(|write_back| write_back.is_known(inner) || write_back.unanswered.is_empty());
+    let mut waited = send_tokens(inner, &mut write_backs, patient).await;
+    for number in 1..MAX_ROUNDS {
         let mut again = false;
         for write_back in write_backs.iter_mut().filter(|write_back| !write_back.is_known(inner)) {
             again |= write_back.widen();
@@ -129,16 +129,21 @@ pub(super) async fn write_back(
             break;
         }
         if number > 1 {
-            // Time for the nodes that were not heard of to grant.
-            tokio::time::sleep(inner.options.node_timeout / TRIES).await;
+            // Gives the unanswered nodes time to grant.
+            tokio::time::sleep(inner.options.node_timeout / MAX_ROUNDS).await;
         }
-        waited = tell(inner, &mut write_backs, number + 1 == TRIES).await;
+        waited = send_tokens(inner, &mut write_backs, number + 1 == MAX_ROUNDS).await;
     }
     write_backs.into_iter().map(|write_back| write_back.conclude(inner, waited)).collect()
 }
 
-/// One round: tells every node that is behind. Says how long silent nodes were waited for: longer than usual if `patient`.
-async fn tell(inner: &Arc<QuorumInner>, write_backs: &mut [TokenWriteBack], patient: bool) -> Duration {
+/// One round: sends the tokens to every node that is behind. Returns how long it waited for nodes that did not answer:
+/// longer than usual if `patient`.
+async fn send_tokens(
+    inner: &Arc<QuorumInner>,
+    write_backs: &mut [TokenWriteBack],
+    patient: bool,
+) -> Duration {
     let expiry =
         write_backs.iter().map(|write_back| write_back.generation.lease.expiry).max().unwrap_or_default();
     let mut round = Round::begin(inner, expiry);
@@ -168,7 +173,7 @@ async fn tell(inner: &Arc<QuorumInner>, write_backs: &mut [TokenWriteBack], pati
     round.waited()
 }
 
-/// Tells one node tokens that others know already. Best effort.
+/// Sends one node tokens that a majority already knows. Best effort.
 pub(super) async fn write_back_to(
     inner: &Arc<QuorumInner>,
     node: usize,
@@ -181,7 +186,7 @@ pub(super) async fn write_back_to(
             .await;
 }
 
-/// The same for nodes that granted while the others were being told, without waiting.
+/// The same, in the background, for nodes that granted during the write-back.
 pub(super) fn write_back_later(
     inner: &Arc<QuorumInner>,
     generation: &GenerationRef,

@@ -1,5 +1,4 @@
-//! The nodes' wake-ups as one stream. Each is a hint that asking again may help, and never more: what one node
-//! grants is one vote.
+//! The wake-ups of all nodes, merged into one stream. Each is a hint to ask again: a grant of one node is one vote.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,11 +18,10 @@ use crate::store::{Inbox, Wake, WakeStream};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
-/// The share of the node time-out for which a hint is held back, for each node that is missing to a majority.
+/// The share of the node time-out by which a wake-up is delayed for each node that is missing to a majority.
 const GRACE_SHARE: u32 = 10;
 
-/// Opens a stream on each node. A node whose stream breaks or does not open is tried again while the others
-/// go on.
+/// Opens a stream on each node. A stream that breaks or does not open is retried while the others continue.
 pub(super) async fn subscribe(inner: &Arc<QuorumInner>, inbox: &Inbox) -> Result<WakeStream> {
     let nodes: Vec<usize> =
         (0..inner.nodes.len()).filter(|node| inner.nodes[*node].store.capabilities().push).collect();
@@ -43,25 +41,26 @@ pub(super) async fn subscribe(inner: &Arc<QuorumInner>, inbox: &Inbox) -> Result
         return Err(failures.into_error(0).doing("subscribe"));
     }
     let streams = nodes.into_iter().zip(opened).map(|(node, opened)| {
-        let line = opened.map_or(NodeStream::Closed { pause: FIRST_PAUSE }, NodeStream::Open);
-        listen(Arc::clone(inner), node, inbox.clone(), line).map(move |wake| (node, wake)).boxed()
+        let stream = opened.map_or(NodeStream::Closed { pause: FIRST_PAUSE }, NodeStream::Open);
+        listen(Arc::clone(inner), node, inbox.clone(), stream).map(move |wake| (node, wake)).boxed()
     });
-    let hints = WakeMerger {
-        heard: Box::pin(stream::select_all(streams)),
+    let merger = WakeMerger {
+        nodes: Box::pin(stream::select_all(streams)),
         majority: inner.majority,
         grace: inner.options.node_timeout / GRACE_SHARE,
         pending: Vec::new(),
     };
-    Ok(Box::pin(stream::unfold(hints, |mut hints| async { Some((hints.next().await?, hints)) })))
+    Ok(Box::pin(stream::unfold(merger, |mut merger| async { Some((merger.next().await?, merger)) })))
 }
 
-/// In a task of its own, since not every driver bears that a call is dropped half-way.
+/// Subscribes in a task of its own, since some drivers' calls must not be dropped before they complete.
 async fn open(inner: &Arc<QuorumInner>, node: usize, inbox: &Inbox) -> Result<WakeStream> {
     let (store, inbox) = (Arc::clone(&inner.nodes[node].store), inbox.clone());
     let opened = tokio::spawn(async move { store.subscribe(&inbox).await });
     opened.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "the task of the call ended early")))
 }
 
+/// The wake-up stream of one node.
 enum NodeStream {
     Open(WakeStream),
     Closed { pause: Duration },
@@ -71,13 +70,13 @@ fn listen(
     inner: Arc<QuorumInner>,
     node: usize,
     inbox: Inbox,
-    line: NodeStream,
+    stream: NodeStream,
 ) -> impl Stream<Item = Wake> + Send {
-    stream::unfold(line, move |mut line| {
+    stream::unfold(stream, move |mut stream| {
         let (inner, inbox) = (Arc::clone(&inner), inbox.clone());
         async move {
             loop {
-                line = match line {
+                stream = match stream {
                     NodeStream::Open(mut open) => match open.next().await {
                         Some(wake) => return Some((wake, NodeStream::Open(open))),
                         None => NodeStream::Closed { pause: FIRST_PAUSE },
@@ -85,7 +84,7 @@ fn listen(
                     NodeStream::Closed { pause } => {
                         tokio::time::sleep(pause).await;
                         match open(&inner, node, &inbox).await {
-                            // Whatever was sent while it was closed is gone.
+                            // Wake-ups that were sent while it was closed are lost.
                             Ok(open) => return Some((Wake::Missed, NodeStream::Open(open))),
                             Err(_) => NodeStream::Closed { pause: (pause * 2).min(LAST_PAUSE) },
                         }
@@ -96,21 +95,23 @@ fn listen(
     })
 }
 
-/// What was heard about one waiter.
+/// The wake-ups of one waiter so far.
 struct PendingWake {
     lock_id: LockId,
+    /// The nodes that woke it.
     nodes: Vec<usize>,
-    told: bool,
-    heard: Instant,
+    delivered: bool,
+    first_at: Instant,
     until: Instant,
 }
 
-/// WakeMerger, gathered. A release reaches one node after the other, and each wakes whoever waits first there. Whoever
-/// asked at the first word would find the other nodes held still; and where nodes differ about who is first, all
-/// of them would ask and split the votes. So a waiter is told once a majority of nodes has named it. The others are
-/// told a moment later, in case those who were named before them are dead: the fewer nodes named one, the later.
+/// Merges wake-ups. A release reaches one node after the other, and each node wakes its own first waiter. A waiter that
+/// asked after the first wake-up would find the lock still held on the other nodes; and where the nodes differ about the
+/// first waiter, all of their waiters would ask and split the votes. So a waiter is woken once a majority of nodes has
+/// woken it. Other waiters are woken after a delay, in case the waiters before them are dead: the fewer nodes, the longer
+/// the delay.
 struct WakeMerger {
-    heard: Pin<Box<dyn Stream<Item = (usize, Wake)> + Send>>,
+    nodes: Pin<Box<dyn Stream<Item = (usize, Wake)> + Send>>,
     majority: usize,
     grace: Duration,
     pending: Vec<PendingWake>,
@@ -119,24 +120,24 @@ struct WakeMerger {
 impl WakeMerger {
     async fn next(&mut self) -> Option<Wake> {
         loop {
-            let until = self.pending.iter().map(|hint| hint.until).min();
-            let heard = match until {
-                None => self.heard.next().await,
-                Some(until) => match timeout_at(until, self.heard.next()).await {
-                    Ok(heard) => heard,
-                    Err(_) => match self.ripen() {
+            let until = self.pending.iter().map(|pending| pending.until).min();
+            let received = match until {
+                None => self.nodes.next().await,
+                Some(until) => match timeout_at(until, self.nodes.next()).await {
+                    Ok(received) => received,
+                    Err(_) => match self.take_overdue() {
                         Some(wake) => return Some(wake),
                         None => continue,
                     },
                 },
             };
-            let (node, wake) = heard?;
+            let (node, wake) = received?;
             match wake {
                 Wake::Missed => return Some(Wake::Missed),
-                // Whether a majority lost it is for the renewal to find out.
+                // The renewal that follows finds out whether a majority lost the lease.
                 Wake::Broken { lock_id } => return Some(Wake::Broken { lock_id: callers_lock_id(&lock_id) }),
                 Wake::Retry { lock_id } | Wake::Granted { lock_id, .. } => {
-                    if let Some(wake) = self.hear(node, callers_lock_id(&lock_id)) {
+                    if let Some(wake) = self.record(node, callers_lock_id(&lock_id)) {
                         return Some(wake);
                     }
                 }
@@ -144,32 +145,35 @@ impl WakeMerger {
         }
     }
 
-    fn hear(&mut self, node: usize, lock_id: LockId) -> Option<Wake> {
-        // The same node twice is another release.
-        self.pending.retain(|hint| hint.lock_id != lock_id || !(hint.told && hint.nodes.contains(&node)));
-        let at = self.pending.iter().position(|hint| hint.lock_id == lock_id).unwrap_or_else(|| {
-            let heard = Instant::now();
-            self.pending.push(PendingWake { lock_id, nodes: Vec::new(), told: false, heard, until: heard });
+    fn record(&mut self, node: usize, lock_id: LockId) -> Option<Wake> {
+        // A second wake-up from the same node belongs to another release.
+        self.pending.retain(|pending| {
+            pending.lock_id != lock_id || !(pending.delivered && pending.nodes.contains(&node))
+        });
+        let at = self.pending.iter().position(|pending| pending.lock_id == lock_id).unwrap_or_else(|| {
+            let now = Instant::now();
+            let (nodes, delivered) = (Vec::new(), false);
+            self.pending.push(PendingWake { lock_id, nodes, delivered, first_at: now, until: now });
             self.pending.len() - 1
         });
-        let hint = &mut self.pending[at];
-        if !hint.nodes.contains(&node) {
-            hint.nodes.push(node);
+        let pending = &mut self.pending[at];
+        if !pending.nodes.contains(&node) {
+            pending.nodes.push(node);
         }
-        let missing = u32::try_from(self.majority.saturating_sub(hint.nodes.len())).unwrap_or(u32::MAX);
-        hint.until = hint.heard + self.grace.saturating_mul(missing.max(1));
-        if hint.told || missing > 0 {
+        let missing = u32::try_from(self.majority.saturating_sub(pending.nodes.len())).unwrap_or(u32::MAX);
+        pending.until = pending.first_at + self.grace.saturating_mul(missing.max(1));
+        if pending.delivered || missing > 0 {
             return None;
         }
-        hint.told = true;
-        Some(Wake::Retry { lock_id: hint.lock_id.clone() })
+        pending.delivered = true;
+        Some(Wake::Retry { lock_id: pending.lock_id.clone() })
     }
 
-    /// The grace of a hint is over: it is told if it was not, and forgotten.
-    fn ripen(&mut self) -> Option<Wake> {
+    /// Removes a wake-up whose delay is over, and returns it if it was not delivered.
+    fn take_overdue(&mut self) -> Option<Wake> {
         let now = Instant::now();
-        let at = self.pending.iter().position(|hint| hint.until <= now)?;
-        let hint = self.pending.swap_remove(at);
-        (!hint.told).then_some(Wake::Retry { lock_id: hint.lock_id })
+        let at = self.pending.iter().position(|pending| pending.until <= now)?;
+        let pending = self.pending.swap_remove(at);
+        (!pending.delivered).then_some(Wake::Retry { lock_id: pending.lock_id })
     }
 }

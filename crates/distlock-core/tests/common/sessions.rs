@@ -1,7 +1,7 @@
-//! A small session store in memory, whose server can be told to end a session, to hang and to panic.
+//! A small session store in memory. Its server can end sessions, hang and panic on command.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
@@ -30,37 +30,50 @@ pub enum When {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Server(Arc<Inner>);
+pub struct SessionServer(Arc<ServerState>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ServerState {
     held: Mutex<HashMap<Resource, (LockId, Session)>>,
     freed: Notify,
     token: Mutex<u64>,
-    /// The deadline that new sessions get, if any.
+    /// The deadline of new sessions, if any.
     deadline: Mutex<Option<Moment>>,
+    /// The session of all new holds, if they share one.
+    shared_session: Mutex<Option<Session>>,
     refuse_release: Mutex<bool>,
-    silent: AtomicBool,
-    /// How many of the next calls panic, before or after they were applied.
+    hangs: AtomicBool,
+    acquisitions: AtomicUsize,
+    /// How many of the next calls panic, before or after they are applied.
     panics: Mutex<HashMap<(Call, When), usize>>,
 }
 
-impl Server {
-    /// New sessions end at this moment unless they are kept.
+impl SessionServer {
+    /// New sessions end at this moment unless a heartbeat keeps them.
     pub fn set_deadline(&self, deadline: Moment) {
         *self.0.deadline.lock().unwrap() = Some(deadline);
+    }
+
+    /// All new holds share this session.
+    pub fn share_session(&self, session: &Session) {
+        *self.0.shared_session.lock().unwrap() = Some(session.clone());
     }
 
     pub fn refuse_release(&self, refuse: bool) {
         *self.0.refuse_release.lock().unwrap() = refuse;
     }
 
-    /// Whether calls hang.
-    pub fn set_silent(&self, silent: bool) {
-        self.0.silent.store(silent, Ordering::SeqCst);
+    /// Sets whether calls hang.
+    pub fn set_hanging(&self, hangs: bool) {
+        self.0.hangs.store(hangs, Ordering::SeqCst);
     }
 
-    /// The next `times` calls panic.
+    /// How many acquisitions the server has received.
+    pub fn acquisitions(&self) -> usize {
+        self.0.acquisitions.load(Ordering::SeqCst)
+    }
+
+    /// Lets the next `times` calls panic.
     pub fn panic_next(&self, call: Call, when: When, times: usize) {
         self.0.panics.lock().unwrap().insert((call, when), times);
     }
@@ -74,8 +87,8 @@ impl Server {
         }
     }
 
-    async fn silence(&self) {
-        if self.0.silent.load(Ordering::SeqCst) {
+    async fn maybe_hang(&self) {
+        if self.0.hangs.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
     }
@@ -86,7 +99,7 @@ impl Server {
 
     pub fn end_all(&self) {
         for (_, (_, session)) in self.0.held.lock().unwrap().drain() {
-            session.end(LossReason::SessionEnded("the server said so".into()));
+            session.end(LossReason::SessionEnded("ended by the server".into()));
         }
         self.0.freed.notify_waiters();
     }
@@ -96,15 +109,16 @@ impl Server {
         builder.options(options()).build().unwrap()
     }
 
-    fn try_take(&self, claim: &Claim) -> Option<SessionHold> {
+    fn try_grant(&self, claim: &Claim) -> Option<SessionHold> {
         let mut held = self.0.held.lock().unwrap();
         if held.contains_key(&claim.resource) {
             return None;
         }
-        let session = match *self.0.deadline.lock().unwrap() {
+        let shared = self.0.shared_session.lock().unwrap().clone();
+        let session = shared.unwrap_or_else(|| match *self.0.deadline.lock().unwrap() {
             Some(deadline) => Session::until(deadline),
             None => Session::new(),
-        };
+        });
         held.insert(claim.resource.clone(), (claim.lock_id.clone(), session.clone()));
         let mut token = self.0.token.lock().unwrap();
         *token += 1;
@@ -113,7 +127,7 @@ impl Server {
 }
 
 #[async_trait]
-impl Store for Server {
+impl Store for SessionServer {
     fn describe(&self) -> String {
         "test sessions".into()
     }
@@ -122,7 +136,7 @@ impl Store for Server {
         capabilities.semaphore = false;
         capabilities.rw_lock = false;
         capabilities.fairness = Fairness::None;
-        capabilities.reasons = &[("semaphores", "this server counts only to one")];
+        capabilities.reasons = &[("semaphores", "this server has no counters")];
         capabilities
     }
     async fn inspect(&self, _: &Query) -> Result<Vec<Record>> {
@@ -137,18 +151,19 @@ impl Store for Server {
 }
 
 #[async_trait]
-impl SessionStore for Server {
+impl SessionStore for SessionServer {
     async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
-        self.silence().await;
+        self.0.acquisitions.fetch_add(1, Ordering::SeqCst);
+        self.maybe_hang().await;
         self.maybe_panic(Call::Acquire, When::Before);
         loop {
             let freed = self.0.freed.notified();
-            // A slow server: the grant is decided before the answer is on its way.
-            let taken = self.try_take(claim);
+            // A slow server: it decides on the grant before it answers.
+            let granted = self.try_grant(claim);
             tokio::time::sleep(2 * MS).await;
-            if taken.is_some() {
+            if granted.is_some() {
                 self.maybe_panic(Call::Acquire, When::After);
-                return Ok(taken);
+                return Ok(granted);
             }
             if withdraw.is_cancelled() {
                 return Ok(None);
@@ -161,7 +176,7 @@ impl SessionStore for Server {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        self.silence().await;
+        self.maybe_hang().await;
         self.maybe_panic(Call::Release, When::Before);
         tokio::time::sleep(2 * MS).await;
         let mut held = self.0.held.lock().unwrap();

@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use crate::common::sessions::Server;
+use crate::common::sessions::SessionServer;
 use crate::common::{MS, SECOND, World, options, until};
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::{ErrorKind, Kind, Request, VirtualClock};
@@ -146,7 +146,7 @@ async fn bad_input_is_found_before_anything_is_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_store_cannot_do_is_found_before_anything_is_sent() {
-    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let (ours, theirs) = (server.locks(&clock), server.locks(&clock));
     // An attempt to acquire this one would wait.
     let _held = theirs.mutex("a").acquire().await.unwrap();

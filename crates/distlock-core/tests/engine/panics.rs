@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 
 use crate::common::panics::{assert_told, goes_on};
-use crate::common::sessions::{Call, Server, When};
+use crate::common::sessions::{Call, SessionServer, When};
 use crate::common::{MS, SECOND, World, begin, options, until};
 use distlock_core::faults::{Fault, FaultyStore, Verb};
 use distlock_core::memory::MemoryStore;
@@ -233,7 +233,7 @@ async fn a_node_of_a_quorum_that_panics_does_not_fail_the_quorum() {
 #[tokio::test(start_paused = true)]
 async fn a_session_acquire_that_panics_fails_alone_and_leaves_nothing_held() {
     for when in [When::Before, When::After] {
-        let (server, clock) = (Server::default(), VirtualClock::new());
+        let (server, clock) = (SessionServer::default(), VirtualClock::new());
         let locks = server.locks(&clock);
         let held = locks.mutex("held").acquire().await.unwrap();
         server.panic_next(Call::Acquire, when, 1);
@@ -255,7 +255,7 @@ async fn a_session_acquire_that_panics_fails_alone_and_leaves_nothing_held() {
 #[tokio::test(start_paused = true)]
 async fn a_session_release_that_panics_is_told_and_done_in_the_background() {
     for when in [When::Before, When::After] {
-        let (server, clock) = (Server::default(), VirtualClock::new());
+        let (server, clock) = (SessionServer::default(), VirtualClock::new());
         let locks = server.locks(&clock);
         let held = locks.mutex("held").acquire().await.unwrap();
         let guard = locks.mutex("a").acquire().await.unwrap();

@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use crate::common::{MS, SECOND, World, options, until};
-use crate::spy::Spy;
+use crate::recording_store::Recorder;
 use distlock_core::store::{PushedGrant, Wake};
 use distlock_core::{FencingToken, Guard, Locks, Options, Result};
 use tokio::task::JoinHandle;
@@ -16,7 +16,7 @@ const TOKEN: FencingToken = FencingToken::new(1 << 50);
 
 struct Scene {
     world: World,
-    spy: Spy,
+    recorder: Recorder,
     waiter: JoinHandle<Result<Guard>>,
     _theirs: (Locks, Guard),
 }
@@ -26,35 +26,35 @@ async fn queued(options: Options) -> Scene {
     let world = World::new();
     let theirs = world.locks();
     let reader = theirs.rw_lock("a").read().await.unwrap();
-    let spy = Spy::new(&world.store);
-    let (ours, _clock, _faults) = spy.locks(options);
+    let recorder = Recorder::new(&world.store);
+    let (ours, _clock, _faults) = recorder.locks(options);
     let waiter = tokio::spawn(ours.rw_lock("a").write().into_future());
-    until(|| async { spy.is_subscribed() }).await;
+    until(|| async { recorder.is_subscribed() }).await;
     // The message counts for the newest attempt: the test begins right after one.
-    let before = spy.attempts();
-    while spy.attempts() == before {
+    let before = recorder.attempts();
+    while recorder.attempts() == before {
         tokio::time::sleep(MS).await;
     }
-    Scene { world, spy, waiter, _theirs: (theirs, reader) }
+    Scene { world, recorder, waiter, _theirs: (theirs, reader) }
 }
 
 impl Scene {
     async fn push(&self, attempt: u64, after: Duration) {
         let grant = PushedGrant::new(TOKEN, WINDOW).with_attempt(attempt).with_after(after);
-        self.spy.wake(&Wake::granted(self.spy.last().lock_id, grant));
+        self.recorder.wake(&Wake::granted(self.recorder.last().lock_id, grant));
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
     }
 
     fn attempt(&self) -> u64 {
-        self.spy.last().waiting.unwrap().attempt
+        self.recorder.last().waiting.unwrap().attempt
     }
 
     /// Whether the waiter asked instead of believing the message.
     async fn asked(&self, before: usize) -> bool {
         assert!(!self.waiter.is_finished(), "the message was believed");
-        self.spy.attempts() == before + 1
+        self.recorder.attempts() == before + 1
     }
 }
 
@@ -64,7 +64,7 @@ async fn a_grant_of_which_less_than_half_is_left_is_asked_for_and_not_believed()
     for (wait, believed) in [(0, true), (400, true), (486, true), (489, false), (600, false)] {
         let scene = queued(options()).await;
         tokio::time::sleep(wait * MS).await;
-        let before = scene.spy.attempts();
+        let before = scene.recorder.attempts();
         scene.push(scene.attempt(), Duration::ZERO).await;
         if believed {
             let guard = scene.waiter.await.unwrap().unwrap();
@@ -95,7 +95,7 @@ async fn a_grant_counts_from_its_lower_bound_and_never_from_later_than_now() {
 async fn a_grant_for_another_attempt_than_the_newest_is_not_believed() {
     for off in [-1_i64, 1] {
         let scene = queued(options()).await;
-        let before = scene.spy.attempts();
+        let before = scene.recorder.attempts();
         scene.push(scene.attempt().checked_add_signed(off).unwrap(), Duration::ZERO).await;
         assert!(scene.asked(before).await);
     }
@@ -104,7 +104,7 @@ async fn a_grant_for_another_attempt_than_the_newest_is_not_believed() {
 #[tokio::test(start_paused = true)]
 async fn a_plain_lease_asks_for_its_whole_expiry_and_does_not_take_a_short_window() {
     let scene = queued(options().auto_extend(false)).await;
-    let before = scene.spy.attempts();
+    let before = scene.recorder.attempts();
     scene.push(scene.attempt(), Duration::ZERO).await;
     assert!(scene.asked(before).await);
     // An expiry that is no longer than the window needs no extension.

@@ -5,7 +5,7 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::common::sessions::Server;
+use crate::common::sessions::SessionServer;
 use crate::common::{MS, SECOND, begin};
 use distlock_core::faults::{Fault, Faults, FaultyStore, Verb};
 use distlock_core::memory::MemoryStore;
@@ -42,7 +42,7 @@ fn engine_on(runtime: &Runtime, store: &MemoryStore) -> (Locks, Faults) {
     (locks, faults)
 }
 
-fn session_engine_on(runtime: &Runtime, server: &Server) -> Locks {
+fn session_engine_on(runtime: &Runtime, server: &SessionServer) -> Locks {
     let backend = Backend::session(server.clone());
     runtime.block_on(async { Locks::builder(backend).options(options()).build().unwrap() })
 }
@@ -189,7 +189,7 @@ fn no_claim_is_sent_after_the_runtime_ended() {
 fn sessions_and_those_who_wait_for_them_hear_that_the_runtime_ended() {
     let ours = ours();
     for (case, engines) in runtimes() {
-        let server = Server::default();
+        let server = SessionServer::default();
         let locks = session_engine_on(&engines, &server);
         let theirs = session_engine_on(&ours, &server);
         let blocker = ours.block_on(theirs.mutex("a").acquire().into_future()).unwrap();

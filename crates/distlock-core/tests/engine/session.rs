@@ -2,13 +2,13 @@
 
 use std::future::IntoFuture;
 
-use crate::common::sessions::Server;
+use crate::common::sessions::SessionServer;
 use crate::common::{MS, SECOND, until};
 use distlock_core::{Clock, ErrorKind, LossReason, ReleaseError, VirtualClock};
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_ends_turns_its_guards_lost_at_once() {
-    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
     let signal = guard.cancellation_token();
@@ -24,7 +24,7 @@ async fn a_session_that_ends_turns_its_guards_lost_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_past_its_deadline_is_lost_though_nobody_said_so() {
-    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (server, clock) = (SessionServer::default(), VirtualClock::new());
     server.set_deadline(clock.now().after(10 * SECOND));
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -40,7 +40,7 @@ async fn a_session_past_its_deadline_is_lost_though_nobody_said_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_suspend_is_seen_at_the_first_look_on_a_session_with_a_deadline() {
-    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (server, clock) = (SessionServer::default(), VirtualClock::new());
     server.set_deadline(clock.now().after(10 * SECOND));
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -52,7 +52,7 @@ async fn a_suspend_is_seen_at_the_first_look_on_a_session_with_a_deadline() {
 async fn an_acquire_dropped_at_any_moment_withdraws_and_leaves_nothing_held() {
     for contended in [false, true] {
         for after in 0..8 {
-            let (server, clock) = (Server::default(), VirtualClock::new());
+            let (server, clock) = (SessionServer::default(), VirtualClock::new());
             let locks = server.locks(&clock);
             let other = server.locks(&clock);
             let held = if contended { Some(other.mutex("a").acquire().await.unwrap()) } else { None };
@@ -71,7 +71,7 @@ async fn an_acquire_dropped_at_any_moment_withdraws_and_leaves_nothing_held() {
 
 #[tokio::test(start_paused = true)]
 async fn a_time_limit_withdraws_and_contention_is_not_an_error() {
-    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let (ours, theirs) = (server.locks(&clock), server.locks(&clock));
     let held = theirs.mutex("a").acquire().await.unwrap();
     assert!(ours.mutex("a").try_acquire().await.unwrap().is_none());
@@ -85,11 +85,11 @@ async fn a_time_limit_withdraws_and_contention_is_not_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_store_cannot_do_is_refused_with_its_reason() {
-    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let locks = server.locks(&clock);
     let error = locks.semaphore("s", 2).acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("counts only to one"), "{error}");
+    assert!(error.to_string().contains("has no counters"), "{error}");
     assert_eq!(locks.mutex("m").fair().acquire().await.unwrap_err().kind(), ErrorKind::Unsupported);
     assert_eq!(locks.rw_lock("r").read().await.unwrap_err().kind(), ErrorKind::Unsupported);
     assert!(server.is_free());
@@ -97,7 +97,7 @@ async fn what_the_store_cannot_do_is_refused_with_its_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_gives_session_holds_back() {
-    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
     locks.shutdown().await.unwrap();
@@ -106,7 +106,7 @@ async fn shutdown_gives_session_holds_back() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_that_failed_is_told_and_tried_again() {
-    let (server, clock) = (Server::default(), VirtualClock::new());
+    let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
     server.refuse_release(true);
@@ -117,8 +117,8 @@ async fn a_release_that_failed_is_told_and_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_never_answers_ends_as_an_error_at_the_limit() {
-    let (server, clock) = (Server::default(), VirtualClock::new());
-    server.set_silent(true);
+    let (server, clock) = (SessionServer::default(), VirtualClock::new());
+    server.set_hanging(true);
     let locks = server.locks(&clock);
     for limit in [std::time::Duration::ZERO, 100 * MS] {
         let begun = tokio::time::Instant::now();
@@ -126,8 +126,8 @@ async fn a_server_that_never_answers_ends_as_an_error_at_the_limit() {
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert!(begun.elapsed() <= limit + SECOND, "{:?}", begun.elapsed());
     }
-    server.set_silent(false);
+    server.set_hanging(false);
     let guard = locks.mutex("b").acquire().await.unwrap();
-    server.set_silent(true);
+    server.set_hanging(true);
     assert!(matches!(guard.release().await, Err(ReleaseError::Unknown { .. })));
 }

@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 
 use crate::common::{MS, SECOND, World, options, until};
-use crate::spy::Spy;
+use crate::recording_store::Recorder;
 use distlock_core::Options;
 use distlock_core::store::Wake;
 use tokio::time::Instant;
@@ -42,23 +42,23 @@ async fn every_waiter_asks_when_a_subscription_opens_breaks_or_missed_messages()
     let world = World::new();
     let theirs = world.locks();
     let mut held = Vec::new();
-    let spy = Spy::new(&world.store);
-    let (ours, _clock, _faults) = spy.locks(deaf());
+    let recorder = Recorder::new(&world.store);
+    let (ours, _clock, _faults) = recorder.locks(deaf());
     let mut waiters = Vec::new();
     for n in 0..5 {
         held.push(theirs.mutex(format!("m{n}")).acquire().await.unwrap());
         waiters.push(tokio::spawn(ours.mutex(format!("m{n}")).acquire().into_future()));
     }
     // Each asks once without a subscription, and once when it is open, now to be woken.
-    until(|| async { spy.attempts() == 10 }).await;
-    assert!(spy.claims.lock().unwrap()[5..].iter().all(|claim| claim.waiting.is_some()));
-    spy.wake(&Wake::Missed);
+    until(|| async { recorder.attempts() == 10 }).await;
+    assert!(recorder.claims.lock().unwrap()[5..].iter().all(|claim| claim.waiting.is_some()));
+    recorder.wake(&Wake::Missed);
     tokio::time::sleep(MS).await;
-    assert_eq!(spy.attempts(), 15);
-    spy.hang_up();
+    assert_eq!(recorder.attempts(), 15);
+    recorder.close_streams();
     tokio::time::sleep(MS).await;
-    assert_eq!(spy.attempts(), 20, "they cannot be woken now");
-    until(|| async { spy.is_subscribed() }).await;
+    assert_eq!(recorder.attempts(), 20, "they cannot be woken now");
+    until(|| async { recorder.is_subscribed() }).await;
     tokio::time::sleep(MS).await;
-    assert_eq!(spy.attempts(), 25, "what was sent meanwhile is lost");
+    assert_eq!(recorder.attempts(), 25, "what was sent meanwhile is lost");
 }

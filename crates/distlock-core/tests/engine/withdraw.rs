@@ -4,7 +4,7 @@
 use std::future::IntoFuture;
 
 use crate::common::{MS, SECOND, World, options, until};
-use crate::spy::Spy;
+use crate::recording_store::Recorder;
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::{Locks, Options};
 use tokio::time::Instant;
@@ -105,13 +105,13 @@ async fn the_entry_of_a_waiter_lives_a_little_longer_than_it_sleeps() {
     for push in [true, false] {
         for (longest, ttl) in [(800 * MS, 3 * SECOND), (20 * SECOND, 22 * SECOND), (60 * SECOND, 62 * SECOND)]
         {
-            let mut spy = Spy::new(&world.store);
-            spy.push = push;
+            let mut recorder = Recorder::new(&world.store);
+            recorder.push = push;
             let options = options().busy_wait_sleep(10 * MS, longest).unwrap();
-            let (locks, _clock, _faults) = spy.locks(options);
+            let (locks, _clock, _faults) = recorder.locks(options);
             let writer = locks.rw_lock("a").write().timeout(100 * MS).await;
             assert!(writer.is_err());
-            assert_eq!(spy.last().waiting.unwrap().ttl, ttl, "for {longest:?}");
+            assert_eq!(recorder.last().waiting.unwrap().ttl, ttl, "for {longest:?}");
         }
     }
 }

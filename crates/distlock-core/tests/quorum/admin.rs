@@ -67,7 +67,7 @@ async fn the_doctor_names_the_nodes_and_the_dangers() {
     assert!(warnings.iter().all(|f| f.advice.is_some()));
     assert!(findings.iter().any(|f| f.level == Level::Ok && f.what.contains("node 1 (memory)")));
     let two = Fleet::new(2);
-    assert!(two.quorum().doctor().await.unwrap()[0].what.contains("cannot do without"));
+    assert!(two.quorum().doctor().await.unwrap()[0].what.contains("tolerates no failed node"));
     two.down(&[0, 1]);
     assert!(two.quorum().doctor().await.is_err());
 }

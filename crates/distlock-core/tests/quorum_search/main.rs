@@ -4,8 +4,8 @@
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::panic)] // in the helpers, which clippy does not take for tests
 
-mod naive;
 mod schedule;
+mod simple_quorum;
 mod world;
 
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use distlock_core::quorum::{Quorum, QuorumOptions};
 use distlock_core::store::LeaseStore;
 use distlock_core::{Kind, VirtualClock};
-use naive::{Flaw, Naive};
 use schedule::{Losses, Plan, run};
+use simple_quorum::{Flaw, SimpleQuorum};
 use world::World;
 
 fn real(world: &World) -> Arc<dyn LeaseStore> {
@@ -90,24 +90,24 @@ fn a_seed_gives_the_same_schedule_every_time() {
     }
 }
 
-fn naive(world: &World, flaw: Flaw) -> Arc<dyn LeaseStore> {
-    Arc::new(Naive::new(world.stores(), flaw))
+fn simple_quorum(world: &World, flaw: Flaw) -> Arc<dyn LeaseStore> {
+    Arc::new(SimpleQuorum::new(world.stores(), flaw))
 }
 
 #[test]
 fn the_search_finds_nothing_where_nothing_is_wrong() {
-    let build = |world: &World| naive(world, Flaw::None);
+    let build = |world: &World| simple_quorum(world, Flaw::None);
     must_hold(plan(build), schedules(1_000));
 }
 
 #[test]
 fn the_search_has_teeth() {
     let flaws: [(Flaw, schedule::Build); 5] = [
-        (Flaw::MajorityOfAnswers, |world| naive(world, Flaw::MajorityOfAnswers)),
-        (Flaw::ExtendOverGranters, |world| naive(world, Flaw::ExtendOverGranters)),
-        (Flaw::NoWriteBack, |world| naive(world, Flaw::NoWriteBack)),
-        (Flaw::FirstToken, |world| naive(world, Flaw::FirstToken)),
-        (Flaw::LateUndo, |world| naive(world, Flaw::LateUndo)),
+        (Flaw::MajorityOfAnswers, |world| simple_quorum(world, Flaw::MajorityOfAnswers)),
+        (Flaw::RenewOverGranters, |world| simple_quorum(world, Flaw::RenewOverGranters)),
+        (Flaw::NoWriteBack, |world| simple_quorum(world, Flaw::NoWriteBack)),
+        (Flaw::FirstToken, |world| simple_quorum(world, Flaw::FirstToken)),
+        (Flaw::LateUndo, |world| simple_quorum(world, Flaw::LateUndo)),
     ];
     for (flaw, build) in flaws {
         let found = search(Plan { strict: false, ..plan(build) }, 0..1_000);

@@ -1,4 +1,4 @@
-//! The lock record: one holder, and beside it the short list of who waits.
+//! The lock record: one holder and a short wait queue.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use crate::clock::Moment;
 use crate::resource::{FencingToken, LockId};
 use crate::store::{Attempt, Claim, Inbox, Lease, Released, Renewal, Waiting, Wake};
 
-/// One who waits for a lock record.
+/// One waiter for a lock record.
 #[derive(Clone, Debug)]
 pub(in crate::memory) struct WaitEntry {
     pub(in crate::memory) lock_id: LockId,
     inbox: Inbox,
     expires_at: Moment,
-    /// Was told to ask again and has not done so yet.
+    /// It was woken and has not asked again yet.
     woken: bool,
 }
 
@@ -34,7 +34,7 @@ impl LockRecord {
     pub(in crate::memory) fn try_acquire(&mut self, claim: &Claim, now: Moment) -> Attempt {
         self.purge(now);
         if let Some(held) = self.holder.as_mut().filter(|held| held.lock_id == claim.lock_id) {
-            held.extend(now.after(claim.expiry));
+            held.renew_until(now.after(claim.expiry));
             self.history.touch(held.expires_at);
             return Attempt::Granted { token: held.token };
         }
@@ -67,7 +67,7 @@ impl LockRecord {
         let Some(held) = self.holder.as_mut().filter(|held| held.lock_id == lease.lock_id) else {
             return Renewal::NotYours;
         };
-        held.extend(now.after(lease.expiry));
+        held.renew_until(now.after(lease.expiry));
         held.token = held.token.max(lease.token);
         self.history.raise(held.token);
         self.history.touch(held.expires_at);
@@ -86,16 +86,16 @@ impl LockRecord {
         if held.is_some() || waited.is_some() {
             self.history.touch(now);
         }
-        let passed_on = held.is_some() || waited.as_ref().is_some_and(|waiter| waiter.woken);
+        let handoff = held.is_some() || waited.as_ref().is_some_and(|waiter| waiter.woken);
         let own = held.as_ref().and_then(|held| held.inbox.clone());
-        let woken = self.wake_next(passed_on, wakes);
+        let woken = self.wake_next(handoff, wakes);
         if held.is_none() && waited.is_none() {
             return Released::NotYours;
         }
         Released::Done { woke: woken.is_some_and(|inbox| own != Some(inbox)) }
     }
 
-    /// Takes the lock from its holder and wakes who is next.
+    /// Takes the lock from its holder and wakes the next waiter.
     pub(in crate::memory) fn break_lock(&mut self, now: Moment, wakes: &mut Wakes) -> Option<HoldEntry> {
         self.purge(now);
         let held = self.holder.take();
@@ -123,14 +123,14 @@ impl LockRecord {
         self.holder.is_none() && self.waiters.is_empty() && self.history.is_spent(now, retention)
     }
 
-    /// Expiry is final: a holder that comes back a moment too late finds nothing to renew, whether or not
-    /// somebody else took the lock.
+    /// Removes what has expired. Expiry is final: a late renewal fails, whether or not another client has acquired the
+    /// lock.
     fn purge(&mut self, now: Moment) {
         self.holder.take_if(|held| !held.is_live(now));
         self.waiters.retain(|waiter| waiter.expires_at > now);
     }
 
-    /// If somebody else registered before this lock id: the time until the first of them counts as gone.
+    /// The time until the first entry ahead of this lock id expires, if there is one.
     fn ahead(&self, lock_id: &LockId, now: Moment) -> Option<Duration> {
         let before = self.waiters.iter().take_while(|waiter| waiter.lock_id != *lock_id);
         before.map(|waiter| waiter.expires_at.since(now)).min()
@@ -159,14 +159,14 @@ impl LockRecord {
         self.waiters.remove(at)
     }
 
-    /// Wakes the first waiter of a free lock, and says which inbox was told. A waiter keeps its entry until it
-    /// acquires, withdraws or is gone; but when the lock is passed on once more (`passed_on`) those that were
-    /// woken and never came are dropped, or a dead one would be woken for ever while others sleep.
-    fn wake_next(&mut self, passed_on: bool, wakes: &mut Wakes) -> Option<Inbox> {
+    /// Wakes the first waiter of a free lock, and returns its inbox. A waiter keeps its entry until it acquires, withdraws
+    /// or expires. But on another handoff (`handoff`) waiters that were woken and did not ask are dropped; otherwise a dead
+    /// one would be woken again and again while others sleep.
+    fn wake_next(&mut self, handoff: bool, wakes: &mut Wakes) -> Option<Inbox> {
         if self.holder.is_some() {
             return None;
         }
-        while passed_on && self.waiters.front().is_some_and(|waiter| waiter.woken) {
+        while handoff && self.waiters.front().is_some_and(|waiter| waiter.woken) {
             self.waiters.pop_front();
         }
         let next = self.waiters.front_mut().filter(|waiter| !waiter.woken)?;

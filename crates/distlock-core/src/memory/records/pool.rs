@@ -1,15 +1,16 @@
-//! The pool record: weighted holders and a first-come queue.
+//! The pool record: weighted holders and a first-come, first-served wait queue.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{HoldEntry, TokenHistory, Wakes};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::resource::{FencingToken, LockId};
+use crate::store::support::errors::capacity_mismatch;
 use crate::store::{Attempt, Claim, GRANT_WINDOW, Inbox, Lease, PushedGrant, Released, Renewal, Wake};
 
-/// One who waits in the queue of a pool.
+/// One waiter in the queue of a pool.
 #[derive(Clone, Debug)]
 pub(in crate::memory) struct QueueEntry {
     pub(in crate::memory) lock_id: LockId,
@@ -24,7 +25,7 @@ pub(in crate::memory) struct QueueEntry {
     expires_at: Moment,
 }
 
-/// The record of a semaphore, a reader-writer lock or a turn.
+/// The record of a semaphore, a reader-writer lock or a fair queue.
 #[derive(Clone, Debug)]
 pub(in crate::memory) struct PoolRecord {
     capacity: u32,
@@ -54,7 +55,7 @@ impl PoolRecord {
         self.capacity = claim.capacity;
         let told = wakes.len();
         self.grant_heads(now, wakes);
-        // The answer itself tells the one who asks; a message beside it would only be noise.
+        // The caller gets its grant in the answer and needs no message.
         let mut at = 0;
         wakes.retain(|(_, wake)| {
             at += 1;
@@ -62,23 +63,23 @@ impl PoolRecord {
         });
 
         if let Some(held) = self.holders.iter_mut().find(|held| held.lock_id == claim.lock_id) {
-            held.extend(now.after(claim.expiry));
+            held.renew_until(now.after(claim.expiry));
             self.history.touch(held.expires_at);
             return Ok(Attempt::Granted { token: held.token });
         }
-        let place = self.queue.iter().position(|queued| queued.lock_id == claim.lock_id);
-        if place.unwrap_or(self.queue.len()) == 0 && self.fits(claim.weight) {
-            if place.is_some() {
+        let position = self.queue.iter().position(|queued| queued.lock_id == claim.lock_id);
+        if position.unwrap_or(self.queue.len()) == 0 && self.fits(claim.weight) {
+            if position.is_some() {
                 self.queue.pop_front();
             }
             let inbox = claim.waiting.as_ref().map(|waiting| waiting.inbox.clone());
             let held = self.hold(&claim.lock_id, claim.weight, claim.expiry, inbox, now);
             return Ok(Attempt::Granted { token: held.token });
         }
-        let ahead = self.queue.iter().take(place.unwrap_or(self.queue.len()));
+        let ahead = self.queue.iter().take(position.unwrap_or(self.queue.len()));
         let changes = self.holders.iter().map(|held| held.expires_at).chain(ahead.map(|q| q.expires_at));
         let retry_after = changes.min().map(|moment| moment.since(now));
-        self.enqueue(claim, place, now, wakes);
+        self.enqueue(claim, position, now, wakes);
         Ok(Attempt::Busy { retry_after })
     }
 
@@ -87,7 +88,7 @@ impl PoolRecord {
         let held = self.holders.iter_mut().find(|held| held.lock_id == lease.lock_id);
         let renewal = match held {
             Some(held) => {
-                held.extend(now.after(lease.expiry));
+                held.renew_until(now.after(lease.expiry));
                 held.token = held.token.max(lease.token);
                 self.history.raise(held.token);
                 self.history.touch(held.expires_at);
@@ -121,7 +122,7 @@ impl PoolRecord {
         Released::Done { woke }
     }
 
-    /// Takes the pool from all its holders and grants to who is next.
+    /// Takes the pool from all its holders and grants to the next waiters.
     pub(in crate::memory) fn break_lock(&mut self, now: Moment, wakes: &mut Wakes) -> Vec<HoldEntry> {
         self.purge(now);
         let held = std::mem::take(&mut self.holders);
@@ -164,20 +165,13 @@ impl PoolRecord {
         self.queue.retain(|queued| queued.expires_at > now);
     }
 
-    /// A pool in use has the capacity of those who use it: two sizes of one semaphore at once would admit more
-    /// than the smaller one allows.
+    /// A pool in use has one capacity: with two at once, a semaphore would admit more than the smaller one allows.
     fn check_capacity(&self, claim: &Claim) -> Result<()> {
         let unused = self.holders.is_empty() && self.queue.is_empty();
         if unused || self.capacity == claim.capacity {
             return Ok(());
         }
-        let (theirs, ours) = (self.capacity, claim.capacity);
-        Err(Error::new(
-            ErrorKind::Mismatch,
-            format!("it is in use with a capacity of {theirs}, and {ours} was asked for"),
-        )
-        .about(&claim.resource)
-        .advise("use one capacity everywhere; it can change once nobody holds it or waits for it"))
+        Err(capacity_mismatch(&claim.resource, self.capacity, claim.capacity))
     }
 
     fn fits(&self, weight: u32) -> bool {
@@ -218,10 +212,10 @@ impl PoolRecord {
         &self.holders[self.holders.len() - 1]
     }
 
-    fn enqueue(&mut self, claim: &Claim, place: Option<usize>, now: Moment, wakes: &mut Wakes) {
+    fn enqueue(&mut self, claim: &Claim, position: Option<usize>, now: Moment, wakes: &mut Wakes) {
         let Some(waiting) = &claim.waiting else {
-            // One attempt and no trace of it, also where an earlier attempt of this id had queued.
-            if place.and_then(|at| self.queue.remove(at)).is_some() {
+            // A single attempt leaves no entry, even if an earlier attempt of this id had queued.
+            if position.and_then(|at| self.queue.remove(at)).is_some() {
                 self.grant_heads(now, wakes);
             }
             return;
@@ -236,7 +230,7 @@ impl PoolRecord {
             expires_at: now.after(waiting.ttl),
         };
         self.history.touch(fresh.expires_at);
-        match place.and_then(|at| self.queue.get_mut(at)) {
+        match position.and_then(|at| self.queue.get_mut(at)) {
             // Applied after a later attempt of the same lock id.
             Some(queued) if queued.attempt > fresh.attempt => {}
             Some(queued) => *queued = fresh,

@@ -1,34 +1,31 @@
-//! A lease store that shows what it is asked, and whose wake-ups a test can send itself.
+//! A lease store that records its requests, and whose wake-ups the test sends.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use distlock_core::faults::{Faults, FaultyStore};
+use distlock_core::faults::{Faults, FaultyStore, HookedStore, StoreHooks};
 use distlock_core::memory::MemoryStore;
-use distlock_core::store::{
-    Attempt, Backend, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
-    Released, Renewal, Store, Wake, WakeStream,
-};
-use distlock_core::{Locks, Options, Resource, Result, VirtualClock};
+use distlock_core::store::{Backend, Capabilities, Claim, Inbox, Lease, LeaseStore, Wake, WakeStream};
+use distlock_core::{Locks, Options, Result, VirtualClock};
 use futures_util::stream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 #[derive(Clone, Debug)]
-pub struct Spy {
+pub struct Recorder {
     inner: MemoryStore,
-    /// Whether it says that it can push.
+    /// Whether it reports that it can push.
     pub push: bool,
-    /// The claims that arrived.
+    /// The claims that the store received.
     pub claims: Arc<Mutex<Vec<Claim>>>,
     pub released: Arc<Mutex<Vec<Lease>>>,
-    /// The open streams of wake-ups; what the store itself would send is not sent.
+    /// The open streams of wake-ups. They carry only what the test sends.
     streams: Arc<Mutex<Vec<UnboundedSender<Wake>>>>,
 }
 
-impl Spy {
+impl Recorder {
     pub fn new(inner: &MemoryStore) -> Self {
-        Spy {
+        Recorder {
             inner: inner.clone(),
             push: true,
             claims: Arc::default(),
@@ -40,7 +37,8 @@ impl Spy {
     /// A process that uses it.
     pub fn locks(&self, options: Options) -> (Locks, VirtualClock, Faults) {
         let clock = VirtualClock::new();
-        let (store, faults) = FaultyStore::new(Arc::new(self.clone()));
+        let recorded = HookedStore::new(Arc::new(self.inner.clone()), Arc::new(self.clone()));
+        let (store, faults) = FaultyStore::new(Arc::new(recorded));
         let builder = Locks::builder(Backend::lease(store)).clock(Arc::new(clock.clone()));
         (builder.options(options).build().unwrap(), clock, faults)
     }
@@ -51,7 +49,7 @@ impl Spy {
         }
     }
 
-    pub fn hang_up(&self) {
+    pub fn close_streams(&self) {
         self.streams.lock().unwrap().clear();
     }
 
@@ -63,47 +61,28 @@ impl Spy {
         self.claims.lock().unwrap().len()
     }
 
-    /// The newest claim that arrived.
+    /// The newest claim that the store received.
     pub fn last(&self) -> Claim {
         self.claims.lock().unwrap().last().unwrap().clone()
     }
 }
 
 #[async_trait]
-impl Store for Spy {
-    fn describe(&self) -> String {
-        self.inner.describe()
+impl StoreHooks for Recorder {
+    fn capabilities(&self, mut inner: Capabilities) -> Capabilities {
+        inner.push = self.push;
+        inner
     }
-    fn capabilities(&self) -> Capabilities {
-        let mut capabilities = self.inner.capabilities();
-        capabilities.push = self.push;
-        capabilities
-    }
-    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
-        self.inner.inspect(query).await
-    }
-    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
-        self.inner.break_lock(resource).await
-    }
-    async fn doctor(&self) -> Result<Vec<Finding>> {
-        self.inner.doctor().await
-    }
-}
 
-#[async_trait]
-impl LeaseStore for Spy {
-    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
+    async fn before_acquire(&self, claims: &[Claim]) {
         self.claims.lock().unwrap().extend_from_slice(claims);
-        self.inner.try_acquire(claims).await
     }
-    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
-        self.inner.renew(leases).await
-    }
-    async fn release(&self, leases: &[Lease]) -> Batch<Released> {
+
+    async fn before_release(&self, leases: &[Lease]) {
         self.released.lock().unwrap().extend_from_slice(leases);
-        self.inner.release(leases).await
     }
-    async fn subscribe(&self, _: &Inbox) -> Result<WakeStream> {
+
+    async fn subscribe(&self, _: &dyn LeaseStore, _: &Inbox) -> Result<WakeStream> {
         let (sender, receiver) = unbounded_channel();
         self.streams.lock().unwrap().push(sender);
         let next = |mut receiver: UnboundedReceiver<Wake>| async { Some((receiver.recv().await?, receiver)) };

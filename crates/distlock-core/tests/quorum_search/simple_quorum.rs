@@ -1,5 +1,5 @@
-//! A quorum as one writes it in an afternoon, sound but slow, and the ways in which the afternoon goes wrong. The
-//! search must find every flaw, and none where there is none.
+//! A simple quorum, sound but slow, and variants of it with one flaw each. The search must find every flaw, and none in
+//! the sound one.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,34 +19,34 @@ const TIMEOUT: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flaw {
     None,
-    /// A majority of the nodes that answered is taken for a majority.
+    /// Counts a majority of the nodes that answered instead of all nodes.
     MajorityOfAnswers,
-    /// An extension is counted over the nodes that once granted.
-    ExtendOverGranters,
-    /// The largest token is returned before anybody but its node knows it.
+    /// Counts a renewal over the nodes that granted.
+    RenewOverGranters,
+    /// Returns the largest token although only its node knows it.
     NoWriteBack,
-    /// The token of whichever node comes first.
+    /// Returns the token of the first node.
     FirstToken,
-    /// A failed attempt is undone in the background under the lock id that the next attempt uses.
+    /// Undoes a failed attempt in the background, under the lock id that the next attempt uses.
     LateUndo,
 }
 
 #[derive(Clone)]
-pub struct Naive {
+pub struct SimpleQuorum {
     nodes: Vec<Arc<dyn LeaseStore>>,
     flaw: Flaw,
     granters: Arc<Mutex<HashMap<LockId, Vec<usize>>>>,
 }
 
-impl fmt::Debug for Naive {
+impl fmt::Debug for SimpleQuorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Naive({:?})", self.flaw)
+        write!(f, "SimpleQuorum({:?})", self.flaw)
     }
 }
 
-impl Naive {
+impl SimpleQuorum {
     pub fn new(nodes: Vec<Arc<dyn LeaseStore>>, flaw: Flaw) -> Self {
-        Naive { nodes, flaw, granters: Arc::default() }
+        SimpleQuorum { nodes, flaw, granters: Arc::default() }
     }
 
     fn majority(&self) -> usize {
@@ -123,59 +123,59 @@ impl Naive {
         Err(Error::new(ErrorKind::Unavailable, "no majority answered"))
     }
 
-    async fn extend(&self, lease: &Lease) -> Result<Renewal> {
+    async fn renew_lease(&self, lease: &Lease) -> Result<Renewal> {
         let calls = (0..self.nodes.len()).map(|node| self.renew_on(node, lease));
         let answers = join_all(calls).await;
-        let extended = answers.iter().flatten().filter(|answer| **answer == Renewal::Renewed).count();
-        let refused = answers.iter().flatten().count() - extended;
+        let renewed = answers.iter().flatten().filter(|answer| **answer == Renewal::Renewed).count();
+        let refused = answers.iter().flatten().count() - renewed;
         let needed = match self.flaw {
             Flaw::MajorityOfAnswers => answers.iter().flatten().count() / 2 + 1,
-            Flaw::ExtendOverGranters => {
+            Flaw::RenewOverGranters => {
                 self.granters.lock().unwrap().get(&lease.lock_id).map_or(self.majority(), |n| n.len() / 2 + 1)
             }
             _ => self.majority(),
         };
-        if extended >= needed {
+        if renewed >= needed {
             return Ok(Renewal::Renewed);
         }
         if refused > self.nodes.len() - needed.min(self.nodes.len()) {
             return Ok(Renewal::NotYours);
         }
-        Err(Error::new(ErrorKind::Unavailable, "no majority extended"))
+        Err(Error::new(ErrorKind::Unavailable, "no majority renewed"))
     }
 }
 
 #[async_trait]
-impl Store for Naive {
+impl Store for SimpleQuorum {
     fn describe(&self) -> String {
-        "naive".to_owned()
+        "simple quorum".to_owned()
     }
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::all()
     }
 
-    async fn inspect(&self, _: &Query) -> Result<Vec<Record>> {
-        Ok(Vec::new())
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        self.nodes[0].inspect(query).await
     }
 
     async fn break_lock(&self, _: &Resource) -> Result<Vec<Holder>> {
-        Ok(Vec::new())
+        Err(Error::new(ErrorKind::Unsupported, "no forced release"))
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
+        self.nodes[0].doctor().await
     }
 }
 
 #[async_trait]
-impl LeaseStore for Naive {
+impl LeaseStore for SimpleQuorum {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
         Ok(vec![self.acquire(&claims[0]).await])
     }
 
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
-        Ok(vec![self.extend(&leases[0]).await])
+        Ok(vec![self.renew_lease(&leases[0]).await])
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
