@@ -13,7 +13,7 @@ use crate::error;
 use crate::keys::{Keys, ParsedKey};
 use crate::net::{ItemReply, ServerConnection};
 use crate::protocol::ScriptItem;
-use crate::scripts::Verb;
+use crate::scripts::ScriptVerb;
 use crate::store::Shared;
 
 /// How many keys one SCAN examines.
@@ -38,7 +38,7 @@ pub(crate) async fn records(shared: &Shared, query: &Query) -> Result<Vec<Record
         resources.into_iter().partition(|resource| resource.kind() == Kind::Mutex);
     for part in locks.chunks(RESOURCES_PER_CALL).chain(pools.chunks(RESOURCES_PER_CALL)) {
         let items = part.iter().map(|resource| ScriptItem::inspection(&shared.config.keys, resource, 0));
-        let replies = call(shared, Verb::Inspect, &part[0], items.collect()).await;
+        let replies = call(shared, ScriptVerb::Inspect, &part[0], items.collect()).await;
         for (resource, reply) in part.iter().zip(replies) {
             match parse(resource, &reply?) {
                 Ok((mut record, next)) => {
@@ -56,7 +56,7 @@ pub(crate) async fn records(shared: &Shared, query: &Query) -> Result<Vec<Record
 
 async fn call(
     shared: &Shared,
-    verb: Verb,
+    verb: ScriptVerb,
     resource: &Resource,
     items: Vec<ScriptItem<'_>>,
 ) -> Vec<Result<ItemReply>> {
@@ -65,7 +65,7 @@ async fn call(
 
 async fn call_one(
     shared: &Shared,
-    verb: Verb,
+    verb: ScriptVerb,
     resource: &Resource,
     item: ScriptItem<'_>,
 ) -> Result<(Record, Option<u64>)> {
@@ -77,13 +77,13 @@ async fn call_one(
 pub(crate) async fn break_lock(shared: &Shared, resource: &Resource) -> Result<Vec<Holder>> {
     let keys = &shared.config.keys;
     let item = ScriptItem::forced_release(keys, resource);
-    let (record, next) = call_one(shared, Verb::Break, resource, item).await?;
+    let (record, next) = call_one(shared, ScriptVerb::Break, resource, item).await?;
     if let (Some(_), Some(holder)) = (next, record.holders.first()) {
         // One call could not pass all absent waiters. A release under the lock id of the former holder continues until a waiter
         // is notified. If it fails, waiters ask by themselves within a second.
         let lease =
             Lease::new(resource.clone(), holder.lock_id.clone(), FencingToken::new(0), Duration::ZERO);
-        let _ = call(shared, Verb::Release, resource, vec![ScriptItem::release(keys, &lease)]).await;
+        let _ = call(shared, ScriptVerb::Release, resource, vec![ScriptItem::release(keys, &lease)]).await;
     }
     Ok(record.holders)
 }
@@ -97,7 +97,7 @@ async fn add_waiters(
 ) -> Result<()> {
     while let Some(from) = next {
         let item = ScriptItem::inspection(&shared.config.keys, resource, from);
-        let (rest, then) = call_one(shared, Verb::Inspect, resource, item).await?;
+        let (rest, then) = call_one(shared, ScriptVerb::Inspect, resource, item).await?;
         record.waiters.extend(rest.waiters);
         // A queue that was emptied meanwhile starts at 0 again.
         next = then.filter(|then| *then > from);

@@ -10,7 +10,7 @@ use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 use crate::error;
 use crate::keys::{Key, Keys, ResourceKeys};
 use crate::net::ItemReply;
-use crate::scripts::{Argument, Script, Verb};
+use crate::scripts::{Argument, Script, ScriptVerb};
 
 /// Stands for no inbox: an inbox is never empty and contains no spaces.
 const NO_INBOX: &str = "-";
@@ -118,8 +118,8 @@ impl<'a> ScriptItem<'a> {
     }
 
     /// The keys of an item, in the order of the script.
-    fn keys(&self, verb: Verb) -> [Option<Key<'a>>; 3] {
-        let queue = self.keys.queue().filter(|_| verb != Verb::Renew);
+    fn keys(&self, verb: ScriptVerb) -> [Option<Key<'a>>; 3] {
+        let queue = self.keys.queue().filter(|_| verb != ScriptVerb::Renew);
         [self.keys.lock(), Some(self.keys.record()), queue]
     }
 }
@@ -294,7 +294,7 @@ mod tests {
         let settings = ScriptSettings { channel: String::new(), retention: 1, counts_subscribers: true };
         let (scripts, keys) = (Scripts::new(&settings), Keys::new("{p}").unwrap());
         let item = |claim| ScriptItem::claim(&keys, claim, true);
-        let acquire = scripts.get(Verb::Acquire, RecordKind::Lock);
+        let acquire = scripts.get(ScriptVerb::Acquire, RecordKind::Lock);
         let [a, b, c] = [("a", 30), ("b", 30), ("c", 40)].map(|(name, ms)| claim(Kind::Mutex, name, ms));
         assert_eq!(sent(acquire, &[item(&a)])[4..], ["7", "11", "id-a", "30"]);
         let both = sent(acquire, &[item(&a), item(&b)]);
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(mixed[7..], ["7", "n1n111", "id-a", "id-b", "30", "g", "gt", "0", "-", "0"]);
 
         let pool = claim(Kind::Semaphore, "s", 30);
-        let acquire = scripts.get(Verb::Acquire, RecordKind::Pool);
+        let acquire = scripts.get(ScriptVerb::Acquire, RecordKind::Pool);
         let window = milliseconds(GRANT_WINDOW).to_string();
         let sent = sent(acquire, &[item(&pool)]);
         assert_eq!(sent[..2], ["1", "\u{fffd}s:s"]);

@@ -4,7 +4,7 @@ use distlock_core::RecordKind;
 
 /// What a script does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum ScriptVerb {
     Acquire,
     Renew,
     Release,
@@ -12,12 +12,12 @@ pub(crate) enum Verb {
     Break,
 }
 
-impl Verb {
+impl ScriptVerb {
     /// How many values a script replies with for each item.
     pub(crate) const fn reply_width(self) -> usize {
         match self {
-            Verb::Acquire => 2,
-            Verb::Renew | Verb::Release | Verb::Inspect | Verb::Break => 1,
+            ScriptVerb::Acquire => 2,
+            ScriptVerb::Renew | ScriptVerb::Release | ScriptVerb::Inspect | ScriptVerb::Break => 1,
         }
     }
 }
@@ -34,7 +34,7 @@ pub(crate) enum Argument {
 /// A script as the server knows it.
 #[derive(Debug)]
 pub(crate) struct Script {
-    pub(crate) verb: Verb,
+    pub(crate) verb: ScriptVerb,
     pub(crate) arguments: &'static [Argument],
     pub(crate) source: String,
     pub(crate) sha: String,
@@ -89,37 +89,37 @@ impl Scripts {
         let script = |verb, arguments, source| Script::new(settings, verb, arguments, source);
         Scripts {
             lock: VerbScripts {
-                acquire: script(Verb::Acquire, &[Deadline], include_str!("lua/lock_acquire.lua")),
-                renew: script(Verb::Renew, &[], include_str!("lua/lock_renew.lua")),
-                release: script(Verb::Release, &[GrantWindow], include_str!("lua/lock_release.lua")),
-                inspect: script(Verb::Inspect, &[], include_str!("lua/lock_inspect.lua")),
-                break_lock: script(Verb::Break, &[GrantWindow], include_str!("lua/lock_break.lua")),
+                acquire: script(ScriptVerb::Acquire, &[Deadline], include_str!("lua/lock_acquire.lua")),
+                renew: script(ScriptVerb::Renew, &[], include_str!("lua/lock_renew.lua")),
+                release: script(ScriptVerb::Release, &[GrantWindow], include_str!("lua/lock_release.lua")),
+                inspect: script(ScriptVerb::Inspect, &[], include_str!("lua/lock_inspect.lua")),
+                break_lock: script(ScriptVerb::Break, &[GrantWindow], include_str!("lua/lock_break.lua")),
             },
             pool: VerbScripts {
                 acquire: script(
-                    Verb::Acquire,
+                    ScriptVerb::Acquire,
                     &[Deadline, GrantWindow],
                     include_str!("lua/pool_acquire.lua"),
                 ),
-                renew: script(Verb::Renew, &[GrantWindow], include_str!("lua/pool_renew.lua")),
-                release: script(Verb::Release, &[GrantWindow], include_str!("lua/pool_release.lua")),
-                inspect: script(Verb::Inspect, &[], include_str!("lua/pool_inspect.lua")),
-                break_lock: script(Verb::Break, &[GrantWindow], include_str!("lua/pool_break.lua")),
+                renew: script(ScriptVerb::Renew, &[GrantWindow], include_str!("lua/pool_renew.lua")),
+                release: script(ScriptVerb::Release, &[GrantWindow], include_str!("lua/pool_release.lua")),
+                inspect: script(ScriptVerb::Inspect, &[], include_str!("lua/pool_inspect.lua")),
+                break_lock: script(ScriptVerb::Break, &[GrantWindow], include_str!("lua/pool_break.lua")),
             },
         }
     }
 
-    pub(crate) fn get(&self, verb: Verb, record: RecordKind) -> &Script {
+    pub(crate) fn get(&self, verb: ScriptVerb, record: RecordKind) -> &Script {
         let scripts = match record {
             RecordKind::Lock => &self.lock,
             RecordKind::Pool => &self.pool,
         };
         match verb {
-            Verb::Acquire => &scripts.acquire,
-            Verb::Renew => &scripts.renew,
-            Verb::Release => &scripts.release,
-            Verb::Inspect => &scripts.inspect,
-            Verb::Break => &scripts.break_lock,
+            ScriptVerb::Acquire => &scripts.acquire,
+            ScriptVerb::Renew => &scripts.renew,
+            ScriptVerb::Release => &scripts.release,
+            ScriptVerb::Inspect => &scripts.inspect,
+            ScriptVerb::Break => &scripts.break_lock,
         }
     }
 }
@@ -127,7 +127,7 @@ impl Scripts {
 impl Script {
     fn new(
         settings: &ScriptSettings,
-        verb: Verb,
+        verb: ScriptVerb,
         arguments: &'static [Argument],
         source: &'static str,
     ) -> Self {
@@ -160,7 +160,13 @@ mod tests {
     fn every_include_is_resolved() {
         let settings = ScriptSettings { channel: "a'b".to_owned(), retention: 1, counts_subscribers: true };
         let scripts = Scripts::new(&settings);
-        for verb in [Verb::Acquire, Verb::Renew, Verb::Release, Verb::Inspect, Verb::Break] {
+        for verb in [
+            ScriptVerb::Acquire,
+            ScriptVerb::Renew,
+            ScriptVerb::Release,
+            ScriptVerb::Inspect,
+            ScriptVerb::Break,
+        ] {
             for record in [RecordKind::Lock, RecordKind::Pool] {
                 let script = scripts.get(verb, record);
                 assert_eq!(script.verb, verb);

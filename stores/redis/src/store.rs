@@ -14,7 +14,7 @@ use distlock_core::{RecordKind, Resource, Result};
 use crate::config::{Address, RedisConfig, Servers};
 use crate::net::{ItemReply, ScriptCall, ServerSet};
 use crate::protocol::{self, ScriptItem, milliseconds};
-use crate::scripts::{ScriptSettings, Scripts, Verb};
+use crate::scripts::{ScriptSettings, ScriptVerb, Scripts};
 use crate::{connect, doctor, inspect};
 
 /// The most items of one call. A script blocks every other client of the server: 256 items take about a millisecond, and
@@ -117,7 +117,7 @@ impl Shared {
             self.config.min_replicas == 0 && (record == RecordKind::Pool || self.config.grants_on_release);
         let limit = self.limit(claims.iter().map(|claim| claim.expiry).min());
         let items = claims.iter().map(|claim| ScriptItem::claim(&self.config.keys, claim, push)).collect();
-        let replies = self.call(Verb::Acquire, record, limit, items).await;
+        let replies = self.call(ScriptVerb::Acquire, record, limit, items).await;
         Ok(claims.iter().zip(replies).map(|(claim, reply)| protocol::attempt(claim, &reply?)).collect())
     }
 
@@ -125,27 +125,27 @@ impl Shared {
         // A silent connection must be noticed while there is time to retry on another one.
         let limit = self.limit(leases.iter().map(|lease| lease.expiry / 3).min());
         let items = leases.iter().map(|lease| ScriptItem::renewal(&self.config.keys, lease)).collect();
-        let replies = self.call(Verb::Renew, record, limit, items).await;
+        let replies = self.call(ScriptVerb::Renew, record, limit, items).await;
         Ok(replies.into_iter().map(|reply| protocol::renewal(&reply?)).collect())
     }
 
     async fn release(&self, record: RecordKind, leases: Vec<&Lease>) -> Batch<Released> {
         let items = leases.iter().map(|lease| ScriptItem::release(&self.config.keys, lease)).collect();
-        let replies = self.call(Verb::Release, record, self.limit(None), items).await;
+        let replies = self.call(ScriptVerb::Release, record, self.limit(None), items).await;
         Ok(replies.into_iter().map(|reply| protocol::released(&reply?)).collect())
     }
 
     /// Calls a script, and calls it again for the items that one call could not finish.
     pub(crate) async fn call(
         &self,
-        verb: Verb,
+        verb: ScriptVerb,
         record: RecordKind,
         limit: Duration,
         items: Vec<ScriptItem<'_>>,
     ) -> Vec<Result<ItemReply>> {
         let replicas = match verb {
-            Verb::Acquire | Verb::Renew => self.config.min_replicas,
-            Verb::Release | Verb::Inspect | Verb::Break => 0,
+            ScriptVerb::Acquire | ScriptVerb::Renew => self.config.min_replicas,
+            ScriptVerb::Release | ScriptVerb::Inspect | ScriptVerb::Break => 0,
         };
         let call = ScriptCall { script: self.scripts.get(verb, record), limit, replicas };
         let started = Instant::now();

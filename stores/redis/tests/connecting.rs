@@ -1,4 +1,4 @@
-//! Other ways in: a Unix socket, TLS with an authority of our own, and URLs that are wrong.
+//! Ways to connect: a Unix socket, TLS with a private authority, a client of the driver, and invalid URLs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -6,13 +6,13 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{LIMIT, config, locks, ms, redlock_config};
+use common::{LIMIT, config, locks, locks_of, ms, redlock_config};
 use distlock_core::ErrorKind;
-use distlock_redis::RedisStore;
+use distlock_redis::{RedisConfig, RedisStore};
 use distlock_testkit::servers::{DataFolder, Port, RedisServer};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_unix_socket() {
+async fn locks_over_a_unix_socket() {
     let server =
         RedisServer::configure().args(["--unixsocket", "redis.sock", "--unixsocketperm", "777"]).start();
     let path = server.folder().join("redis.sock");
@@ -23,13 +23,43 @@ async fn a_unix_socket() {
     guard.release().await.unwrap();
 }
 
-fn openssl(folder: &Path, words: &str) {
-    let done = Command::new("openssl").current_dir(folder).args(words.split(' ')).output();
-    let done = done.expect("openssl is needed: apt-get install openssl");
-    assert!(done.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&done.stderr));
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_the_driver_keeps_its_address_login_and_database() {
+    let server = RedisServer::start();
+    assert_eq!(server.command(&["CONFIG", "SET", "requirepass", "s3cret"]).text(), "OK");
+    let client = redis::Client::open(format!("redis://:s3cret@{}/3", server.addr())).unwrap();
+    let config = RedisConfig::default().prefix("given:").unwrap();
+    let store = RedisStore::with_client(client, config).await.unwrap();
+    let given = locks_of(&store, ms(5000));
+    let url = format!("redis://:s3cret@{}/3?distlock.prefix=given:", server.addr());
+    let by_url = locks(&url, ms(5000)).await;
+    let guard = given.mutex("m").acquire().await.unwrap();
+    assert!(by_url.mutex("m").try_acquire().await.unwrap().is_none(), "another database or prefix");
+    // Wake-ups arrive over the store's own connection, although the client of the driver uses RESP2.
+    let waiting = tokio::spawn({
+        let mutex = given.mutex("w");
+        let held = by_url.mutex("w").acquire().await.unwrap();
+        async move {
+            let waiting = tokio::spawn(async move { mutex.acquire().timeout(LIMIT).await });
+            tokio::time::sleep(ms(200)).await;
+            held.release().await.unwrap();
+            waiting.await.unwrap()
+        }
+    });
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+    guard.release().await.unwrap();
+    let wrong = redis::Client::open(format!("redis://:wrong@{}", server.addr())).unwrap();
+    let error = RedisStore::with_client(wrong, RedisConfig::default()).await.expect_err("a wrong password");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
 }
 
-/// An authority, and a certificate of it for 127.0.0.1.
+fn openssl(folder: &Path, words: &str) {
+    let output = Command::new("openssl").current_dir(folder).args(words.split(' ')).output();
+    let output = output.expect("openssl is missing: apt-get install openssl");
+    assert!(output.status.success(), "openssl {words}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A certificate authority, and a certificate that it issued for 127.0.0.1.
 fn certificates(folder: &Path) {
     openssl(
         folder,
@@ -49,7 +79,7 @@ fn certificates(folder: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_with_an_authority_of_our_own_and_a_certificate_to_show() {
+async fn tls_with_a_private_authority_and_a_client_certificate() {
     let folder = DataFolder::create();
     certificates(folder.path());
     let file = |name: &str| folder.path().join(name).display().to_string();
@@ -62,7 +92,7 @@ async fn tls_with_an_authority_of_our_own_and_a_certificate_to_show() {
     let bare = format!("rediss://127.0.0.1:{number}");
     let trusting = format!("{bare}?distlock.tls_ca={}", file("ca.pem"));
 
-    // The server specs to see a certificate, and nobody trusts its authority unless told to.
+    // The server requires a client certificate, and its authority is not one of the system's.
     for url in [&bare, &trusting] {
         let error =
             RedisStore::connect(config(url).unwrap()).await.expect_err("TLS without the certificates");
@@ -80,7 +110,7 @@ async fn tls_with_an_authority_of_our_own_and_a_certificate_to_show() {
 }
 
 #[test]
-fn wrong_urls_are_refused_before_anything_is_sent() {
+fn invalid_urls_are_refused_before_anything_is_sent() {
     for url in [
         "redis://host:notaport",
         "redis://host/notadb",
@@ -116,7 +146,7 @@ fn wrong_urls_are_refused_before_anything_is_sent() {
 }
 
 #[test]
-fn urls_say_what_they_mean() {
+fn the_options_of_a_url_reach_the_configuration() {
     let shown = |url: &str| format!("{:?}", config(url).unwrap());
     let one = shown("redis://u:s3cret@h:7/2?distlock.prefix=&distlock.min_replicas=2");
     assert!(one.contains(r#"Tcp("h", 7)"#) && one.contains("database: 2"), "{one}");
