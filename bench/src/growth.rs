@@ -141,7 +141,7 @@ fn fits(store: &StoreServer, dimension: &Dimension, step: usize, args: &RunArgs)
 }
 
 async fn run_plan(url: &str, plan: &Plan) -> Result<Vec<Outcome>, String> {
-    let mut bench = Bench::connect(bench_store(url)).await.map_err(|error| error.to_string())?;
+    let mut bench = Bench::connect(bench_store(url)).await.map_err(|error| format!("{error:#}"))?;
     let outcomes = bench.run(plan, &NoObserver).await.map_err(|error| error.to_string());
     bench.finish().await.map_err(|error| error.to_string())?;
     outcomes

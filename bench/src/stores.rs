@@ -98,17 +98,17 @@ fn plans(args: &RunArgs, store: &StoreServer) -> Vec<Plan> {
 
 /// The outcomes and the first failure. A failed scenario does not stop the others.
 async fn measure(url: &str, plans: &[Plan]) -> Result<(Vec<Outcome>, Option<String>), String> {
-    let mut bench = Bench::connect(bench_store(url)).await.map_err(|error| error.to_string())?;
+    let mut bench = Bench::connect(bench_store(url)).await.map_err(|error| format!("{error:#}"))?;
     let mut outcomes = Vec::new();
     let mut failure = None;
     for plan in plans {
         if let Err(error) = bench.run(plan, &NoObserver).await.map(|mut some| outcomes.append(&mut some)) {
             let scenario = plan.scenarios.first().map_or("?", |scenario| scenario.as_str());
-            failure.get_or_insert(format!("{scenario}: {error}"));
+            failure.get_or_insert(format!("{scenario}: {error:#}"));
         }
     }
     if let Err(error) = bench.finish().await {
-        failure.get_or_insert(error.to_string());
+        failure.get_or_insert(format!("{error:#}"));
     }
     Ok((outcomes, failure))
 }

@@ -14,7 +14,7 @@ async fn an_operator_is_told_of_a_store_that_says_nothing() {
     let told = |error: Error, unknown: bool| {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert_eq!(error.is_outcome_unknown(), unknown, "{error}");
-        assert!(error.to_string().contains("no answer within"), "{error}");
+        assert!(error.to_string().contains("no reply within"), "{error}");
     };
     told(locks.inspect(&Query::named("a")).await.unwrap_err(), false);
     told(locks.doctor().await.unwrap_err(), false);

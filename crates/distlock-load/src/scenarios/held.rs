@@ -79,7 +79,7 @@ pub(crate) async fn run(context: &BenchContext<'_>, plan: &Plan) -> Result<Outco
         outcome.notes.push(format!("{lost} of {count} locks were lost"));
     }
     if let Some(error) = refused {
-        outcome.notes.push(format!("the store refused more than {count} locks: {error}"));
+        outcome.notes.push(format!("the store refused more than {count} locks: {error:#}"));
     }
     outcome.notes.iter().for_each(|note| context.observer.note(&format!("{scenario}: {note}")));
     Ok(outcome)

@@ -22,7 +22,7 @@ pub fn worker(open: Open) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = send_reply(&WorkerReply::Failed(error.to_string()));
+            let _ = send_reply(&WorkerReply::Failed(format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
