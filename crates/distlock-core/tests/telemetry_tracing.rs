@@ -1,5 +1,5 @@
-//! What an operator sees: spans and events. One test in a program of its own: `tracing` remembers for the whole
-//! process whether anybody listens at a place, and a neighbour that does not would answer for us.
+//! Spans and events. One test in a program of its own: `tracing` caches for the whole process whether a call site has a
+//! subscriber, and a concurrent test without one would disable the call site.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -36,7 +36,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Seen {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_step_of_a_locks_life_can_be_followed() {
+async fn every_step_of_a_lock_has_a_span_or_an_event() {
     let seen = Seen::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(seen.clone()));
     let world = World::new();

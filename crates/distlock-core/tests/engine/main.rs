@@ -2,31 +2,31 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod acquire_all;
-mod admin_silence;
-mod breaks;
-mod cancel;
+mod admin_timeout;
+mod cancellation;
 #[path = "../common/mod.rs"]
 mod common;
 mod deadlines;
+mod fair_queue;
 mod faulty_store;
-mod given_up;
+mod forced_release;
 mod late_pushed_grants;
 mod late_pushed_grants_threads;
+mod local_queue_outage;
 mod loss;
 mod panics;
-mod panics_outside;
+mod panics_outside_calls;
 mod pushed_grants;
-mod queue_outage;
+mod random_cancellation;
 mod recording_store;
-mod renewal_tries;
+mod renewal_attempts;
 mod requests_in_flight;
-mod runtime_gone;
+mod runtime_ended;
 mod session;
 mod session_deadlines;
 mod session_outage;
-mod stuck;
 mod subscription;
-mod turn;
-mod unpolled;
-mod wait;
-mod withdraw;
+mod unanswered_requests;
+mod unpolled_futures;
+mod waiting;
+mod withdrawn_waiters;

@@ -3,7 +3,7 @@
 
 mod acquire;
 mod admin;
-mod engine;
+mod contention;
 mod late_messages;
 mod renew;
 mod runtimes;
