@@ -61,12 +61,12 @@ async fn split_votes_are_withdrawn_and_retried_soon() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     for node in [0, 1] {
-        granted(&fleet.nodes[node], "rival").await;
+        granted(&fleet.nodes[node], "other").await;
     }
     fleet.down(&[4]);
     let again = busy(&quorum, "a").await.unwrap();
     assert!(again <= TIMEOUT, "no other client can have a majority: {again:?}");
-    assert_eq!((fleet.votes("a").await, fleet.votes("rival").await), (0, 2));
+    assert_eq!((fleet.votes("a").await, fleet.votes("other").await), (0, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -74,8 +74,8 @@ async fn a_retry_is_due_when_enough_busy_nodes_become_free() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     for (node, seconds) in [(0, 2), (1, 4), (2, 6)] {
-        let rival = claim("rival").with_expiry(seconds * SECOND);
-        ask(&fleet.nodes[node], rival).await.unwrap();
+        let other = claim("other").with_expiry(seconds * SECOND);
+        ask(&fleet.nodes[node], other).await.unwrap();
     }
     // Two votes are available, so the first busy node that becomes free is enough.
     assert_eq!(busy(&quorum, "a").await, Some(2 * SECOND));
@@ -88,8 +88,8 @@ async fn a_retry_is_due_when_enough_busy_nodes_become_free() {
 async fn a_grant_that_arrives_after_the_timeout_is_withdrawn() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
-    granted(&fleet.nodes[0], "rival").await;
-    granted(&fleet.nodes[1], "rival").await;
+    granted(&fleet.nodes[0], "other").await;
+    granted(&fleet.nodes[1], "other").await;
     for pause in [Fault::none().delay_before(SECOND), Fault::none().delay_after(SECOND)] {
         fleet.faults[2].next(Verb::Acquire, 1, pause);
         // The first withdrawal is lost, so the late answer must cause another one.
@@ -263,8 +263,8 @@ async fn unsound_locks_are_refused_alone_with_the_reason() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     let permit = claim("p").with_resource(Resource::new(Kind::Semaphore, "s").unwrap()).with_capacity(2);
-    let turn = claim("t").with_resource(Resource::new(Kind::FairQueue, "t").unwrap());
-    let answers = quorum.try_acquire(&[permit, claim("a"), turn]).await.unwrap();
+    let fair = claim("t").with_resource(Resource::new(Kind::FairQueue, "t").unwrap());
+    let answers = quorum.try_acquire(&[permit, claim("a"), fair]).await.unwrap();
     let kinds: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(|e| e.kind())).collect();
     assert_eq!(kinds, [Some(ErrorKind::Unsupported), None, Some(ErrorKind::Unsupported)]);
     let text = answers[0].as_ref().unwrap_err().to_string();

@@ -111,11 +111,11 @@ async fn a_repair_that_is_applied_after_the_release_is_withdrawn() {
 async fn a_repair_takes_no_lock_from_another_client() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
-    granted(&fleet.nodes[0], "rival").await;
+    granted(&fleet.nodes[0], "other").await;
     let token = granted(&quorum, "a").await;
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(SECOND).await;
-    assert_eq!((fleet.votes("a").await, fleet.votes("rival").await), (2, 1));
+    assert_eq!((fleet.votes("a").await, fleet.votes("other").await), (2, 1));
     rest(EXPIRY - SECOND - MS).await;
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(SECOND).await;

@@ -50,7 +50,7 @@ impl Nodes {
 /// Another client has two nodes. The third one grants, answers late, and is slow to release.
 async fn split(nodes: &Nodes) {
     for node in [0, 1] {
-        granted(&nodes.nodes[node], "rival").await;
+        granted(&nodes.nodes[node], "other").await;
     }
     nodes.faults[2].next(Verb::Acquire, 1, Fault::none().delay_after(300 * MS));
     nodes.faults[2].next(Verb::Release, 1, Fault::none().delay_before(2 * SECOND));

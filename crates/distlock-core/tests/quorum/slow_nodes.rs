@@ -96,7 +96,7 @@ async fn a_hanging_node_does_not_delay_contended_attempts() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     for node in [0, 1] {
-        granted(&fleet.nodes[node], "rival").await;
+        granted(&fleet.nodes[node], "other").await;
     }
     fleet.faults[4].always(Verb::Acquire, Fault::hang_before());
     // Two votes each: the hanging node could decide, but without it the answer is contention too.

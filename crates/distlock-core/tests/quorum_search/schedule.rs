@@ -66,8 +66,8 @@ pub fn run(seed: u64, plan: Plan) -> Verdict {
                 tokio::spawn(client.live())
             })
             .collect();
-        let trouble = tokio::spawn(inject_faults(world.clone(), rng.fork(), plan.losses));
-        trouble.await.unwrap();
+        let faulting = tokio::spawn(inject_faults(world.clone(), rng.fork(), plan.losses));
+        faulting.await.unwrap();
         for client in clients {
             client.await.unwrap();
         }
@@ -164,7 +164,7 @@ impl Client {
                 // A late answer does not revive the hold.
                 Ok(Renewal::Renewed) if Instant::now() < until => {
                     until = self.plan.believed(sent);
-                    self.world.extended(self.number, &lease.lock_id, sent, until);
+                    self.world.renewed(self.number, &lease.lock_id, sent, until);
                 }
                 Ok(Renewal::Renewed) => break,
                 Ok(Renewal::NotYours) => {

@@ -226,11 +226,11 @@ impl World {
                 return;
             }
             truth.grants += 1;
-            let rival = truth.beliefs.iter().find(|belief| {
+            let other_client = truth.beliefs.iter().find(|belief| {
                 belief.until > now && belief.client != client && (belief.exclusive || exclusive)
             });
-            if let Some(rival) = rival {
-                problem = Some(format!("client {client} holds while client {} does", rival.client));
+            if let Some(other_client) = other_client {
+                problem = Some(format!("client {client} holds while client {} does", other_client.client));
             }
             // Concurrent readers may share a token; a writer's token is its own.
             let before = if exclusive { truth.highest } else { truth.highest_exclusive };
@@ -269,7 +269,7 @@ impl World {
     }
 
     /// Records a confirmed renewal that was sent at `sent`: the client holds until `until`.
-    pub fn extended(&self, client: usize, lock_id: &LockId, sent: Instant, until: Instant) {
+    pub fn renewed(&self, client: usize, lock_id: &LockId, sent: Instant, until: Instant) {
         let votes = self.votes(lock_id, until, None);
         let mut problem = None;
         {
