@@ -76,12 +76,7 @@ async fn every_metric_is_recorded_once() {
     let sums = Sums::default();
     let _recorder = metrics::set_default_local_recorder(&sums);
     let world = World::new();
-    let (ours, _clock, faults) = world.process();
-    let theirs = world.locks();
-    let held = ours.mutex("a").acquire().await.unwrap();
-    assert!(theirs.mutex("a").try_acquire().timeout(50 * MS).await.unwrap().is_none());
-    tokio::time::sleep(2 * SECOND).await;
-    held.release().await.unwrap();
+    let (ours, theirs, faults) = world.contended_cycle().await;
     let held = ours.mutex("b").acquire().await.unwrap();
     let kept = theirs.mutex("c").acquire().await.unwrap();
     faults.set_down(true);

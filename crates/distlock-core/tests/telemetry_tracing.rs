@@ -40,12 +40,7 @@ async fn every_step_of_a_lock_has_a_span_or_an_event() {
     let seen = Seen::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(seen.clone()));
     let world = World::new();
-    let (ours, _clock, faults) = world.process();
-    let theirs = world.locks();
-    let held = ours.mutex("a").acquire().await.unwrap();
-    assert!(theirs.mutex("a").try_acquire().timeout(50 * MS).await.unwrap().is_none());
-    tokio::time::sleep(2 * SECOND).await;
-    held.release().await.unwrap();
+    let (ours, _theirs, faults) = world.contended_cycle().await;
     let held = ours.mutex("a").acquire().await.unwrap();
     faults.set_down(true);
     held.lost().await;

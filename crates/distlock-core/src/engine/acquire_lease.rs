@@ -112,15 +112,8 @@ impl<'a> Acquisition<'a> {
         wait: Wait,
         head: Option<QueueHead>,
     ) -> Self {
-        let claim = Claim {
-            resource: ask.resource.clone(),
-            lock_id: shared.ids.next(),
-            weight: ask.weight,
-            capacity: ask.capacity,
-            expiry: ask.options.get_expiry(),
-            waiting: None,
-            no_overtaking: ask.no_overtaking || head.as_ref().is_some_and(|head| head.no_overtaking),
-        };
+        let mut claim = shared.claim(ask);
+        claim.no_overtaking |= head.as_ref().is_some_and(|head| head.no_overtaking);
         Acquisition {
             shared,
             side,

@@ -31,15 +31,7 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
         },
     };
     let wait = if probe.is_some() { Wait::Once } else { wait };
-    let claim = Claim {
-        resource: ask.resource.clone(),
-        lock_id: shared.ids.next(),
-        weight: ask.weight,
-        capacity: ask.capacity,
-        expiry: ask.options.get_expiry(),
-        waiting: None,
-        no_overtaking: ask.no_overtaking,
-    };
+    let claim = shared.claim(ask);
     let withdraw = CancellationToken::new();
     if wait == Wait::Once {
         withdraw.cancel();

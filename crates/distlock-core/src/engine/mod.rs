@@ -45,7 +45,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{Kind, LockIds, Resource};
-use crate::store::{Backend, Capabilities, Inbox, LeaseStore, LossReason};
+use crate::store::{Backend, Capabilities, Claim, Inbox, LeaseStore, LossReason};
 
 /// How long to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,14 @@ struct LeaseSide {
 }
 
 impl Shared {
+    /// A claim under a new lock id, which leaves no entry in a wait queue.
+    fn claim(&self, ask: &Ask) -> Claim {
+        Claim::new(ask.resource.clone(), self.ids.next(), ask.options.get_expiry())
+            .with_weight(ask.weight)
+            .with_capacity(ask.capacity)
+            .with_no_overtaking(ask.no_overtaking)
+    }
+
     /// Adds the operation, the resource and the store to an error.
     fn explain(&self, error: Error, doing: &'static str, resource: &Resource) -> Error {
         error.doing(doing).about(resource).on(Arc::clone(&self.store_name))

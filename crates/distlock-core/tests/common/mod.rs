@@ -58,6 +58,18 @@ impl World {
         self.process().0
     }
 
+    /// Two processes contend for the mutex `a`: one holds it for two seconds while the other times out. Returns both, and
+    /// the faults of the first one's connection.
+    pub async fn contended_cycle(&self) -> (Locks, Locks, Faults) {
+        let (ours, _clock, faults) = self.process();
+        let theirs = self.locks();
+        let held = ours.mutex("a").acquire().await.unwrap();
+        assert!(theirs.mutex("a").try_acquire().timeout(50 * MS).await.unwrap().is_none());
+        tokio::time::sleep(2 * SECOND).await;
+        held.release().await.unwrap();
+        (ours, theirs, faults)
+    }
+
     pub async fn records(&self, name: &str) -> Vec<Record> {
         use distlock_core::store::Store;
         self.store.inspect(&Query::named(name)).await.unwrap()

@@ -179,6 +179,15 @@ async fn waiters_of_one_process_are_served_in_order() {
     }
 }
 
+/// Acquires, counts, holds for a millisecond, releases, and pauses.
+async fn counted_cycle(mutex: &distlock_core::Mutex, counts: &Mutex<Vec<u32>>, n: usize) {
+    let guard = mutex.acquire().await.unwrap();
+    counts.lock().unwrap()[n] += 1;
+    tokio::time::sleep(MS).await;
+    guard.release().await.unwrap();
+    tokio::time::sleep(5 * MS).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn sixty_four_contenders_cost_two_requests_per_acquisition_and_get_equal_shares() {
     let world = World::new();
@@ -189,11 +198,7 @@ async fn sixty_four_contenders_cost_two_requests_per_acquisition_and_get_equal_s
             let (mutex, counts) = (locks.mutex("a"), Arc::clone(&counts));
             tokio::spawn(async move {
                 for _ in 0..20 {
-                    let guard = mutex.acquire().await.unwrap();
-                    counts.lock().unwrap()[n] += 1;
-                    tokio::time::sleep(MS).await;
-                    guard.release().await.unwrap();
-                    tokio::time::sleep(5 * MS).await;
+                    counted_cycle(&mutex, &counts, n).await;
                 }
             })
         })
@@ -217,11 +222,7 @@ async fn contending_processes_get_equal_shares_at_a_cost_independent_of_the_wait
                 let (locks, counts) = (world.locks(), Arc::clone(&counts));
                 tokio::spawn(async move {
                     while tokio::time::Instant::now() < end {
-                        let guard = locks.mutex("a").acquire().await.unwrap();
-                        counts.lock().unwrap()[n] += 1;
-                        tokio::time::sleep(MS).await;
-                        guard.release().await.unwrap();
-                        tokio::time::sleep(5 * MS).await;
+                        counted_cycle(&locks.mutex("a"), &counts, n).await;
                     }
                 })
             })
