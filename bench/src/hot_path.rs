@@ -1,5 +1,5 @@
-//! Does exactly so many acquire-and-release cycles over the memory store, on one thread: run it under callgrind with
-//! two numbers, and the difference is the cost of the cycles alone. `bench/instructions` does.
+//! Runs a fixed number of acquire-and-release cycles on the memory store, on one thread. `bench/instructions` runs it under
+//! callgrind with two numbers; the difference is the cost of the cycles alone.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use distlock_core::memory::MemoryStore;
 use distlock_core::store::Backend;
 use distlock_core::{Clock, Locks, Moment, Result};
 
-/// Valgrind does not have all that the boot clock looks for in the kernel's pages.
+/// Replaces the boot clock, which valgrind does not support.
 #[derive(Debug)]
 struct PlainClock(Instant);
 

@@ -1,8 +1,8 @@
-//! What the figures were taken on.
+//! The machine of the measurement.
 
 use serde_json::{Value, json};
 
-/// Processor, cores, memory, kernel, and how busy the machine was.
+/// Processor, cores, memory, kernel and load average.
 pub(crate) fn describe() -> Value {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
@@ -29,7 +29,7 @@ pub(crate) fn date() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%d").to_string()
 }
 
-/// How many files this process may have open.
+/// The limit of open files of this process.
 pub(crate) fn open_files() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));

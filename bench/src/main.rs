@@ -1,19 +1,21 @@
-//! Our own benchmarks: every store under load on its real server, beside its raw driver, in one command.
-//! `bench/run` calls it and writes what comes out beside `docs/PERFORMANCE.md`.
+//! The project's benchmarks: every store under load on its real server, beside its baseline. `bench/run` runs it and writes
+//! `docs/PERFORMANCE.md`; `bench/compare` compares two builds.
 
-mod aims;
+mod compare;
 mod growth;
 mod machine;
 mod report;
 mod servers;
 mod stores;
+mod table;
+mod targets;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use distlock_load::Target;
+use distlock_load::BenchStore;
 
 #[derive(Parser, Debug)]
 #[command(name = "distlock-bench")]
@@ -24,43 +26,45 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// All scenarios on every store
-    Stores(Choice),
-    /// How cost grows with names held, waiters, processes and batch size
-    Growth(Choice),
-    /// The aims and what was reached, from what the other two left in a folder
-    Report(report::Pages),
+    /// Run all scenarios on every store
+    Stores(RunArgs),
+    /// Measure how cost grows with tasks, waiters, processes and held locks
+    Growth(RunArgs),
+    /// Write the tables with targets and figures from the reports of the other two
+    Report(report::ReportArgs),
+    /// Compare two builds of the command, alternating their runs on the same server
+    Compare(compare::CompareArgs),
 }
 
-/// What to run and where to put it.
+/// What to run, and where to write the results.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct RunArgs {
     /// Only these stores
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Only these scenarios
     #[arg(long, value_delimiter = ',')]
     scenario: Vec<String>,
-    /// How long each run takes
+    /// The duration of each run
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
-    /// How many locks `held` keeps alive
+    /// The number of locks in `held`
     #[arg(long, default_value_t = 100_000)]
     held: usize,
-    /// The folder for JSON and pictures; without one, only text
+    /// The folder for JSON and pictures; without it, only text is printed
     #[arg(long)]
     out: Option<PathBuf>,
 }
 
-impl Choice {
-    fn each(&self) -> Duration {
+impl RunArgs {
+    fn run_time(&self) -> Duration {
         Duration::from_secs_f64(self.seconds.clamp(0.2, 600.0))
     }
 
-    fn contestants(&self) -> impl Iterator<Item = &'static servers::Contestant> + '_ {
+    fn stores(&self) -> impl Iterator<Item = &'static servers::StoreServer> + '_ {
         servers::ALL
             .iter()
-            .filter(|one| self.only.is_empty() || self.only.iter().any(|name| name == one.name))
+            .filter(|store| self.only.is_empty() || self.only.iter().any(|name| name == store.name))
     }
 
     /// Writes a file into the folder, if there is one.
@@ -73,18 +77,18 @@ impl Choice {
     }
 }
 
-/// A target that can start this program again as a worker.
-pub(crate) fn target(url: &str) -> Target {
-    let target = Target::new(url, |url| Box::pin(distlock::open(url)))
+/// The store at this URL, with this program as its worker.
+pub(crate) fn bench_store(url: &str) -> BenchStore {
+    let store = BenchStore::new(url, |url| Box::pin(distlock::open(url)))
         .baseline(|url| Box::pin(distlock::bench::baseline(url)));
     match std::env::current_exe() {
-        Ok(program) => target.worker_program(program, vec![distlock_load::WORD.into()]),
-        Err(_) => target,
+        Ok(program) => store.worker_program(program, vec![distlock_load::WORKER_ARG.into()]),
+        Err(_) => store,
     }
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(distlock_load::WORD) {
+    if std::env::args().nth(1).as_deref() == Some(distlock_load::WORKER_ARG) {
         return distlock_load::worker(|url| Box::pin(distlock::open(url)));
     }
     let cli = Cli::parse();
@@ -92,9 +96,10 @@ fn main() -> ExitCode {
     let done = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
         runtime.block_on(async {
             match &cli.command {
-                Command::Stores(choice) => stores::run(choice).await,
-                Command::Growth(choice) => growth::run(choice).await,
-                Command::Report(pages) => report::run(pages),
+                Command::Stores(args) => stores::run(args).await,
+                Command::Growth(args) => growth::run(args).await,
+                Command::Report(args) => report::run(args),
+                Command::Compare(args) => compare::run(args),
             }
         })
     });

@@ -1,4 +1,4 @@
-//! The stores under test, each with its real server, started for the run and gone after it.
+//! The measured stores, each with a real server for the duration of the run.
 
 use std::any::Any;
 
@@ -6,76 +6,76 @@ use distlock_testkit::servers::{MongoReplicaSet, PostgresServer, RedisServer};
 
 use crate::machine;
 
-/// A store that can be put under load.
+/// A store and how to start its server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Contestant {
-    /// The word for it.
+pub(crate) struct StoreServer {
+    /// The name of the store.
     pub(crate) name: &'static str,
-    /// How its server is set up, for the reader.
+    /// The setup of its server, for the reader.
     pub(crate) setup: &'static str,
-    start: fn() -> Started,
-    /// The most locks that it is asked to keep alive at once.
-    pub(crate) most_held: fn() -> usize,
+    start: fn() -> RunningServer,
+    /// The maximum number of held locks.
+    pub(crate) max_held: fn() -> usize,
 }
 
 /// A running server.
-pub(crate) struct Started {
+pub(crate) struct RunningServer {
     pub(crate) url: String,
-    /// What ends the server when it is dropped.
-    pub(crate) _keeps: Box<dyn Any + Send>,
-    /// What the server calls itself.
+    /// Ends the server when it is dropped.
+    pub(crate) _guard: Box<dyn Any + Send>,
+    /// Name and version of the server.
     pub(crate) version: String,
 }
 
-/// All of them: a store that comes later joins by one entry.
-pub(crate) const ALL: &[Contestant] = &[
-    Contestant { name: "redis", setup: "one server, nothing on disk", start: redis, most_held: any_number },
-    Contestant {
+/// All stores. A new store is one entry.
+pub(crate) const ALL: &[StoreServer] = &[
+    StoreServer { name: "redis", setup: "one server, nothing on disk", start: redis, max_held: unlimited },
+    StoreServer {
         name: "postgres",
         setup: "lease table, durable (fsync and synchronous_commit on)",
         start: || postgres("postgres"),
-        most_held: any_number,
+        max_held: unlimited,
     },
-    Contestant {
+    StoreServer {
         name: "postgres-advisory",
         setup: "advisory locks; nothing waits for the disk",
         start: || postgres("postgres+advisory"),
         // The server's lock table has room for max_locks_per_transaction × max_connections: 64 × 300.
-        most_held: || 15_000,
+        max_held: || 15_000,
     },
-    Contestant {
+    StoreServer {
         name: "mongodb",
         setup: "replica set of one, write concern majority with journal",
         start: mongodb,
-        most_held: any_number,
+        max_held: unlimited,
     },
-    Contestant {
+    StoreServer {
         name: "file",
         setup: "a local folder, kernel locks",
         start: file,
-        // A lock is an open file.
-        most_held: || machine::open_files().saturating_sub(200),
+        // Each lock is an open file.
+        max_held: || machine::open_files().saturating_sub(200),
     },
 ];
 
-fn any_number() -> usize {
+fn unlimited() -> usize {
     usize::MAX
 }
 
-impl Contestant {
+impl StoreServer {
     /// Starts the server.
-    pub(crate) fn start(&self) -> Started {
+    pub(crate) fn start(&self) -> RunningServer {
         (self.start)()
     }
 }
 
-fn redis() -> Started {
+fn redis() -> RunningServer {
     let server = RedisServer::start();
     let version = format!("Redis {}", server.info("redis_version"));
-    Started { url: server.url(), version, _keeps: Box::new(server) }
+    RunningServer { url: server.url(), version, _guard: Box::new(server) }
 }
 
-fn postgres(scheme: &str) -> Started {
+fn postgres(scheme: &str) -> RunningServer {
     let server = PostgresServer::configure()
         .setting("fsync", "on")
         .setting("synchronous_commit", "on")
@@ -83,24 +83,24 @@ fn postgres(scheme: &str) -> Started {
         .start();
     let version = format!("PostgreSQL {}", server.value("SHOW server_version"));
     let url = server.url().replacen("postgres://", &format!("{scheme}://"), 1);
-    Started { url, version, _keeps: Box::new(server) }
+    RunningServer { url, version, _guard: Box::new(server) }
 }
 
-fn mongodb() -> Started {
+fn mongodb() -> RunningServer {
     let set = MongoReplicaSet::start(1);
     let url = set.url().replacen("/?", "/distlock?", 1);
     let info = distlock_testkit::servers::mongodb::bson::Document::new("buildInfo", 1);
     let version =
         set.primary().command("admin", &info).map(|info| info.text("version").to_owned()).unwrap_or_default();
-    Started { url, version: format!("MongoDB {version}"), _keeps: Box::new(set) }
+    RunningServer { url, version: format!("MongoDB {version}"), _guard: Box::new(set) }
 }
 
-fn file() -> Started {
+fn file() -> RunningServer {
     let folder = tempfile::tempdir().map_err(|error| error.to_string());
-    let (url, keeps): (String, Box<dyn Any + Send>) = match folder {
+    let (url, guard): (String, Box<dyn Any + Send>) = match folder {
         Ok(folder) => (format!("file://{}", folder.path().display()), Box::new(folder)),
         Err(_) => ("file:".to_owned(), Box::new(())),
     };
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    Started { url, version: format!("Linux {}", kernel.trim()), _keeps: keeps }
+    RunningServer { url, version: format!("Linux {}", kernel.trim()), _guard: guard }
 }

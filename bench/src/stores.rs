@@ -1,47 +1,47 @@
-//! All scenarios on every store.
+//! Runs all scenarios on every store.
 
 use std::process::Command;
 use std::time::Duration;
 
-use distlock_load::{Bench, Outcome, Plan, Scenario, Silent, render};
+use distlock_load::{Bench, NoObserver, Outcome, Plan, Scenario, render};
 use serde_json::json;
 
-use crate::servers::Contestant;
-use crate::{Choice, machine, target};
+use crate::servers::StoreServer;
+use crate::{RunArgs, bench_store, machine};
 
-/// Held locks are watched for two thirds of a run: three extensions of each, at an expiry of nine seconds.
+/// The measurement of held locks is two thirds of a run: three renewals of each, at an expiry of nine seconds.
 const HELD_AT_LEAST: Duration = Duration::from_millis(13_500);
 
-/// Each store has a process of its own: memory that one store used and gave back would be another one's for nothing.
-pub(crate) async fn run(choice: &Choice) -> Result<(), String> {
-    let contestants: Vec<&Contestant> = choice.contestants().collect();
-    match contestants.as_slice() {
-        [contestant] => run_one(choice, contestant).await,
-        several => several.iter().try_for_each(|contestant| run_apart(choice, contestant)),
+/// Runs each store in its own process: memory that one store freed would be reused by the next and not be counted there.
+pub(crate) async fn run(args: &RunArgs) -> Result<(), String> {
+    let stores: Vec<&StoreServer> = args.stores().collect();
+    match stores.as_slice() {
+        [store] => run_one(args, store).await,
+        several => several.iter().try_for_each(|store| run_in_process(args, store)),
     }
 }
 
-fn run_apart(choice: &Choice, contestant: &Contestant) -> Result<(), String> {
+fn run_in_process(args: &RunArgs, store: &StoreServer) -> Result<(), String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
-    command.args(["stores", "--only", contestant.name]);
-    command.arg(format!("--seconds={}", choice.seconds)).arg(format!("--held={}", choice.held));
-    command.args(choice.scenario.iter().map(|scenario| format!("--scenario={scenario}")));
-    if let Some(out) = &choice.out {
+    command.args(["stores", "--only", store.name]);
+    command.arg(format!("--seconds={}", args.seconds)).arg(format!("--held={}", args.held));
+    command.args(args.scenario.iter().map(|scenario| format!("--scenario={scenario}")));
+    if let Some(out) = &args.out {
         command.arg("--out").arg(out);
     }
     let status = command.status().map_err(|error| error.to_string())?;
-    if status.success() { Ok(()) } else { Err(format!("{}: {status}", contestant.name)) }
+    if status.success() { Ok(()) } else { Err(format!("{}: {status}", store.name)) }
 }
 
-async fn run_one(choice: &Choice, contestant: &Contestant) -> Result<(), String> {
-    let started = contestant.start();
-    let busy = machine::load();
-    println!("\n{} ({}), {}", contestant.name, started.version, contestant.setup);
-    let (mut outcomes, failure) = measure(&started.url, &plans(choice, contestant)).await?;
+async fn run_one(args: &RunArgs, store: &StoreServer) -> Result<(), String> {
+    let started = store.start();
+    let load_before = machine::load();
+    println!("\n{} ({}), {}", store.name, started.version, store.setup);
+    let (mut outcomes, failure) = measure(&started.url, &plans(args, store)).await?;
     for outcome in &mut outcomes {
-        // Where a server was that is gone by now is of no use to a reader.
-        outcome.store = contestant.name.to_owned();
+        // The address of a server that has ended is of no use to a reader.
+        outcome.store = store.name.to_owned();
     }
     print!("{}", render::table(&outcomes, str::to_owned));
     for note in outcomes.iter().flat_map(|outcome| &outcome.notes) {
@@ -51,33 +51,32 @@ async fn run_one(choice: &Choice, contestant: &Contestant) -> Result<(), String>
         println!("  FAILED: {failure}");
     }
     let report = json!({
-        "store": contestant.name,
+        "store": store.name,
         "server": started.version,
-        "setup": contestant.setup,
+        "setup": store.setup,
         "date": machine::date(),
         "machine": machine::describe(),
-        "load_average_before": busy,
-        "seconds_each": choice.seconds,
+        "load_average_before": load_before,
+        "seconds_each": args.seconds,
         "failure": failure,
         "outcomes": outcomes.iter().map(Outcome::detail).collect::<Vec<_>>(),
     });
     let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
-    choice.write(&format!("{}.json", contestant.name), &(text + "\n"))?;
-    choice.write(&format!("{}.svg", contestant.name), &render::distributions(&outcomes))
+    args.write(&format!("{}.json", store.name), &(text + "\n"))?;
+    args.write(&format!("{}.svg", store.name), &render::distributions(&outcomes))
 }
 
-/// One plan for each scenario; `contended` also with few, every contender in a process of its own.
-fn plans(choice: &Choice, contestant: &Contestant) -> Vec<Plan> {
-    let held = choice.held.min((contestant.most_held)());
-    let all = Plan { each: choice.each(), held, ..Plan::default() };
+/// One plan per scenario; `contended` twice, with 64 and 4 contenders, each in its own process.
+fn plans(args: &RunArgs, store: &StoreServer) -> Vec<Plan> {
+    let held = args.held.min((store.max_held)());
+    let all = Plan { run_time: args.run_time(), held, ..Plan::default() };
     let mut chosen: Vec<Scenario> = Scenario::ALL
         .into_iter()
         .filter(|scenario| {
-            choice.scenario.is_empty() || choice.scenario.iter().any(|name| name == scenario.as_str())
+            args.scenario.is_empty() || args.scenario.iter().any(|name| name == scenario.as_str())
         })
         .collect();
-    // Held locks first: later they would be put into memory that other scenarios had used and given back, and seem to need
-    // less than they do.
+    // Held locks first: later they would reuse memory that other scenarios freed, and seem to need less than they do.
     chosen.sort_by_key(|scenario| *scenario != Scenario::Held);
     chosen
         .into_iter()
@@ -85,31 +84,31 @@ fn plans(choice: &Choice, contestant: &Contestant) -> Vec<Plan> {
             let one = Plan { scenarios: vec![scenario], ..all.clone() };
             match scenario {
                 Scenario::Contended => {
-                    let apart = |contenders| Plan { contenders, processes: contenders, ..one.clone() };
-                    // Six times as long with many: on the slowest store each of them had the lock ten times in twice
-                    // the time, and one turn more or less made 1.2 of most / fewest.
-                    vec![Plan { each: one.each * 6, ..apart(64) }, apart(4)]
+                    let in_processes = |contenders| Plan { contenders, processes: contenders, ..one.clone() };
+                    // Six times as long with 64: on the slowest store each acquired only ten times in twice the time, so one
+                    // acquisition more or less changed most / fewest by 0.2.
+                    vec![Plan { run_time: one.run_time * 6, ..in_processes(64) }, in_processes(4)]
                 }
-                Scenario::Held => vec![Plan { each: one.each.max(HELD_AT_LEAST), ..one }],
+                Scenario::Held => vec![Plan { run_time: one.run_time.max(HELD_AT_LEAST), ..one }],
                 _ => vec![one],
             }
         })
         .collect()
 }
 
-/// What was measured, and the first failure. One scenario that fails does not take the others with it.
+/// The outcomes and the first failure. A failed scenario does not stop the others.
 async fn measure(url: &str, plans: &[Plan]) -> Result<(Vec<Outcome>, Option<String>), String> {
-    let mut bench = Bench::prepare(target(url)).await.map_err(|error| error.to_string())?;
+    let mut bench = Bench::connect(bench_store(url)).await.map_err(|error| format!("{error:#}"))?;
     let mut outcomes = Vec::new();
     let mut failure = None;
     for plan in plans {
-        if let Err(error) = bench.run(plan, &Silent).await.map(|mut some| outcomes.append(&mut some)) {
+        if let Err(error) = bench.run(plan, &NoObserver).await.map(|mut some| outcomes.append(&mut some)) {
             let scenario = plan.scenarios.first().map_or("?", |scenario| scenario.as_str());
-            failure.get_or_insert(format!("{scenario}: {error}"));
+            failure.get_or_insert(format!("{scenario}: {error:#}"));
         }
     }
     if let Err(error) = bench.finish().await {
-        failure.get_or_insert(error.to_string());
+        failure.get_or_insert(format!("{error:#}"));
     }
     Ok((outcomes, failure))
 }

@@ -1,4 +1,4 @@
-// node-redlock as a participant: obeys orders on standard input, see src/protocol.rs.
+// node-redlock as a participant: executes commands from standard input, see src/protocol.rs.
 import readline from 'node:readline';
 import fs from 'node:fs';
 import { createRequire } from 'node:module';
@@ -10,13 +10,12 @@ const Redlock = require('redlock');
 const HOLD = 1, PAUSE = 5;
 const sleep = (ms) => new Promise((done) => setTimeout(done, ms));
 const now = () => process.hrtime.bigint();
-// Node's clock does not tell the time since the machine's start; the kernel does, to a hundredth of a second, and the
-// distance between the two stays the same.
+// Node has no boot clock. The kernel reports the uptime to a hundredth of a second, and its offset from Node's clock is constant.
 const bootOffset = BigInt(Math.round(parseFloat(fs.readFileSync('/proc/uptime', 'utf8').split(' ')[0]) * 1e9)) - now();
 const bootNanos = () => Number(now() + bootOffset);
 
 let clients = [];
-// Its own settings, but for the number of tries: one who wants the lock asks until it has it.
+// Its defaults, except for the number of tries: a waiter tries until it has the lock.
 const locksOn = (client) => new Redlock([client], { retryCount: -1 });
 
 async function loop(locks, name, until, contend, took) {
@@ -44,65 +43,65 @@ async function loops(names, millis, contend) {
   return { counts: took.map((t) => t.length), nanos: took.flat(), elapsed_nanos: Number(now() - begun) };
 }
 
-async function handover(order) {
+async function handoff(command) {
   const begun = now();
   const all = clients.map(locksOn);
   const nanos = [];
-  for (let rounds = 0, turn = 0; Number(now() - begun) < order.millis * 1e6 || rounds < 4; rounds++, turn = 1 - turn) {
-    const held = await all[turn].lock(order.name, 30000);
+  for (let rounds = 0, holder = 0; Number(now() - begun) < command.millis * 1e6 || rounds < 4; rounds++, holder = 1 - holder) {
+    const held = await all[holder].lock(command.name, 30000);
     const waiting = (async () => {
-      const lock = await all[1 - turn].lock(order.name, 30000);
-      const got = now();
+      const lock = await all[1 - holder].lock(command.name, 30000);
+      const granted = now();
       await lock.unlock();
-      return got;
+      return granted;
     })();
-    await sleep(order.settle_millis + (rounds * 37) % 200);
+    await sleep(command.settle_millis + (rounds * 37) % 200);
     const released = now();
     await held.unlock();
-    const got = await waiting;
-    if (rounds >= 2) nanos.push(Math.max(0, Number(got - released)));
+    const granted = await waiting;
+    if (rounds >= 2) nanos.push(Math.max(0, Number(granted - released)));
   }
   return { counts: [nanos.length], nanos };
 }
 
-async function obey(order) {
-  switch (order.do) {
+async function execute(command) {
+  switch (command.do) {
     case 'open':
-      clients = [new Redis(order.url), new Redis(order.url)];
+      clients = [new Redis(command.url), new Redis(command.url)];
       await clients[0].ping();
       return {};
     case 'cycles':
-      return loops(Array.from({ length: order.tasks }, (_, n) => `${order.prefix}${n}`), order.millis, false);
+      return loops(Array.from({ length: command.tasks }, (_, n) => `${command.prefix}${n}`), command.millis, false);
     case 'contend':
-      return loops(Array(order.tasks).fill(order.name), order.millis, true);
-    case 'handover':
-      return handover(order);
+      return loops(Array(command.tasks).fill(command.name), command.millis, true);
+    case 'handoff':
+      return handoff(command);
     case 'hold': {
-      const asked = bootNanos();
-      await locksOn(clients[0]).lock(order.name, order.expiry_millis);
-      return { moment_nanos: asked };
+      const requested = bootNanos();
+      await locksOn(clients[0]).lock(command.name, command.expiry_millis);
+      return { moment_nanos: requested };
     }
     case 'wait': {
-      const lock = await locksOn(clients[0]).lock(order.name, order.expiry_millis);
-      const got = bootNanos();
+      const lock = await locksOn(clients[0]).lock(command.name, command.expiry_millis);
+      const granted = bootNanos();
       await lock.unlock();
-      return { moment_nanos: got };
+      return { moment_nanos: granted };
     }
     default:
-      return { error: 'it does not extend what it holds' };
+      return { error: 'it does not renew held locks' };
   }
 }
 
 for await (const line of readline.createInterface({ input: process.stdin })) {
   const cpu = process.cpuUsage();
-  let answer;
+  let reply;
   try {
-    answer = await obey(JSON.parse(line));
+    reply = await execute(JSON.parse(line));
   } catch (error) {
-    answer = { error: String(error) };
+    reply = { error: String(error) };
   }
   const used = process.cpuUsage(cpu);
-  answer.cpu_nanos ??= (used.user + used.system) * 1000;
-  process.stdout.write(JSON.stringify(answer) + '\n');
+  reply.cpu_nanos ??= (used.user + used.system) * 1000;
+  process.stdout.write(JSON.stringify(reply) + '\n');
 }
 process.exit(0);

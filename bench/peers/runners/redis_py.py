@@ -1,4 +1,4 @@
-"""redis-py's Lock as a participant: obeys orders on standard input, see src/protocol.rs."""
+"""redis-py's Lock as a participant: executes commands from standard input, see src/protocol.rs."""
 
 import asyncio
 import json
@@ -41,57 +41,57 @@ async def loops(client, names, millis, contend):
     }
 
 
-async def handover(clients, order):
-    begun, turn, rounds, nanos = time.perf_counter(), 0, 0, []
+async def handoff(clients, command):
+    begun, holder, rounds, nanos = time.perf_counter(), 0, 0, []
 
     async def wait(client):
-        lock = client.lock(order["name"], timeout=30)
+        lock = client.lock(command["name"], timeout=30)
         await lock.acquire()
-        got = time.perf_counter_ns()
+        granted = time.perf_counter_ns()
         await lock.release()
-        return got
+        return granted
 
-    while time.perf_counter() - begun < order["millis"] / 1000 or rounds < 4:
-        held = clients[turn].lock(order["name"], timeout=30)
+    while time.perf_counter() - begun < command["millis"] / 1000 or rounds < 4:
+        held = clients[holder].lock(command["name"], timeout=30)
         await held.acquire()
-        waiting = asyncio.create_task(wait(clients[1 - turn]))
-        turn = 1 - turn
-        await asyncio.sleep((order["settle_millis"] + rounds * 37 % 200) / 1000)
+        waiting = asyncio.create_task(wait(clients[1 - holder]))
+        holder = 1 - holder
+        await asyncio.sleep((command["settle_millis"] + rounds * 37 % 200) / 1000)
         released = time.perf_counter_ns()
         await held.release()
-        got = await waiting
+        granted = await waiting
         rounds += 1
         if rounds > 2:
-            nanos.append(max(0, got - released))
+            nanos.append(max(0, granted - released))
     return {"counts": [len(nanos)], "nanos": nanos}
 
 
-async def obey(order, state):
-    kind = order["do"]
+async def execute(command, state):
+    kind = command["do"]
     if kind == "open":
-        state["url"] = order["url"]
-        state["clients"] = [redis.from_url(order["url"]) for _ in range(2)]
+        state["url"] = command["url"]
+        state["clients"] = [redis.from_url(command["url"]) for _ in range(2)]
         await state["clients"][0].ping()
         return {}
     client = state["clients"][0]
     if kind == "cycles":
-        names = [f"{order['prefix']}{n}" for n in range(order["tasks"])]
-        return await loops(client, names, order["millis"], False)
+        names = [f"{command['prefix']}{n}" for n in range(command["tasks"])]
+        return await loops(client, names, command["millis"], False)
     if kind == "contend":
-        return await loops(client, [order["name"]] * order["tasks"], order["millis"], True)
-    if kind == "handover":
-        return await handover(state["clients"], order)
+        return await loops(client, [command["name"]] * command["tasks"], command["millis"], True)
+    if kind == "handoff":
+        return await handoff(state["clients"], command)
     if kind == "hold":
-        asked = boot_nanos()
-        await client.lock(order["name"], timeout=order["expiry_millis"] / 1000).acquire()
-        return {"moment_nanos": asked}
+        requested = boot_nanos()
+        await client.lock(command["name"], timeout=command["expiry_millis"] / 1000).acquire()
+        return {"moment_nanos": requested}
     if kind == "wait":
-        lock = client.lock(order["name"], timeout=order["expiry_millis"] / 1000)
+        lock = client.lock(command["name"], timeout=command["expiry_millis"] / 1000)
         await lock.acquire()
-        got = boot_nanos()
+        granted = boot_nanos()
         await lock.release()
-        return {"moment_nanos": got}
-    return {"error": "it does not extend what it holds"}
+        return {"moment_nanos": granted}
+    return {"error": "it does not renew held locks"}
 
 
 async def main():
@@ -100,11 +100,11 @@ async def main():
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         cpu = time.process_time_ns()
         try:
-            answer = await obey(json.loads(line), state)
-        except Exception as error:  # told to the benchmark, which says so in its table
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answer.setdefault("cpu_nanos", time.process_time_ns() - cpu)
-        print(json.dumps(answer), flush=True)
+            reply = await execute(json.loads(line), state)
+        except Exception as error:  # reported to the benchmark
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        reply.setdefault("cpu_nanos", time.process_time_ns() - cpu)
+        print(json.dumps(reply), flush=True)
 
 
 asyncio.run(main())

@@ -1,10 +1,10 @@
-//! Us, the raw driver and the libraries that users would pick instead, on the same servers in one run. Slices of all
-//! participants alternate, so that whatever else the machine does falls on everybody.
+//! Measures distlock, its baseline and other lock libraries on the same servers in one run. Slices of all participants
+//! alternate, so that other activity of the machine affects all alike.
 
-mod course;
-mod field;
 mod participant_process;
 mod protocol;
+mod scenario_runner;
+mod servers;
 mod table;
 
 use std::path::PathBuf;
@@ -20,10 +20,10 @@ fn main() {
     let held = value("--held").and_then(|text| text.parse().ok()).unwrap_or(10_000);
     let json = value("--json").map(PathBuf::from);
     let mut all = Vec::new();
-    for arena in field::ARENAS.iter().filter(|arena| only.as_ref().is_none_or(|only| only == arena.name)) {
-        let results = course::run(arena, seconds, held);
+    for store in servers::ALL.iter().filter(|store| only.as_ref().is_none_or(|only| only == store.name)) {
+        let results = scenario_runner::run(store, seconds, held);
         let cells = table::cells(&results);
-        println!("\n{} ({}), {}\n{}", arena.name, results.server, arena.setup, table::render(&cells));
+        println!("\n{} ({}), {}\n{}", store.name, results.server, store.setup, table::render(&cells));
         let mut report = serde_json::to_value(&results).unwrap_or_default();
         report["table"] = serde_json::json!(cells);
         all.push(report);

@@ -1,44 +1,44 @@
-//! How the benchmark talks to those who take part: one JSON line for each order, one for each answer. Everybody is a
-//! process of its own, in whatever language, so that nobody's runtime helps or hurts another's.
+//! The protocol between the benchmark and its participants: one JSON line per command and per reply. Every participant is a
+//! process of its own, in any language, so that no runtime affects another.
 
 use serde::{Deserialize, Serialize};
 
-/// What to do.
+/// A command to a participant.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
-pub enum Order {
+pub enum Command {
     /// Connect.
     Open { url: String },
-    /// Take and give back, each task its own name, for so long.
+    /// Acquire and release, each task with its own name.
     Cycles { tasks: usize, millis: u64, prefix: String },
-    /// Hand one lock from one client to another, again and again; the waiter gets so long to begin to wait.
-    Handover { millis: u64, settle_millis: u64, name: String },
-    /// All want one lock, hold it a millisecond and pause for five.
+    /// Repeat handoffs from one client to another; `settle_millis` is the time for the waiter to enter the wait queue.
+    Handoff { millis: u64, settle_millis: u64, name: String },
+    /// Contend for one lock, hold it for 1 ms and pause for 5 ms.
     Contend { tasks: usize, millis: u64, name: String },
-    /// Keep so many locks alive for so long.
-    Keep { count: usize, millis: u64, expiry_millis: u64, prefix: String },
+    /// Hold and renew many locks.
+    HoldMany { count: usize, millis: u64, expiry_millis: u64, prefix: String },
     /// Hold one lock until killed.
     Hold { name: String, expiry_millis: u64 },
     /// Wait for one lock.
     Wait { name: String, expiry_millis: u64 },
 }
 
-/// What came of it.
+/// The reply of a participant.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Answer {
-    /// Why it could not be done; empty if it was.
+pub struct Reply {
+    /// The reason of a failure; empty on success.
     pub error: String,
     /// Operations of each task.
     pub counts: Vec<u64>,
-    /// What was measured, in nanoseconds.
+    /// The measured latencies in nanoseconds.
     pub nanos: Vec<u64>,
-    /// How long it took in all.
+    /// The whole duration.
     pub elapsed_nanos: u64,
-    /// A moment on the clock of the machine since its start.
+    /// A moment of the boot clock.
     pub moment_nanos: u64,
     /// CPU time of the participant.
     pub cpu_nanos: u64,
-    /// What a kept lock costs in memory.
+    /// Memory per held lock.
     pub bytes_per_lock: u64,
 }

@@ -1,18 +1,18 @@
-//! One table for each server: a row for each participant, a column for each scenario.
+//! One table per server: a row per participant, a column per scenario.
 
-use crate::course::{Figure, Results};
+use crate::scenario_runner::{Figure, Results};
 
 const SCENARIOS: [(&str, &str); 7] = [
-    ("uncontended", "1 TASK (× RAW)"),
+    ("uncontended", "1 TASK (× BASELINE)"),
     ("throughput-64", "64 TASKS/S"),
-    ("throughput-256", "256 TASKS/S (× RAW)"),
-    ("handover", "HANDOVER"),
+    ("throughput-256", "256 TASKS/S (× BASELINE)"),
+    ("handoff", "HANDOFF"),
     ("contended-64", "64 CONTEND: REQ, FAIRNESS"),
     ("held", "HELD: REQ/S, CORE, B/LOCK"),
     ("takeover", "AFTER KILL -9"),
 ];
 
-/// The header and a line for each participant, cell by cell.
+/// The cells of the header and of one line per participant.
 pub fn cells(results: &Results) -> Vec<Vec<String>> {
     let mut names: Vec<&str> = Vec::new();
     for row in &results.rows {
@@ -33,8 +33,10 @@ pub fn cells(results: &Results) -> Vec<Vec<String>> {
         let mut cells = vec![who.to_owned()];
         for (scenario, _) in SCENARIOS {
             cells.push(
-                find(who, scenario)
-                    .map_or_else(|| "-".to_owned(), |figure| cell(scenario, figure, find("raw", scenario))),
+                find(who, scenario).map_or_else(
+                    || "-".to_owned(),
+                    |figure| cell(scenario, figure, find("baseline", scenario)),
+                ),
             );
         }
         lines.push(cells);
@@ -52,7 +54,7 @@ pub fn render(lines: &[Vec<String>]) -> String {
     text.collect::<Vec<_>>().join("\n") + "\n"
 }
 
-fn cell(scenario: &str, figure: &Figure, raw: Option<&Figure>) -> String {
+fn cell(scenario: &str, figure: &Figure, baseline: Option<&Figure>) -> String {
     if figure.reason.is_some() {
         return "-".to_owned();
     }
@@ -60,15 +62,21 @@ fn cell(scenario: &str, figure: &Figure, raw: Option<&Figure>) -> String {
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
     match scenario {
         "uncontended" => {
-            let ratio = figure.p50_us.zip(raw.and_then(|raw| raw.p50_us)).map(|(ours, raw)| ours / raw);
+            let ratio = figure
+                .p50_us
+                .zip(baseline.and_then(|baseline| baseline.p50_us))
+                .map(|(ours, baseline)| ours / baseline);
             format!("{} ({})", micros(figure.p50_us), number(ratio))
         }
         "throughput-64" | "throughput-256" => {
-            let ratio = figure.ops_per_s.zip(raw.and_then(|raw| raw.ops_per_s)).map(|(ours, raw)| ours / raw);
+            let ratio = figure
+                .ops_per_s
+                .zip(baseline.and_then(|baseline| baseline.ops_per_s))
+                .map(|(ours, baseline)| ours / baseline);
             let rate = figure.ops_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
             format!("{rate} ({})", number(ratio))
         }
-        "handover" => micros(figure.p50_us),
+        "handoff" => micros(figure.p50_us),
         "contended-64" => format!("{}, {}", number(figure.requests_per_op), number(figure.fairness)),
         "held" => format!(
             "{}, {}, {}",

@@ -1,4 +1,4 @@
-//! Counts what is allocated.
+//! Counts allocations.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,7 +10,7 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 static FREED: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: everything is passed on unchanged to the system's allocator; the counters are atomics.
+// SAFETY: all calls go unchanged to the system's allocator; the counters are atomics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.fetch_add(1, Ordering::Relaxed);
@@ -29,12 +29,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// How often memory was allocated until now.
+/// The number of allocations so far.
 pub(crate) fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// How many bytes are allocated now.
+/// The number of live bytes.
 pub(crate) fn live_bytes() -> u64 {
     ALLOCATED.load(Ordering::Relaxed).saturating_sub(FREED.load(Ordering::Relaxed))
 }

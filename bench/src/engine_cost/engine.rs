@@ -1,4 +1,4 @@
-//! The engine over the memory store.
+//! Scenarios of the engine on the memory store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,11 +81,11 @@ async fn many(limit: Duration, tasks: u64, one_name: bool) -> Result<()> {
 }
 
 async fn held(limit: Duration) -> Result<()> {
-    // Expiry 9 s and cadence 3 s, the figures of the design's table.
+    // Expiry 9 s and a renewal every 3 s, as in the targets.
     let store = MemoryStore::new();
     let options = Options::new().expiry(Duration::from_secs(9))?;
     let locks = Locks::builder(Backend::lease(store.clone())).options(options).build()?;
-    // The store's own records are in this process too: weighed first, with a record but no guard for each.
+    // The store's records are in this process too: measured first, with a record but no guard for each name.
     let before = allocations::live_bytes();
     for n in 0..HELD {
         locks.mutex(format!("held/{n}")).acquire().await?.release().await?;
@@ -99,18 +99,18 @@ async fn held(limit: Duration) -> Result<()> {
     }
     let bytes = allocations::live_bytes() - before;
     println!(
-        "{HELD} held: taken in {:.2} s, {} bytes a lock in the engine (the memory store's records: {} more)",
+        "{HELD} held: acquired in {:.2} s, {} bytes per lock in the engine (the memory store's records: {} more)",
         begun.elapsed().as_secs_f64(),
         bytes / HELD as u64,
         records / HELD as u64
     );
-    let watch = limit.max(Duration::from_secs(9));
+    let measured = limit.max(Duration::from_secs(9));
     let (renewed, cpu, begun) = (store.stats().renew, cpu_seconds(), Instant::now());
-    tokio::time::sleep(watch).await;
+    tokio::time::sleep(measured).await;
     let (after, took) = (store.stats().renew, begun.elapsed().as_secs_f64());
     let ticks = took / 3.0;
     println!(
-        "  over {took:.0} s: {:.0} renewal requests a tick of 3 s for {:.0} locks, {:.3} core, lost {}",
+        "  over {took:.0} s: {:.0} renewal requests per tick of 3 s for {:.0} locks, {:.3} core, lost {}",
         (after.requests - renewed.requests) as f64 / ticks,
         (after.items - renewed.items) as f64 / ticks,
         (cpu_seconds() - cpu) / took,
@@ -120,10 +120,10 @@ async fn held(limit: Duration) -> Result<()> {
     locks.shutdown().await
 }
 
-/// The CPU time of this process until now, the store's included.
+/// The CPU time of this process so far, including the store.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field may hold spaces; user and system time are the 12th and 13th after its closing bracket.
+    // The second field may contain spaces; user and system time are the 12th and 13th after its closing parenthesis.
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok()).unwrap_or(0.0);
     (ticks(11) + ticks(12)) / 100.0

@@ -1,7 +1,7 @@
-//! What the engine itself costs, over the memory store: `cargo run --release -p distlock-bench --bin engine-cost`.
+//! The cost of the engine itself, on the memory store: `cargo run --release -p distlock-bench --bin engine-cost`.
 //!
-//! It prints time, allocations and store requests of an uncontended cycle, of many tasks at once and of contended
-//! ones; and, for a hundred thousand held locks, bytes each, requests for each tick and the share of a core.
+//! Prints time, allocations and store requests of uncontended cycles, of many tasks and of contended ones; and for a hundred
+//! thousand held locks the bytes per lock, the requests per tick and the share of a core.
 
 mod allocations;
 mod engine;

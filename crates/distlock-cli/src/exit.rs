@@ -45,7 +45,7 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Failure::new(of_kind(error.kind()), error.to_string())
+        Failure::new(of_kind(error.kind()), format!("{error:#}"))
     }
 }
 

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     match args.next().as_deref().and_then(|word| word.to_str()) {
         Some(watchdog::WORD) => return watchdog::main(),
         Some(watchdog::LAUNCH_WORD) => return watchdog::launch(args),
-        Some(distlock_load::WORD) => return commands::bench::worker(),
+        Some(distlock_load::WORKER_ARG) => return commands::bench::worker(),
         _ => {}
     }
     let cli = match Cli::try_parse() {

@@ -3,21 +3,23 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::resource::Resource;
+use crate::store::Holder;
 
 /// The result of everything in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What sort of failure it was. Match on this, and treat unknown kinds like [`ErrorKind::Unavailable`].
+/// The kind of a failure. Match on this, and treat unknown kinds like [`ErrorKind::Unavailable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// The caller's input is wrong: a name, a duration, a URL. Nothing was sent.
     InvalidInput,
-    /// Somebody else held the lock until the time limit passed. The store answered; this is contention.
+    /// The lock was held by another client until the time limit passed. The store answered; this is contention.
     Timeout,
-    /// The store cannot be reached, or did not answer in time.
+    /// The store cannot be reached, or did not reply in time.
     Unavailable,
     /// The store refused us: wrong credentials, missing rights.
     Denied,
@@ -29,16 +31,16 @@ pub enum ErrorKind {
     Exhausted,
     /// What the store holds under our name was not written by us.
     Corrupt,
-    /// The lock was lost while work was under way.
+    /// The lock was lost while it was in use.
     Lost,
-    /// `shutdown` was called, or the runtime that the engine lived on is gone.
+    /// `shutdown` was called, or the runtime of the engine is gone.
     ShutDown,
     /// The store broke a rule of ours or its driver panicked: a defect worth reporting.
     Internal,
 }
 
 impl ErrorKind {
-    /// Whether the same call can succeed later without anybody changing anything.
+    /// Whether the same call can succeed later without any change by an operator.
     #[must_use]
     pub const fn is_transient(self) -> bool {
         matches!(self, ErrorKind::Timeout | ErrorKind::Unavailable)
@@ -46,22 +48,43 @@ impl ErrorKind {
 }
 
 /// What failed, on which store and resource, and what to do about it. Cheap to clone.
+///
+/// `{}` shows this error in one line, without its [source](std::error::Error::source): a reporter that walks the chain
+/// shows every fact once. `{:#}` shows the whole chain in one line.
+///
+/// ```
+/// use distlock_core::{Error, ErrorKind};
+///
+/// let error = Error::new(ErrorKind::Unavailable, "no connection").caused_by(std::io::Error::other("refused"));
+/// assert_eq!(error.to_string(), "no connection");
+/// assert_eq!(format!("{error:#}"), "no connection: refused");
+/// ```
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
 #[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
+    /// Empty if the error says nothing beyond its action.
     detail: Cow<'static, str>,
-    action: Option<Cow<'static, str>>,
+    action: Option<Action>,
     store: Option<Arc<str>>,
     resource: Option<Resource>,
     advice: Option<Cow<'static, str>>,
     outcome_unknown: bool,
-    still_under_way: bool,
+    in_flight: bool,
     panicked: bool,
     retry: Option<bool>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+/// What was being done.
+#[derive(Clone)]
+enum Action {
+    /// "cannot …".
+    Failed(Cow<'static, str>),
+    /// "timed out after … waiting for".
+    TimedOut(Duration),
 }
 
 impl Error {
@@ -76,11 +99,23 @@ impl Error {
             resource: None,
             advice: None,
             outcome_unknown: false,
-            still_under_way: false,
+            in_flight: false,
             panicked: false,
             retry: None,
             source: None,
         }))
+    }
+
+    /// The lock was held by these, where they are known, until the time limit passed.
+    #[must_use]
+    pub(crate) fn timed_out(after: Duration, holders: &[Holder]) -> Self {
+        let detail = match holders {
+            [] => String::new(),
+            holders => format!("held by {}", Holder::list(holders)),
+        };
+        Error::new(ErrorKind::Timeout, detail)
+            .advise("wait longer, or see `distlock show`")
+            .change(|inner| inner.action = Some(Action::TimedOut(after)))
     }
 
     fn change(mut self, change: impl FnOnce(&mut Inner)) -> Self {
@@ -88,16 +123,16 @@ impl Error {
         self
     }
 
-    /// Adds what was being done, as in "acquire" or "read the lock file". The first one said stays.
+    /// Adds what was being done, as in "acquire" or "read the lock file", unless an inner call has said so.
     #[must_use]
     pub fn doing(self, action: impl Into<Cow<'static, str>>) -> Self {
         if self.0.action.is_some() {
             return self;
         }
-        self.change(|inner| inner.action = Some(action.into()))
+        self.change(|inner| inner.action = Some(Action::Failed(action.into())))
     }
 
-    /// Adds the store, in words that hold no secret. The first one said stays.
+    /// Adds the store, in words without secrets, unless an inner call has said so.
     #[must_use]
     pub fn on(self, store: impl Into<Arc<str>>) -> Self {
         if self.0.store.is_some() {
@@ -106,7 +141,7 @@ impl Error {
         self.change(|inner| inner.store = Some(store.into()))
     }
 
-    /// Adds the resource. The first one said stays.
+    /// Adds the resource, unless an inner call has said so.
     #[must_use]
     pub fn about(self, resource: &Resource) -> Self {
         if self.0.resource.is_some() {
@@ -121,20 +156,20 @@ impl Error {
         self.change(|inner| inner.advice = Some(advice.into()))
     }
 
-    /// Says that the store may have carried the request out although it failed here.
+    /// Says that the outcome is unknown: the store may have applied the request.
     #[must_use]
     pub fn with_unknown_outcome(self) -> Self {
         self.change(|inner| inner.outcome_unknown = true)
     }
 
-    /// Says that the request was given up on but is still under way: it may yet be carried out, and answered.
+    /// Says that the request was given up but is still in flight: it may yet be applied, and answered.
     #[must_use]
     pub(crate) fn with_request_in_flight(self) -> Self {
-        self.change(|inner| inner.still_under_way = true)
+        self.change(|inner| inner.in_flight = true)
     }
 
     pub(crate) fn is_request_in_flight(&self) -> bool {
-        self.0.still_under_way
+        self.0.in_flight
     }
 
     /// Says that the store's code panicked.
@@ -153,7 +188,7 @@ impl Error {
         self.change(|inner| inner.retry = Some(helps))
     }
 
-    /// Adds the error that lies below. Its text becomes part of ours: it must hold no secret.
+    /// Adds the error below. Its text must hold no secret: `{:#}` and the reporters of applications show it.
     #[must_use]
     pub fn caused_by(self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
         self.change(|inner| inner.source = Some(Arc::new(source)))
@@ -168,7 +203,10 @@ impl Error {
     /// What was being done, if it is known.
     #[must_use]
     pub fn action(&self) -> Option<&str> {
-        self.0.action.as_deref()
+        match self.0.action.as_ref()? {
+            Action::Failed(action) => Some(action),
+            Action::TimedOut(_) => Some("acquire"),
+        }
     }
 
     /// The store, in words without secrets.
@@ -189,45 +227,80 @@ impl Error {
         self.0.advice.as_deref()
     }
 
-    /// Whether the store may have carried the request out although it failed here. The engine undoes or
-    /// resolves such requests itself; a caller need not.
+    /// Whether the store may have applied the request although it failed here. The engine undoes or resolves such
+    /// requests itself; a caller need not.
     #[must_use]
     pub fn is_outcome_unknown(&self) -> bool {
         self.0.outcome_unknown
     }
 
-    /// Whether the same call can succeed later without anybody changing anything.
+    /// Whether the same call can succeed later without any change by an operator.
     #[must_use]
     pub fn can_retry(&self) -> bool {
         self.0.retry.unwrap_or(self.0.kind.is_transient())
     }
 }
 
+impl Inner {
+    /// What failed, on what and where: everything before the detail. Says whether anything was written.
+    fn write_subject(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
+        let mut written = false;
+        match &self.action {
+            Some(Action::TimedOut(after)) => {
+                match (&self.resource, after.is_zero()) {
+                    (None, _) => write!(f, "timed out after {after:?}")?,
+                    (Some(resource), false) => write!(f, "timed out after {after:?} waiting for {resource}")?,
+                    (Some(resource), true) => write!(f, "cannot acquire {resource} without waiting")?,
+                }
+                return Ok(true);
+            }
+            Some(Action::Failed(action)) => {
+                write!(f, "cannot {action}")?;
+                written = true;
+            }
+            None => {}
+        }
+        if let Some(resource) = &self.resource {
+            write!(f, "{}{resource}", if written { " " } else { "" })?;
+            written = true;
+        }
+        if let Some(store) = &self.store {
+            write!(f, "{}{store}", if written { " on " } else { "" })?;
+            written = true;
+        }
+        Ok(written)
+    }
+
+    /// The errors below, in one line. A driver that repeats its own source in its text is shown once.
+    fn write_sources(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = self.detail.to_string();
+        let mut next = self.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static));
+        while let Some(source) = next {
+            let text = source.to_string().replace('\n', " ");
+            if !shown.contains(&text) {
+                write!(f, ": {text}")?;
+                shown.push_str(&text);
+            }
+            next = source.source();
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let inner = &*self.0;
-        let mut said = false;
-        if let Some(action) = &inner.action {
-            write!(f, "cannot {action}")?;
-            said = true;
+        let written = inner.write_subject(f)?;
+        let separator = if written && !inner.detail.is_empty() { ": " } else { "" };
+        write!(f, "{separator}{}", inner.detail)?;
+        if f.alternate() {
+            inner.write_sources(f)?;
         }
-        if let Some(resource) = &inner.resource {
-            write!(f, "{}{resource}", if said { " " } else { "" })?;
-            said = true;
-        }
-        if let Some(store) = &inner.store {
-            write!(f, "{}{store}", if said { " on " } else { "" })?;
-            said = true;
-        }
-        write!(f, "{}{}", if said { ": " } else { "" }, inner.detail)?;
-        if let Some(source) = &inner.source {
-            let text = source.to_string();
-            if !inner.detail.contains(&text) {
-                write!(f, ": {}", text.replace('\n', " "))?;
-            }
+        if let (Some(Action::TimedOut(_)), Some(store)) = (&inner.action, &inner.store) {
+            write!(f, " ({store})")?;
         }
         if inner.outcome_unknown {
-            f.write_str(" (it may have been carried out all the same)")?;
+            f.write_str(" (outcome unknown: the request may have been applied)")?;
         }
         if let Some(advice) = &inner.advice {
             write!(f, "; {advice}")?;
@@ -238,7 +311,7 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Error({:?}: {self})", self.0.kind)
+        write!(f, "Error({:?}: {self:#})", self.0.kind)
     }
 }
 
@@ -250,22 +323,28 @@ impl std::error::Error for Error {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+    use std::io;
+
     use super::*;
-    use crate::resource::Kind;
+    use crate::resource::{Kind, LockId};
+
+    fn orders() -> Resource {
+        Resource::new(Kind::Mutex, "orders/42").unwrap()
+    }
 
     #[test]
     fn an_error_says_what_where_and_what_to_do_in_one_line() {
-        let resource = Resource::new(Kind::Mutex, "orders/42").unwrap();
         let error = Error::new(ErrorKind::Unavailable, "connection refused")
             .doing("acquire")
-            .about(&resource)
+            .about(&orders())
             .on("redis 127.0.0.1:6379")
             .with_unknown_outcome()
             .advise("check that the server runs");
         assert_eq!(
             error.to_string(),
             "cannot acquire mutex \"orders/42\" on redis 127.0.0.1:6379: connection refused \
-             (it may have been carried out all the same); check that the server runs"
+             (outcome unknown: the request may have been applied); check that the server runs"
         );
         assert!(error.can_retry() && error.is_outcome_unknown());
     }
@@ -275,5 +354,44 @@ mod tests {
         let error =
             Error::new(ErrorKind::Denied, "no").doing("open the lock file").doing("acquire").on("a").on("b");
         assert_eq!(error.to_string(), "cannot open the lock file on a: no");
+    }
+
+    #[test]
+    fn a_reporter_that_walks_the_chain_shows_every_fact_once() {
+        let error = Error::new(ErrorKind::Unavailable, "no connection could be made")
+            .doing("connect")
+            .caused_by(io::Error::other("line one\nline two"))
+            .advise("start it");
+        let source = error.source().unwrap().to_string();
+        assert!(!error.to_string().contains("line one"), "{error}");
+        assert_eq!(error.to_string(), "cannot connect: no connection could be made; start it");
+        assert_eq!(
+            format!("{error:#}"),
+            "cannot connect: no connection could be made: line one line two; start it"
+        );
+        assert_eq!(source, "line one\nline two");
+        let told = Error::new(ErrorKind::Unavailable, "refused").caused_by(io::Error::other("refused"));
+        assert_eq!(format!("{told:#}"), "refused");
+    }
+
+    #[test]
+    fn a_time_out_names_the_holder_if_it_is_known() {
+        let held = Duration::from_secs(250);
+        let since = std::time::SystemTime::now() - held;
+        let holder = Holder::new(LockId::from_stored("web-3:812#00ff-1"), 1).with_acquired_at(since);
+        let error = |holders: &[Holder]| {
+            let error = Error::timed_out(Duration::from_secs(1), holders).about(&orders()).on("memory");
+            assert_eq!((error.kind(), error.action()), (ErrorKind::Timeout, Some("acquire")));
+            error.to_string()
+        };
+        assert_eq!(
+            error(&[holder]),
+            "timed out after 1s waiting for mutex \"orders/42\": held by web-3:812 for 4m 10s (memory); \
+             wait longer, or see `distlock show`"
+        );
+        assert_eq!(
+            error(&[]),
+            "timed out after 1s waiting for mutex \"orders/42\" (memory); wait longer, or see `distlock show`"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A store that fails on command: for tests of the engine, of the quorum and of your own code.
+//! Fault injection: a store that fails on command, for tests of the engine, of the quorum and of stores.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,6 +27,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::Resource;
 use crate::store::{
@@ -34,7 +35,7 @@ use crate::store::{
     Renewal, Store, WakeStream,
 };
 
-/// What a store is asked to do.
+/// A request to a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// `try_acquire`.
@@ -59,29 +60,29 @@ enum Pause {
     #[default]
     None,
     For(Duration),
-    Ever,
+    Forever,
 }
 
 impl Pause {
-    async fn pass(self) {
+    async fn wait(self) {
         match self {
             Pause::None => {}
             Pause::For(duration) => tokio::time::sleep(duration).await,
-            Pause::Ever => std::future::pending().await,
+            Pause::Forever => std::future::pending().await,
         }
     }
 }
 
-/// What happens to one call: a pause on the way there, a failure, a pause on the way back, a lost reply; or the driver
-/// panics before or after the store applied it.
+/// What happens to one call, in this order: a pause before it arrives, a failure, a pause before the reply, a lost reply.
+/// The driver may panic before or after the store applies it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    there: Pause,
+    before: Pause,
     refused: bool,
-    panics_there: bool,
-    back: Pause,
+    panics_before: bool,
+    after: Pause,
     lost: bool,
-    panics_back: bool,
+    panics_after: bool,
 }
 
 impl Fault {
@@ -91,13 +92,13 @@ impl Fault {
         Fault::default()
     }
 
-    /// The call fails and nothing is carried out.
+    /// The call fails, and the store does not apply it.
     #[must_use]
     pub fn fail() -> Self {
         Fault { refused: true, ..Fault::default() }
     }
 
-    /// The call is carried out, and fails with an unknown outcome.
+    /// The store applies the call, and its reply is lost: the outcome is unknown.
     #[must_use]
     pub fn lost_reply() -> Self {
         Fault { lost: true, ..Fault::default() }
@@ -106,38 +107,38 @@ impl Fault {
     /// The call never arrives and never returns.
     #[must_use]
     pub fn hang_before() -> Self {
-        Fault { there: Pause::Ever, ..Fault::default() }
+        Fault { before: Pause::Forever, ..Fault::default() }
     }
 
-    /// The call is carried out and never returns.
+    /// The store applies the call, which never returns.
     #[must_use]
     pub fn hang_after() -> Self {
-        Fault { back: Pause::Ever, ..Fault::default() }
+        Fault { after: Pause::Forever, ..Fault::default() }
     }
 
     /// The driver panics before it sends anything.
     #[must_use]
     pub fn panic_before() -> Self {
-        Fault { panics_there: true, ..Fault::default() }
+        Fault { panics_before: true, ..Fault::default() }
     }
 
-    /// The store applies the call, and the driver panics instead of answering.
+    /// The store applies the call, and the driver panics instead of returning.
     #[must_use]
     pub fn panic_after() -> Self {
-        Fault { panics_back: true, ..Fault::default() }
+        Fault { panics_after: true, ..Fault::default() }
     }
 
     /// In addition, takes this long to arrive.
     #[must_use]
     pub fn delay_before(mut self, delay: Duration) -> Self {
-        self.there = Pause::For(delay);
+        self.before = Pause::For(delay);
         self
     }
 
     /// In addition, takes this long to return.
     #[must_use]
     pub fn delay_after(mut self, delay: Duration) -> Self {
-        self.back = Pause::For(delay);
+        self.after = Pause::For(delay);
         self
     }
 }
@@ -154,7 +155,7 @@ struct Script {
     stream_panics: CancellationToken,
 }
 
-/// The strings of a [`FaultyStore`]. Clones pull the same ones.
+/// Controls the faults of a [`FaultyStore`]. Clones control the same store.
 #[derive(Clone, Debug)]
 pub struct Faults(Arc<Mutex<Script>>);
 
@@ -168,7 +169,7 @@ impl Faults {
         self.script().next.entry(verb).or_default().extend(std::iter::repeat_n(fault, calls));
     }
 
-    /// Lets every call of a verb go this way, until changed, unless [`next`](Faults::next) plans another.
+    /// Plans a fault for every call of a verb, until changed, except for those that [`next`](Faults::next) plans.
     pub fn always(&self, verb: Verb, fault: Fault) {
         self.script().always.insert(verb, fault);
     }
@@ -178,8 +179,8 @@ impl Faults {
         self.script().always = Verb::ALL.map(|verb| (verb, fault)).into();
     }
 
-    /// Takes the store down, or up again with what it had. While it is down every call fails, those included
-    /// that are on their way; streams of wake-ups end.
+    /// Takes the store down, or up again with its records. While it is down every call fails, calls in flight included, and
+    /// streams of wake-ups end.
     pub fn set_down(&self, down: bool) {
         let mut script = self.script();
         script.down = down;
@@ -188,8 +189,8 @@ impl Faults {
         }
     }
 
-    /// Puts another store in the place of the wrapped one: a server that came back with empty hands. Calls on
-    /// their way arrive at the new one; streams of wake-ups end.
+    /// Replaces the wrapped store: a server that restarted without its data. Calls in flight arrive at the new one; streams
+    /// of wake-ups end.
     pub fn replace(&self, store: Arc<dyn LeaseStore>) {
         let mut script = self.script();
         script.inner = store;
@@ -229,7 +230,7 @@ fn panic_quietly() -> ! {
     std::panic::resume_unwind(Box::new("a planned panic"))
 }
 
-/// Any lease store, with faults put between it and its caller.
+/// Any lease store, with faults between it and its caller.
 #[derive(Clone, Debug)]
 pub struct FaultyStore {
     faults: Faults,
@@ -238,7 +239,7 @@ pub struct FaultyStore {
 }
 
 impl FaultyStore {
-    /// Wraps a store, and returns the strings to pull beside it.
+    /// Wraps a store, and returns the control of its faults beside it.
     #[must_use]
     pub fn new(inner: Arc<dyn LeaseStore>) -> (FaultyStore, Faults) {
         let faults = Faults(Arc::new(Mutex::new(Script {
@@ -252,13 +253,13 @@ impl FaultyStore {
         (FaultyStore { faults: faults.clone(), max_in_flight: None, max_batch: None }, faults)
     }
 
-    /// Says that so many requests of a verb may be under way at once, whatever the wrapped store says.
+    /// Allows so many requests of a verb in flight, whatever the wrapped store says.
     #[must_use]
     pub fn max_in_flight(self, most: usize) -> Self {
         FaultyStore { max_in_flight: Some(most), ..self }
     }
 
-    /// Says that a request carries at most so many items, whatever the wrapped store says.
+    /// Allows at most so many items in a request, whatever the wrapped store says.
     #[must_use]
     pub fn max_batch(self, most: usize) -> Self {
         FaultyStore { max_batch: Some(most), ..self }
@@ -278,16 +279,16 @@ impl FaultyStore {
         if self.faults.is_down() {
             return Err(self.failed("the store is down"));
         }
-        fault.there.pass().await;
-        if fault.panics_there {
+        fault.before.wait().await;
+        if fault.panics_before {
             panic_quietly();
         }
         if fault.refused || self.faults.is_down() {
-            return Err(self.failed("the request failed on its way"));
+            return Err(self.failed("the request failed before it arrived"));
         }
         let reply = call(self.faults.inner()).await;
-        fault.back.pass().await;
-        if fault.panics_back {
+        fault.after.wait().await;
+        if fault.panics_after {
             panic_quietly();
         }
         if fault.lost || self.faults.is_down() {
@@ -308,6 +309,10 @@ impl Store for FaultyStore {
         capabilities.max_in_flight = self.max_in_flight.unwrap_or(capabilities.max_in_flight);
         capabilities.max_batch = self.max_batch.unwrap_or(capabilities.max_batch);
         capabilities
+    }
+
+    fn use_clock(&self, clock: Arc<dyn Clock>) {
+        self.faults.inner().use_clock(clock);
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {

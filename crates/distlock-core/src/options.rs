@@ -1,4 +1,4 @@
-//! How long a lease lasts, how often it is extended and how a waiter waits.
+//! How long a lease lasts, how often it is renewed and how a waiter waits.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,25 +8,27 @@ use crate::error::{Error, ErrorKind, Result};
 /// The shortest expiry: below it, an ordinary pause of a process loses the lock.
 pub const MIN_EXPIRY: Duration = Duration::from_millis(100);
 
-/// The longest expiry: a year. More is a lock that nobody can ever take over.
+/// The longest expiry: a year. With more, a lock whose holder died is never free again.
 pub const MAX_EXPIRY: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The expiry where none is set.
 const DEFAULT_EXPIRY: Duration = Duration::from_secs(30);
 
-/// The shortest extension cadence: more requests keep no lock any better.
+/// The shortest extension cadence: more requests do not keep a lock any better.
 const MIN_CADENCE: Duration = Duration::from_millis(10);
 
 const THIRD: u32 = 3;
 
-/// The longest extension cadence for this expiry: three quarters of it. A renewal that fails or hangs then leaves time
-/// for a second try before the guard's local deadline.
+/// The longest extension cadence for this expiry: three quarters of it. If a renewal fails or hangs, there is time for a
+/// second try before the guard's local deadline.
 fn longest_cadence(expiry: Duration) -> Duration {
     expiry / 4 * 3
 }
 
-/// The options of a lock. Every setter checks its value at once and says why it refuses one. Values that must fit each
-/// other may be set in any order; those that never do are refused when a lock is asked for, before anything is sent.
+/// The options of a lock.
+///
+/// A setter refuses a value that is wrong by itself, and says why. Whether the values fit each other is
+/// [checked](Options::check) when the options are used, before anything is sent: the setters may be called in any order.
 ///
 /// ```
 /// use std::time::Duration;
@@ -72,17 +74,16 @@ fn refuse(what: String, advice: impl Into<Cow<'static, str>>) -> Error {
 }
 
 impl Options {
-    /// The defaults: expiry 30 s, extended every third of it, busy-wait sleep 10–800 ms at random.
+    /// The defaults: expiry 30 s, renewed every third of it, busy-wait sleep 10–800 ms at random.
     #[must_use]
     pub fn new() -> Self {
         Options::default()
     }
 
-    /// How long the lock outlives a holder that died. Default 30 s. Automatic extension lets a lock be held
-    /// far longer than this.
+    /// How long the lock outlives a holder that died. Default 30 s. A lock that is renewed can be held far longer.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] below 100 ms, above a year, or too short for an extension cadence set before.
+    /// [`ErrorKind::InvalidInput`] below 100 ms or above a year.
     pub fn expiry(mut self, expiry: Duration) -> Result<Self> {
         if expiry < MIN_EXPIRY || expiry > MAX_EXPIRY {
             return Err(refuse(
@@ -91,15 +92,14 @@ impl Options {
             ));
         }
         self.expiry = Some(expiry);
-        self.check_cadence()?;
         Ok(self)
     }
 
-    /// How often a held lock is extended to its full expiry. Default: a third of the expiry. At most three quarters of
-    /// it, so that an extension that fails can be tried again in time.
+    /// How often a held lock is renewed for its full expiry. Default: a third of the expiry. At most three quarters of it
+    /// when it is [used](Options::check), so that a failed renewal can be retried in time.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] below 10 ms, or above three quarters of an expiry set before.
+    /// [`ErrorKind::InvalidInput`] below 10 ms.
     pub fn extension_cadence(mut self, cadence: Duration) -> Result<Self> {
         if cadence < MIN_CADENCE {
             return Err(refuse(
@@ -108,14 +108,17 @@ impl Options {
             ));
         }
         self.cadence = Some(cadence);
-        if self.expiry.is_some() {
-            self.check_cadence()?;
-        }
         Ok(self)
     }
 
-    /// Whether the cadence leaves time for a second try before the lock would be lost.
-    fn check_cadence(&self) -> Result<()> {
+    /// Checks whether the values fit each other. Every acquisition does it before it sends anything.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if locks are renewed and the extension cadence is too long for the expiry.
+    pub fn check(&self) -> Result<()> {
+        if !self.auto_extend {
+            return Ok(());
+        }
         let (expiry, longest) = (self.get_expiry(), longest_cadence(self.get_expiry()));
         match self.cadence.filter(|cadence| *cadence > longest) {
             None => Ok(()),
@@ -130,24 +133,15 @@ impl Options {
         }
     }
 
-    /// Whether values that were set one by one fit each other. Every acquisition checks it before it sends anything.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] if the extension cadence is too long for the expiry and extension is on.
-    pub fn check(&self) -> Result<()> {
-        if self.auto_extend { self.check_cadence() } else { Ok(()) }
-    }
-
-    /// Switches automatic extension on (the default) or off. Off gives a plain lease: the guard is lost at
-    /// its expiry.
+    /// Switches renewal on (the default) or off. Off gives a plain lease: the guard is lost at its expiry.
     #[must_use]
     pub fn auto_extend(mut self, on: bool) -> Self {
         self.auto_extend = on;
         self
     }
 
-    /// How long a waiter sleeps between two attempts where the store cannot wake it: a random time between
-    /// these. Default 10–800 ms.
+    /// How long a waiter sleeps between two attempts where the store cannot wake it: a random time in this range. Default
+    /// 10–800 ms.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if `min` is zero or above `max`, or `max` above a minute.
@@ -169,8 +163,8 @@ impl Options {
         self
     }
 
-    /// Keeps the lock at least this long after it was granted, also when it is released earlier, so that a
-    /// job which ends early does not run twice. Default zero.
+    /// Keeps the lock at least this long after the grant, also when it is released earlier, so that a job that ends early
+    /// does not run twice. Default zero.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] above a year.
@@ -201,7 +195,7 @@ impl Options {
     }
 
     /// Keeps the subscription for wake-ups open while the lock is held, so that a forced release is noticed within a
-    /// round trip instead of at the next renewal. Default off: it costs a subscription for each process. Has no effect
+    /// round trip instead of at the next renewal. Default off: it costs one subscription for each process. It has no effect
     /// where the store cannot push, and on a lease that is not renewed.
     #[must_use]
     pub fn notice_break(mut self, on: bool) -> Self {
@@ -227,7 +221,7 @@ impl Options {
         self.cadence.unwrap_or(self.get_expiry() / THIRD)
     }
 
-    /// Whether held locks are extended.
+    /// Whether held locks are renewed.
     #[must_use]
     pub fn extends(&self) -> bool {
         self.auto_extend
@@ -272,7 +266,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn the_seeds_defaults() {
+    fn the_defaults_are_those_of_the_seeds() {
         let options = Options::new();
         assert_eq!(options.get_expiry(), Duration::from_secs(30));
         assert_eq!(options.get_extension_cadence(), Duration::from_secs(10));
@@ -288,9 +282,6 @@ mod tests {
             o().expiry(Duration::MAX),
             o().extension_cadence(Duration::ZERO),
             o().extension_cadence(MIN_CADENCE - Duration::from_nanos(1)),
-            o().expiry(10_000 * MS).unwrap().extension_cadence(9_950 * MS),
-            o().expiry(10_000 * MS).unwrap().extension_cadence(7_501 * MS),
-            o().extension_cadence(7_501 * MS).unwrap().expiry(10_000 * MS),
             o().busy_wait_sleep(Duration::ZERO, MS),
             o().busy_wait_sleep(2 * MS, MS),
             o().busy_wait_sleep(MS, Duration::from_secs(61)),
@@ -302,7 +293,20 @@ mod tests {
             assert!(error.advice().is_some(), "{error}");
         }
         assert!(o().expiry(MIN_EXPIRY).is_ok());
-        assert!(o().expiry(10_000 * MS).unwrap().extension_cadence(7_500 * MS).is_ok());
+    }
+
+    #[test]
+    fn values_that_do_not_fit_each_other_are_refused_in_whatever_order_they_were_set() {
+        let (expiry, cadence) = (10_000 * MS, 7_501 * MS);
+        let first = Options::new().expiry(expiry).unwrap().extension_cadence(cadence).unwrap();
+        let last = Options::new().extension_cadence(cadence).unwrap().expiry(expiry).unwrap();
+        assert_eq!(first, last);
+        let error = first.check().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(error.advice().is_some(), "{error}");
+        let replaced = first.extension_cadence(7_500 * MS).unwrap();
+        assert!(replaced.check().is_ok());
+        assert!(replaced.expiry(9_999 * MS).unwrap().check().is_err());
     }
 
     #[test]
@@ -311,7 +315,7 @@ mod tests {
         assert_eq!(early.check().unwrap_err().kind(), ErrorKind::InvalidInput);
         let error = early.check().unwrap_err().to_string();
         assert!(error.contains("40s") && error.contains("30s") && error.contains("at most 22.5s"), "{error}");
-        assert!(early.clone().auto_extend(false).check().is_ok(), "a plain lease is not extended");
+        assert!(early.clone().auto_extend(false).check().is_ok(), "a plain lease is not renewed");
         let fits = early.expiry(120_000 * MS).unwrap();
         assert!(fits.check().is_ok());
         assert_eq!(fits.get_extension_cadence(), 40_000 * MS);

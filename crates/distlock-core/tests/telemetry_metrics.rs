@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use common::{MS, SECOND, World};
+use common::{MS, World};
 use distlock_core::faults::{Fault, Verb};
 
 use metrics::{

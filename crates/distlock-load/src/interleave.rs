@@ -1,77 +1,77 @@
-//! Ours and the raw driver by turns.
+//! Alternates slices of distlock and of the baseline.
 
 use std::time::Duration;
 
 use distlock_core::Result;
 
-use crate::bench::Ground;
-use crate::load::{Load, Tally};
+use crate::bench::BenchContext;
+use crate::workload::{Tally, Workload};
 
-/// How long a slice of each is.
+/// The lengths of the alternating slices.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rhythm {
+pub(crate) struct SliceLengths {
     pub(crate) ours: Duration,
-    pub(crate) raw: Duration,
+    pub(crate) baseline: Duration,
 }
 
-impl Rhythm {
-    /// A quarter of a second each, or less in a short run: there are at least four of each.
+impl SliceLengths {
+    /// A quarter of a second each, or less in a short run, so that there are at least four of each.
     pub(crate) fn even(total: Duration) -> Self {
         let slice = (total / 8).min(Duration::from_millis(250));
-        Rhythm { ours: slice, raw: slice }
+        SliceLengths { ours: slice, baseline: slice }
     }
 
-    /// Long slices for what needs time to settle, and short ones of the raw driver between them.
+    /// Long slices of distlock, for scenarios that need time to settle, and short slices of the baseline between them.
     pub(crate) fn mostly_ours(total: Duration) -> Self {
-        Rhythm {
+        SliceLengths {
             ours: (total * 2 / 5).min(Duration::from_secs(5)),
-            raw: (total / 20).min(Duration::from_millis(250)),
+            baseline: (total / 20).min(Duration::from_millis(250)),
         }
     }
 }
 
-/// What came of both.
+/// The sums of both sides.
 #[derive(Debug, Default)]
-pub(crate) struct Pair {
+pub(crate) struct Measurement {
     pub(crate) ours: Tally,
-    pub(crate) raw: Option<Tally>,
+    pub(crate) baseline: Option<Tally>,
 }
 
-/// Runs both by turns until the time is over. The order changes from round to round (ours, raw, raw, ours), so that a
-/// drift of the machine falls on both.
+/// Alternates slices until `total` has passed. The order changes every round (ours, baseline, baseline, ours), so that drift of
+/// the machine affects both sides alike.
 pub(crate) async fn interleave(
-    ground: &Ground<'_>,
-    ours: &mut impl Load,
-    raw: Option<&mut impl Load>,
+    context: &BenchContext<'_>,
+    ours: &mut impl Workload,
+    baseline: Option<&mut impl Workload>,
     total: Duration,
-    rhythm: Rhythm,
-) -> Result<Pair> {
+    lengths: SliceLengths,
+) -> Result<Measurement> {
     const WARM_UP: Duration = Duration::from_millis(100);
-    let mut raw = raw;
-    let warm_up = WARM_UP.min(rhythm.ours);
+    let mut baseline = baseline;
+    let warm_up = WARM_UP.min(lengths.ours);
     ours.slice(warm_up).await?;
-    if let Some(raw) = &mut raw {
-        raw.slice(warm_up).await?;
+    if let Some(baseline) = &mut baseline {
+        baseline.slice(warm_up).await?;
     }
-    let mut pair = Pair::default();
+    let mut measurement = Measurement::default();
     let mut spent = Duration::ZERO;
     let mut ours_first = true;
     while spent < total {
-        for turn in [ours_first, !ours_first] {
-            if turn {
-                let mark = ground.counter.mark().await?;
-                let mut slice = ours.slice(rhythm.ours).await?;
-                slice.requests = ground.counter.since(mark).await?;
+        for is_ours in [ours_first, !ours_first] {
+            if is_ours {
+                let mark = context.counter.mark().await?;
+                let mut slice = ours.slice(lengths.ours).await?;
+                slice.requests = context.counter.since(mark).await?;
                 spent += slice.elapsed;
-                pair.ours.add(&slice);
-            } else if let Some(raw) = &mut raw {
-                let slice = raw.slice(rhythm.raw).await?;
+                measurement.ours.add(&slice);
+            } else if let Some(baseline) = &mut baseline {
+                let slice = baseline.slice(lengths.baseline).await?;
                 spent += slice.elapsed;
-                pair.raw.get_or_insert_default().add(&slice);
+                measurement.baseline.get_or_insert_default().add(&slice);
             }
-            ground.progress(spent, total);
+            context.progress(spent, total);
         }
         ours_first = !ours_first;
     }
-    Ok(pair)
+    Ok(measurement)
 }

@@ -1,4 +1,4 @@
-//! How long operations took, at three significant digits whatever their size.
+//! Latencies with three significant digits at any scale.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use hdrhistogram::Histogram;
 
 /// Three digits: the relative error of a percentile is below a thousandth.
 const DIGITS: u8 = 3;
-/// A day. What takes longer counts as this long.
+/// A day, the longest recorded duration.
 const LONGEST_NANOS: u64 = 86_400 * 1_000_000_000;
 
 /// A distribution of durations.
@@ -14,15 +14,15 @@ const LONGEST_NANOS: u64 = 86_400 * 1_000_000_000;
 pub struct Latencies(Histogram<u64>);
 
 impl Latencies {
-    /// None yet.
+    /// Creates an empty distribution.
     #[must_use]
     pub fn new() -> Self {
-        // It refuses only an empty range, and more than five digits.
+        // Fails only for an empty range or more than five digits.
         #[allow(clippy::unwrap_used)]
         Latencies(Histogram::new_with_bounds(1, LONGEST_NANOS, DIGITS).unwrap())
     }
 
-    /// Adds an operation that took this long.
+    /// Adds the latency of one operation.
     pub fn record(&mut self, took: Duration) {
         self.record_many(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), 1);
     }
@@ -31,19 +31,19 @@ impl Latencies {
         self.0.saturating_record_n(nanos.max(1), times);
     }
 
-    /// Adds all of another.
+    /// Adds another distribution.
     pub fn merge(&mut self, other: &Latencies) {
-        // Both have the same range, so that nothing is refused.
+        // Both have the same range, so this cannot fail.
         let _ = self.0.add(&other.0);
     }
 
-    /// How many operations.
+    /// The number of operations.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The duration that this share of the operations did not exceed, in microseconds; `None` without any.
+    /// The quantile in microseconds; `None` without operations.
     #[must_use]
     pub fn quantile_us(&self, share: f64) -> Option<f64> {
         (self.count() > 0).then(|| self.0.value_at_quantile(share) as f64 / 1000.0)
@@ -61,13 +61,13 @@ impl Latencies {
         (self.count() > 0).then(|| self.0.mean() / 1000.0)
     }
 
-    /// What was recorded: nanoseconds, and how often.
+    /// The recorded values in nanoseconds, with their counts.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.0.iter_recorded().map(|step| (step.value_iterated_to(), step.count_at_value()))
+        self.0.iter_recorded().map(|run_once| (run_once.value_iterated_to(), run_once.count_at_value()))
     }
 
     /// The share of operations in each of `count` bins that divide the logarithm between two durations evenly.
-    /// What lies outside falls into the first or the last bin.
+    /// Values outside fall into the first or the last bin.
     #[must_use]
     pub fn log_bins(&self, from_us: f64, to_us: f64, count: usize) -> Vec<f64> {
         let mut bins = vec![0.0; count.max(1)];
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_right_to_a_thousandth_from_nanoseconds_to_minutes() {
+    fn percentiles_are_accurate_to_a_thousandth_from_nanoseconds_to_minutes() {
         for unit in [1_000_u64, 1_000_000, 1_000_000_000] {
             let mut latencies = Latencies::new();
             for n in 1..=100 {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_merged_is_all_there_and_the_bins_sum_to_one() {
+    fn merging_loses_nothing_and_the_bins_sum_to_one() {
         let (mut a, mut b) = (Latencies::new(), Latencies::new());
         a.record(Duration::from_micros(10));
         b.record(Duration::from_micros(1000));

@@ -1,18 +1,17 @@
-//! Load on a real store, beside the same driver doing the bare round trips, in one run.
+//! Puts load on a real store and on its bare driver (the baseline) in the same run.
 //!
-//! Every scenario is a closed loop: a task begins its next operation when the last one has ended, so a slow answer
-//! delays the load instead of piling it up, and latencies are those of one operation, not of a queue in front of it.
-//! Ours and the raw driver's slices alternate (ours, raw, raw, ours, …), so that whatever else the machine does falls
-//! on both, and the ratio of the two means something even where the figures do not.
+//! Every scenario is a closed loop: a task starts its next operation when the previous one has ended. So latencies are those of
+//! operations, without time in a queue of the benchmark. Slices of distlock and of the baseline alternate (ours, baseline,
+//! baseline, ours, …), so that other activity of the machine affects both alike and their ratio is meaningful.
 //!
 //! ```no_run
 //! # async fn example() -> distlock_core::Result<()> {
-//! use distlock_load::{Bench, Plan, Silent, Target};
+//! use distlock_load::{Bench, Plan, NoObserver, BenchStore};
 //!
 //! # let open: distlock_load::Open = |_| unimplemented!();
-//! let target = Target::new("redis://127.0.0.1", open);
-//! let mut bench = Bench::prepare(target).await?;
-//! let outcomes = bench.run(&Plan::default(), &Silent).await;
+//! let store = BenchStore::new("redis://127.0.0.1", open);
+//! let mut bench = Bench::connect(store).await?;
+//! let outcomes = bench.run(&Plan::default(), &NoObserver).await;
 //! bench.finish().await?;
 //! for outcome in outcomes? {
 //!     println!("{}: {:?} µs", outcome.scenario, outcome.p50_us);
@@ -24,16 +23,16 @@ mod bench;
 mod counter;
 mod interleave;
 mod latencies;
-mod load;
 mod outcome;
 mod plan;
 pub mod render;
 mod scenarios;
 mod usage;
 mod worker;
+mod workload;
 
-pub use bench::{Bench, Observer, Open, OpenBaseline, Silent, Target};
+pub use bench::{Bench, BenchStore, NoObserver, Observer, Open, OpenBaseline};
 pub use latencies::Latencies;
-pub use outcome::{Line, Outcome};
+pub use outcome::{JsonRecord, Outcome};
 pub use plan::{Plan, Scenario};
-pub use worker::{WORD, worker};
+pub use worker::{WORKER_ARG, worker};

@@ -1,45 +1,45 @@
-//! What is reported of a run.
+//! The result of a run.
 
 use serde::Serialize;
 
-use crate::bench::Ground;
-use crate::interleave::Pair;
+use crate::bench::BenchContext;
+use crate::interleave::Measurement;
 use crate::latencies::Latencies;
-use crate::load::Tally;
 use crate::usage;
+use crate::workload::Tally;
 
-/// The outcome of one run of a scenario. What does not apply is `None`.
+/// The outcome of one run of a scenario. Figures that do not apply are `None`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Outcome {
-    /// Which; `contended-processes` is `contended` across processes.
+    /// The scenario; `contended-processes` is `contended` across processes.
     pub scenario: &'static str,
-    /// What and where the store is.
+    /// The store, without secrets.
     pub store: String,
-    /// Tasks, contenders, or locks held.
+    /// The number of tasks, contenders or held locks.
     pub tasks: usize,
-    /// In how many processes the tasks ran.
+    /// The number of processes.
     pub processes: usize,
-    /// Operations a second, all tasks together.
+    /// Operations per second of all tasks.
     pub ops_per_s: Option<f64>,
-    /// The median.
+    /// The median latency.
     pub p50_us: Option<f64>,
-    /// What one operation in a hundred exceeded.
+    /// The 99th percentile of the latency.
     pub p99_us: Option<f64>,
-    /// Operations a second of the raw driver in the same run.
-    pub raw_ops_per_s: Option<f64>,
-    /// The median of the raw driver in the same run.
-    pub raw_p50_us: Option<f64>,
-    /// Ours against raw: of the medians where time is what counts (below 1: faster than raw), of the rates in
-    /// `throughput` and `contended` (above 1: faster than raw).
+    /// Operations per second of the baseline in the same run.
+    pub baseline_ops_per_s: Option<f64>,
+    /// The median latency of the baseline in the same run.
+    pub baseline_p50_us: Option<f64>,
+    /// distlock / baseline: of the rates in `throughput` and `contended` (above 1: faster than the baseline), of the median
+    /// latencies elsewhere (below 1: faster).
     pub ratio: Option<f64>,
-    /// Requests to the server for each operation, by the server's own count.
+    /// Requests to the server per operation, as counted by the server.
     pub requests_per_op: Option<f64>,
-    /// Most against fewest operations of a task.
+    /// Most / fewest operations of a task.
     pub fairness: Option<f64>,
-    /// What one held lock costs in this process.
+    /// Memory of this process per held lock.
     pub rss_per_lock_bytes: Option<u64>,
-    /// CPU time of the client for an operation.
+    /// CPU time of the client per operation.
     pub cpu_us_per_op: Option<f64>,
     /// The share of one core that the client used.
     pub cpu_cores: Option<f64>,
@@ -47,44 +47,71 @@ pub struct Outcome {
     pub rss_bytes: Option<u64>,
     /// All latencies.
     pub latencies: Latencies,
-    /// All latencies of the raw driver.
-    pub raw_latencies: Option<Latencies>,
-    /// What the reader should know.
+    /// All latencies of the baseline.
+    pub baseline_latencies: Option<Latencies>,
+    /// Remarks for the reader.
     pub notes: Vec<String>,
 }
 
-/// What other programs get: these fields, and null where one does not apply.
+/// The record of `distlock bench --json`; null where a figure does not apply.
+///
+/// Scripts use these field names, so the baseline keeps its first name `raw` here.
 #[derive(Clone, Debug, Serialize)]
-pub struct Line<'a> {
+pub struct JsonRecord<'a> {
     scenario: &'a str,
     store: &'a str,
     tasks: usize,
     ops_per_s: Option<f64>,
     p50_us: Option<f64>,
     p99_us: Option<f64>,
-    raw_ops_per_s: Option<f64>,
-    raw_p50_us: Option<f64>,
+    #[serde(rename = "raw_ops_per_s")]
+    baseline_ops_per_s: Option<f64>,
+    #[serde(rename = "raw_p50_us")]
+    baseline_p50_us: Option<f64>,
     ratio: Option<f64>,
     requests_per_op: Option<f64>,
     fairness: Option<f64>,
     rss_per_lock_bytes: Option<u64>,
 }
 
+impl JsonRecord<'_> {
+    /// The names of the fields, sorted.
+    pub const FIELDS: [&'static str; 12] = [
+        "fairness",
+        "ops_per_s",
+        "p50_us",
+        "p99_us",
+        "ratio",
+        "raw_ops_per_s",
+        "raw_p50_us",
+        "requests_per_op",
+        "rss_per_lock_bytes",
+        "scenario",
+        "store",
+        "tasks",
+    ];
+}
+
 impl Outcome {
-    /// An outcome with everything that a pair of tallies gives; the ratio is left to the scenario.
-    pub(crate) fn of(ground: &Ground<'_>, scenario: &'static str, tasks: usize, pair: Pair) -> Self {
-        let Pair { ours, raw } = pair;
+    /// The outcome of a measurement, without the ratio, which depends on the scenario.
+    pub(crate) fn of(
+        context: &BenchContext<'_>,
+        scenario: &'static str,
+        tasks: usize,
+        measurement: Measurement,
+    ) -> Self {
+        let Measurement { ours, baseline } = measurement;
         let operations = ours.operations().max(1) as f64;
         Outcome {
             scenario,
-            store: ground.locks.store().to_owned(),
+            store: context.locks.store().to_owned(),
             tasks,
             processes: 1,
             ops_per_s: ours.per_second(),
             p50_us: ours.latencies.quantile_us(0.5),
             p99_us: ours.latencies.quantile_us(0.99),
-            raw_ops_per_s: raw.as_ref().and_then(Tally::per_second),
-            raw_p50_us: raw.as_ref().and_then(|raw| raw.latencies.quantile_us(0.5)),
+            baseline_ops_per_s: baseline.as_ref().and_then(Tally::per_second),
+            baseline_p50_us: baseline.as_ref().and_then(|baseline| baseline.latencies.quantile_us(0.5)),
             ratio: None,
             requests_per_op: ours.requests.map(|requests| requests as f64 / operations),
             fairness: (ours.counts.len() > 1).then(|| ours.fairness()).flatten(),
@@ -93,35 +120,35 @@ impl Outcome {
             cpu_cores: Some(ours.cpu.as_secs_f64() / ours.elapsed.as_secs_f64().max(1e-9)),
             rss_bytes: usage::resident_bytes(),
             latencies: ours.latencies,
-            raw_latencies: raw.map(|raw| raw.latencies),
+            baseline_latencies: baseline.map(|baseline| baseline.latencies),
             notes: Vec::new(),
         }
     }
 
-    /// The ratio of the medians.
-    pub(crate) fn ratio_of_times(mut self) -> Self {
-        self.ratio = self.p50_us.zip(self.raw_p50_us).map(|(ours, raw)| ours / raw);
+    /// Sets the ratio of the median latencies.
+    pub(crate) fn with_latency_ratio(mut self) -> Self {
+        self.ratio = self.p50_us.zip(self.baseline_p50_us).map(|(ours, baseline)| ours / baseline);
         self
     }
 
-    /// The ratio of the rates.
-    pub(crate) fn ratio_of_rates(mut self) -> Self {
-        self.ratio = self.ops_per_s.zip(self.raw_ops_per_s).map(|(ours, raw)| ours / raw);
+    /// Sets the ratio of the rates.
+    pub(crate) fn with_rate_ratio(mut self) -> Self {
+        self.ratio = self.ops_per_s.zip(self.baseline_ops_per_s).map(|(ours, baseline)| ours / baseline);
         self
     }
 
-    /// The line for other programs, rounded to what was measured.
+    /// The record for `--json`, rounded to significant digits.
     #[must_use]
-    pub fn line(&self) -> Line<'_> {
-        Line {
+    pub fn json_record(&self) -> JsonRecord<'_> {
+        JsonRecord {
             scenario: self.scenario,
             store: &self.store,
             tasks: self.tasks,
             ops_per_s: round(self.ops_per_s, 10.0),
             p50_us: round(self.p50_us, 100.0),
             p99_us: round(self.p99_us, 100.0),
-            raw_ops_per_s: round(self.raw_ops_per_s, 10.0),
-            raw_p50_us: round(self.raw_p50_us, 100.0),
+            baseline_ops_per_s: round(self.baseline_ops_per_s, 10.0),
+            baseline_p50_us: round(self.baseline_p50_us, 100.0),
             ratio: round(self.ratio, 1000.0),
             requests_per_op: round(self.requests_per_op, 10_000.0),
             fairness: round(self.fairness, 1000.0),
@@ -129,10 +156,10 @@ impl Outcome {
         }
     }
 
-    /// The line, and what people want to know beyond it.
+    /// All figures of the outcome, for the reports of `bench/run`.
     #[must_use]
     pub fn detail(&self) -> serde_json::Value {
-        let mut value = serde_json::to_value(self.line()).unwrap_or_default();
+        let mut value = serde_json::to_value(self.json_record()).unwrap_or_default();
         if let Some(object) = value.as_object_mut() {
             let quantiles = |latencies: &Latencies| {
                 let at = |share| round(latencies.quantile_us(share), 100.0);
@@ -146,7 +173,14 @@ impl Outcome {
             object.insert("cpu_cores".into(), round(self.cpu_cores, 10_000.0).into());
             object.insert("rss_bytes".into(), self.rss_bytes.into());
             object.insert("latency_us".into(), quantiles(&self.latencies));
-            object.insert("raw_latency_us".into(), self.raw_latencies.as_ref().map(quantiles).into());
+            for (short, long) in [("raw_ops_per_s", "baseline_ops_per_s"), ("raw_p50_us", "baseline_p50_us")]
+            {
+                if let Some(figure) = object.remove(short) {
+                    object.insert(long.into(), figure);
+                }
+            }
+            object
+                .insert("baseline_latency_us".into(), self.baseline_latencies.as_ref().map(quantiles).into());
             object.insert("notes".into(), self.notes.clone().into());
         }
         value

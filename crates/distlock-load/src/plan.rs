@@ -1,43 +1,43 @@
-//! What to run, and for how long.
+//! Which scenarios to run, and how long.
 
 use std::time::Duration;
 
-/// A kind of load.
+/// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Scenario {
-    /// One task takes and gives back one lock.
+    /// One task acquires and releases one lock.
     Uncontended,
-    /// Many tasks, each with a name of its own.
+    /// Many tasks, each with its own name.
     Throughput,
-    /// One holder, one waiter behind another connection, and the releaser stays out.
-    Handover,
-    /// Many tasks want one lock, hold it for a millisecond and pause for five; in one process, then in several.
+    /// The handoff from a holder to a waiter on another connection. Its name in options and output is `handover`.
+    Handoff,
+    /// Many tasks contend for one lock, hold it for 1 ms and pause for 5 ms; in one process, then in several.
     Contended,
-    /// Many locks that are only kept alive.
+    /// Many locks that are only renewed.
     Held,
-    /// The holder's process is killed.
+    /// The process of the holder is killed.
     Takeover,
 }
 
 impl Scenario {
-    /// All of them, in the order in which they run.
+    /// All scenarios, in the order in which they run.
     pub const ALL: [Scenario; 6] = [
         Scenario::Uncontended,
         Scenario::Throughput,
-        Scenario::Handover,
+        Scenario::Handoff,
         Scenario::Contended,
         Scenario::Held,
         Scenario::Takeover,
     ];
 
-    /// The word for it in options and output.
+    /// Its name in options and output.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Scenario::Uncontended => "uncontended",
             Scenario::Throughput => "throughput",
-            Scenario::Handover => "handover",
+            Scenario::Handoff => "handover",
             Scenario::Contended => "contended",
             Scenario::Held => "held",
             Scenario::Takeover => "takeover",
@@ -48,21 +48,21 @@ impl Scenario {
 /// What to run. The defaults are those of `distlock bench`.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Which scenarios, in this order.
+    /// The scenarios, in this order.
     pub scenarios: Vec<Scenario>,
-    /// How long each run takes, connecting and cleaning up not counted.
-    pub each: Duration,
-    /// `throughput` runs once for each of these numbers of tasks.
+    /// The duration of each run, without connecting and cleaning up.
+    pub run_time: Duration,
+    /// The numbers of tasks of `throughput`, which runs once for each.
     pub tasks: Vec<usize>,
-    /// How many want the lock in `contended`.
+    /// The number of contenders in `contended`.
     pub contenders: usize,
-    /// Over how many processes the second run of `contended` spreads them; below two, there is no second run.
+    /// The number of processes in the second run of `contended`; below two there is no second run.
     pub processes: usize,
-    /// How many locks `held` keeps alive.
+    /// The number of locks in `held`.
     pub held: usize,
-    /// The expiry of the locks of `held`, unless a run is too short to see two extensions at that.
+    /// The expiry of the locks in `held`; shorter if a run would not see two renewals.
     pub held_expiry: Duration,
-    /// The expiry that a killed holder leaves behind in `takeover`.
+    /// The expiry of the killed holder in `takeover`.
     pub takeover_expiry: Duration,
 }
 
@@ -70,7 +70,7 @@ impl Default for Plan {
     fn default() -> Self {
         Plan {
             scenarios: Scenario::ALL.to_vec(),
-            each: Duration::from_secs(3),
+            run_time: Duration::from_secs(3),
             tasks: vec![64, 256],
             contenders: 64,
             processes: 8,

@@ -1,8 +1,8 @@
-//! What this process has used.
+//! CPU time and memory of this process.
 
 use std::time::Duration;
 
-/// CPU time of all threads until now; zero where the platform does not tell.
+/// CPU time of all threads so far; zero where the platform does not report it.
 #[cfg(unix)]
 pub(crate) fn cpu_time() -> Duration {
     use rustix::time::{ClockId, clock_gettime};
@@ -12,13 +12,13 @@ pub(crate) fn cpu_time() -> Duration {
     Duration::new(seconds, nanos)
 }
 
-/// CPU time of all threads until now; zero where the platform does not tell.
+/// CPU time of all threads so far; zero where the platform does not report it.
 #[cfg(not(unix))]
 pub(crate) fn cpu_time() -> Duration {
     Duration::ZERO
 }
 
-/// Memory in use now, where the platform tells (Linux).
+/// Resident memory, where the platform reports it (Linux).
 pub(crate) fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn memory_and_cpu_are_told() {
+    fn memory_and_cpu_are_reported() {
         assert!(resident_bytes().is_some_and(|bytes| bytes > 100_000));
         let before = cpu_time();
         let mut sum = 0_u64;

@@ -1,10 +1,12 @@
-//! What distlock's stores are tested with, for people who write a store here or elsewhere.
+//! Tests for distlock stores: a conformance suite and the tools it is made of.
 //!
-//! - [`conformance`](mod@conformance): the contract as code, one macro call in a store's tests.
-//! - [`history`]: writes down what everybody saw of a run, and proves that it was allowed.
-//! - [`actors`]: other processes that take locks, and that can be paused and killed.
-//! - [`servers`]: real servers started for a test, with their faults; [`proxy`]: faults of the network before them.
-//! - [`broken`]: stores that are broken on purpose, which show that the suite finds it.
+//! Start with [`conformance`](mod@conformance) to test a store of your own.
+//!
+//! - [`conformance`](mod@conformance): the contract as code; one macro call in a store's tests.
+//! - [`history`]: records what all clients of a run observed, and checks it against the contract.
+//! - [`actors`]: other processes that acquire locks, and that can be paused and killed.
+//! - [`servers`]: real servers for a test, with their faults; [`proxy`]: network faults between client and server.
+//! - [`broken`]: stores with intentional defects, which show that the suite detects them.
 
 pub mod actors;
 pub mod broken;

@@ -1,4 +1,4 @@
-//! One who takes part: obeys orders on standard input, for the library that it was told to be.
+//! One participant: executes commands from standard input with the library named in its argument.
 
 #[path = "../protocol.rs"]
 mod protocol;
@@ -8,8 +8,19 @@ mod scenarios;
 
 use std::io::{BufRead, Write};
 
-use protocol::{Answer, Order};
+use protocol::{Command, Reply};
 use scenarios::Peer;
+
+/// Executes commands with the participant of this name, if this build has it.
+macro_rules! participants {
+    ($name:ident; $($feature:literal: $participant:literal => $peer:ty,)*) => {
+        match $name.as_str() {
+            $(#[cfg(feature = $feature)]
+            $participant => execute::<$peer>().await,)*
+            other => send(&Reply { error: format!("this build has no {other}"), ..Reply::default() }),
+        }
+    };
+}
 
 fn main() {
     let Some(who) = std::env::args().nth(1) else {
@@ -24,31 +35,21 @@ fn main() {
         }
     };
     runtime.block_on(async {
-        match who.as_str() {
-            #[cfg(feature = "field")]
-            "distlock" => obey::<peers::ours::Ours>().await,
-            #[cfg(feature = "field")]
-            "raw" => obey::<peers::ours::Raw>().await,
-            #[cfg(feature = "field")]
-            "rslock" => obey::<peers::rslock_crate::Rslock>().await,
-            #[cfg(feature = "field")]
-            "redsync" => obey::<peers::redsync_crate::RedsyncPeer>().await,
-            #[cfg(feature = "apart")]
-            "mongodb-lock" => obey::<peers::mongodb_lock_crate::MongodbLock>().await,
-            #[cfg(feature = "field")]
-            "distributed-lock-redis" => obey::<peers::distributed::Redis>().await,
-            #[cfg(feature = "field")]
-            "distributed-lock-postgres" => obey::<peers::distributed::Postgres>().await,
-            #[cfg(feature = "apart")]
-            "distributed-lock-mongo" => obey::<peers::distributed_mongo::Mongo>().await,
-            #[cfg(feature = "field")]
-            "distributed-lock-file" => obey::<peers::distributed::Files>().await,
-            other => tell(&Answer { error: format!("there is no {other} here"), ..Answer::default() }),
+        participants! { who;
+            "main": "distlock" => peers::distlock_peer::Distlock,
+            "main": "baseline" => peers::distlock_peer::BaselinePeer,
+            "main": "rslock" => peers::rslock_crate::Rslock,
+            "main": "redsync" => peers::redsync_crate::RedsyncPeer,
+            "separate": "mongodb-lock" => peers::mongodb_lock_crate::MongodbLock,
+            "main": "distributed-lock-redis" => peers::distributed::Redis,
+            "main": "distributed-lock-postgres" => peers::distributed::Postgres,
+            "separate": "distributed-lock-mongo" => peers::distributed_mongo::Mongo,
+            "main": "distributed-lock-file" => peers::distributed::Files,
         }
     });
 }
 
-async fn obey<P: Peer>() {
+async fn execute<P: Peer>() {
     let mut url = String::new();
     loop {
         let line = tokio::task::spawn_blocking(|| {
@@ -59,20 +60,20 @@ async fn obey<P: Peer>() {
         if line.trim().is_empty() {
             return;
         }
-        let answer = match serde_json::from_str::<Order>(&line) {
+        let reply = match serde_json::from_str::<Command>(&line) {
             Err(error) => Err(error.to_string()),
-            Ok(Order::Open { url: place }) => {
-                url = place;
-                P::connect(&url, None).await.map(|_| Answer::default())
+            Ok(Command::Open { url: address }) => {
+                url = address;
+                P::connect(&url, None).await.map(|_| Reply::default())
             }
-            Ok(order) => scenarios::run::<P>(&url, &order).await,
+            Ok(command) => scenarios::run::<P>(&url, &command).await,
         };
-        tell(&answer.unwrap_or_else(|error| Answer { error, ..Answer::default() }));
+        send(&reply.unwrap_or_else(|error| Reply { error, ..Reply::default() }));
     }
 }
 
-fn tell(answer: &Answer) {
-    let mut line = serde_json::to_string(answer).unwrap_or_default();
+fn send(reply: &Reply) {
+    let mut line = serde_json::to_string(reply).unwrap_or_default();
     line.push('\n');
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());

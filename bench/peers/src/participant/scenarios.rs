@@ -1,4 +1,4 @@
-//! The scenarios, the same for everybody.
+//! The scenarios, the same for every participant.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -7,79 +7,79 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::protocol::{Answer, Order};
+use crate::protocol::{Command, Reply};
 
 const HOLD: Duration = Duration::from_millis(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A library under comparison: one client of it.
 pub trait Peer: Send + Sync + Sized + 'static {
-    /// A lock that is held.
+    /// A held lock.
     type Held: Send;
-    /// Whether it extends what it holds by itself.
-    const EXTENDS: bool;
-    /// Whether one who waits gets the lock at all; the raw driver does not wait.
+    /// Whether it renews held locks by itself.
+    const RENEWS: bool;
+    /// Whether it can wait for a lock; the baseline cannot.
     const WAITS: bool = true;
 
-    /// A client of its own; with the expiry, where one can be set.
+    /// Opens a client, with this expiry where it can be set.
     fn connect(url: &str, expiry: Option<Duration>) -> impl Future<Output = Result<Self, String>> + Send;
-    /// Waits until it is ours.
+    /// Waits for the lock.
     fn acquire(&self, name: &str) -> impl Future<Output = Result<Self::Held, String>> + Send;
-    /// Gives it back.
+    /// Releases the lock.
     fn release(&self, held: Self::Held) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-pub async fn run<P: Peer>(url: &str, order: &Order) -> Result<Answer, String> {
+pub async fn run<P: Peer>(url: &str, command: &Command) -> Result<Reply, String> {
     let (begun, cpu) = (Instant::now(), cpu_time());
-    if !P::WAITS && !matches!(order, Order::Cycles { .. }) {
-        return Err("the bare driver does not wait".to_owned());
+    if !P::WAITS && !matches!(command, Command::Cycles { .. }) {
+        return Err("the baseline does not wait".to_owned());
     }
-    let mut answer = match order {
-        Order::Open { .. } => Answer::default(),
-        Order::Cycles { tasks, millis, prefix } => {
+    let mut reply = match command {
+        Command::Open { .. } => Reply::default(),
+        Command::Cycles { tasks, millis, prefix } => {
             let client = client::<P>(url, None).await?;
             let names = (0..*tasks).map(|n| format!("{prefix}{n}")).collect();
             loops(&client, names, *millis, false).await?
         }
-        Order::Contend { tasks, millis, name } => {
+        Command::Contend { tasks, millis, name } => {
             let client = client::<P>(url, None).await?;
             loops(&client, vec![name.clone(); *tasks], *millis, true).await?
         }
-        Order::Handover { millis, settle_millis, name } => {
-            handover::<P>(url, *millis, Duration::from_millis(*settle_millis), name).await?
+        Command::Handoff { millis, settle_millis, name } => {
+            handoff::<P>(url, *millis, Duration::from_millis(*settle_millis), name).await?
         }
-        Order::Keep { count, millis, expiry_millis, prefix } => {
-            keep::<P>(url, *count, *millis, Duration::from_millis(*expiry_millis), prefix).await?
+        Command::HoldMany { count, millis, expiry_millis, prefix } => {
+            hold_many::<P>(url, *count, *millis, Duration::from_millis(*expiry_millis), prefix).await?
         }
-        Order::Hold { name, expiry_millis } => {
+        Command::Hold { name, expiry_millis } => {
             let client = P::connect(url, Some(Duration::from_millis(*expiry_millis))).await?;
             let warm = client.acquire(&format!("{name}/warm")).await?;
             client.release(warm).await?;
-            let asked = boot_nanos();
+            let requested = boot_nanos();
             let held = client.acquire(name).await?;
-            // Until this process is killed.
+            // Held until this process is killed.
             std::mem::forget(held);
             std::mem::forget(client);
-            Answer { moment_nanos: asked, ..Answer::default() }
+            Reply { moment_nanos: requested, ..Reply::default() }
         }
-        Order::Wait { name, expiry_millis } => {
+        Command::Wait { name, expiry_millis } => {
             let client = P::connect(url, Some(Duration::from_millis(*expiry_millis))).await?;
             let held = client.acquire(name).await?;
-            let got = boot_nanos();
+            let granted = boot_nanos();
             client.release(held).await?;
-            Answer { moment_nanos: got, ..Answer::default() }
+            Reply { moment_nanos: granted, ..Reply::default() }
         }
     };
-    if answer.elapsed_nanos == 0 {
-        answer.elapsed_nanos = nanos(begun.elapsed());
+    if reply.elapsed_nanos == 0 {
+        reply.elapsed_nanos = nanos(begun.elapsed());
     }
-    if answer.cpu_nanos == 0 {
-        answer.cpu_nanos = cpu_time().saturating_sub(cpu);
+    if reply.cpu_nanos == 0 {
+        reply.cpu_nanos = cpu_time().saturating_sub(cpu);
     }
-    Ok(answer)
+    Ok(reply)
 }
 
-/// The client of the last order is used again: connecting is not what is measured.
+/// Reuses the client of the last command, so that connecting is not measured.
 async fn client<P: Peer>(url: &str, expiry: Option<Duration>) -> Result<Arc<P>, String> {
     use std::any::Any;
     use std::sync::Mutex;
@@ -100,7 +100,7 @@ async fn loops<P: Peer>(
     names: Vec<String>,
     millis: u64,
     contend: bool,
-) -> Result<Answer, String> {
+) -> Result<Reply, String> {
     let begun = Instant::now();
     let length = Duration::from_millis(millis);
     let mut running = JoinSet::new();
@@ -124,58 +124,57 @@ async fn loops<P: Peer>(
             Ok::<_, String>(took)
         });
     }
-    let mut answer = Answer::default();
+    let mut reply = Reply::default();
     while let Some(joined) = running.join_next().await {
         let mut took = joined.map_err(|error| error.to_string())??;
-        answer.counts.push(took.len() as u64);
-        answer.nanos.append(&mut took);
+        reply.counts.push(took.len() as u64);
+        reply.nanos.append(&mut took);
     }
-    answer.elapsed_nanos = nanos(begun.elapsed());
-    Ok(answer)
+    reply.elapsed_nanos = nanos(begun.elapsed());
+    Ok(reply)
 }
 
-async fn handover<P: Peer>(url: &str, millis: u64, settle: Duration, name: &str) -> Result<Answer, String> {
+async fn handoff<P: Peer>(url: &str, millis: u64, settle: Duration, name: &str) -> Result<Reply, String> {
     let clients = [Arc::new(P::connect(url, None).await?), Arc::new(P::connect(url, None).await?)];
     let begun = Instant::now();
-    let mut answer = Answer { counts: vec![0], ..Answer::default() };
-    let mut turn = 0;
+    let mut reply = Reply { counts: vec![0], ..Reply::default() };
+    let mut next_holder = 0;
     let mut rounds = 0;
     while begun.elapsed() < Duration::from_millis(millis) || rounds < 4 {
-        let (holder, waiter) = (Arc::clone(&clients[turn]), Arc::clone(&clients[1 - turn]));
-        turn = 1 - turn;
+        let (holder, waiter) = (Arc::clone(&clients[next_holder]), Arc::clone(&clients[1 - next_holder]));
+        next_holder = 1 - next_holder;
         let held = holder.acquire(name).await?;
-        let wanted = name.to_owned();
+        let name_of_waiter = name.to_owned();
         let waiting = tokio::spawn(async move {
-            let held = waiter.acquire(&wanted).await?;
-            let got = Instant::now();
+            let held = waiter.acquire(&name_of_waiter).await?;
+            let granted = Instant::now();
             waiter.release(held).await?;
-            Ok::<_, String>(got)
+            Ok::<_, String>(granted)
         });
-        // Not always after the same time: those who ask again and again at fixed times would always be caught at the
-        // same point of their pause.
+        // A varying time: peers that poll at fixed times would otherwise always be at the same point of their pause.
         sleep(settle + Duration::from_millis(rounds * 37 % 200)).await;
         let released = Instant::now();
         holder.release(held).await?;
-        let got = waiting.await.map_err(|error| error.to_string())??;
+        let granted = waiting.await.map_err(|error| error.to_string())??;
         rounds += 1;
-        // The first two open whatever a waiter needs once.
+        // The first two open subscriptions and are not counted.
         if rounds > 2 {
-            answer.nanos.push(nanos(got.saturating_duration_since(released)));
-            answer.counts[0] += 1;
+            reply.nanos.push(nanos(granted.saturating_duration_since(released)));
+            reply.counts[0] += 1;
         }
     }
-    Ok(answer)
+    Ok(reply)
 }
 
-async fn keep<P: Peer>(
+async fn hold_many<P: Peer>(
     url: &str,
     count: usize,
     millis: u64,
     expiry: Duration,
     prefix: &str,
-) -> Result<Answer, String> {
-    if !P::EXTENDS {
-        return Err("it does not extend what it holds".to_owned());
+) -> Result<Reply, String> {
+    if !P::RENEWS {
+        return Err("it does not renew held locks".to_owned());
     }
     let client = Arc::new(P::connect(url, Some(expiry)).await?);
     let before = resident_bytes();
@@ -195,23 +194,23 @@ async fn keep<P: Peer>(
         held.append(&mut joined.map_err(|error| error.to_string())??);
     }
     let bytes = resident_bytes().saturating_sub(before);
-    // Two lines more than other orders have: the benchmark counts the requests between them.
-    crate::tell(&Answer::default());
+    // Two more replies than other commands have: the benchmark counts the requests between them.
+    crate::send(&Reply::default());
     let cpu = cpu_time();
     sleep(Duration::from_millis(millis)).await;
     let cpu = cpu_time().saturating_sub(cpu);
-    let answer = Answer {
+    let reply = Reply {
         counts: vec![held.len() as u64],
         cpu_nanos: cpu,
         elapsed_nanos: millis * 1_000_000,
         bytes_per_lock: bytes / held.len().max(1) as u64,
-        ..Answer::default()
+        ..Reply::default()
     };
-    crate::tell(&answer);
+    crate::send(&reply);
     for held in held {
         client.release(held).await?;
     }
-    Ok(Answer::default())
+    Ok(Reply::default())
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -103,6 +103,7 @@ impl RunArgs {
         if let Some(cadence) = self.extend_every {
             options = options.extension_cadence(cadence)?;
         }
+        options.check()?;
         Ok(options)
     }
 
@@ -316,7 +317,7 @@ impl Run<'_> {
     }
 
     fn not_acquired(&self, why: &Error) -> Failure {
-        self.notes.tell(&why.to_string());
+        self.notes.tell(&format!("{why:#}"));
         Failure::silent(self.args.conflict_exit_code)
     }
 
@@ -352,17 +353,17 @@ impl Run<'_> {
             Ok(()) => Released::Done,
             Err(ReleaseError::Lost { error, .. }) => {
                 self.notes
-                    .say(&format!("{error}; what the command did may have met the work of another holder"));
+                    .say(&format!("{error:#}; what the command did may have met the work of another holder"));
                 // Lost after the command had ended is none of the command's business.
                 if held_on { Released::Done } else { Released::WasLost }
             }
             Err(ReleaseError::Unknown { until, error }) => {
                 let until = duration::show(until);
-                self.notes.say(&format!("{error}; the lock ends by itself within {until}"));
+                self.notes.say(&format!("{error:#}; the lock ends by itself within {until}"));
                 Released::Done
             }
             Err(error) => {
-                self.notes.say(&error.to_string());
+                self.notes.say(&format!("{error:#}"));
                 Released::Done
             }
         }

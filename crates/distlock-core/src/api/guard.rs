@@ -1,4 +1,4 @@
-//! What a granted lock is: the guard.
+//! A held lock.
 
 use std::fmt;
 use std::future::Future;
@@ -16,46 +16,45 @@ use crate::store::LossReason;
 
 /// A lock that is held: owned, `'static`, released when it is dropped.
 ///
-/// It is extended in the background for as long as it lives. If it cannot be extended in time, or the store says
-/// that it is not ours any more, it is *lost*: [`is_lost`](Guard::is_lost) says so from that moment on, before
-/// the store may grant the lock to another client. It is lost at once, as [`LossReason::RuntimeGone`], if the runtime ends
-/// that the [`Locks`](crate::Locks) were connected on: nothing renews or releases it then, and the store frees it at its
-/// expiry.
+/// It is renewed in the background for as long as it lives. If it cannot be renewed in time, or the store says that it is
+/// no longer ours, it is *lost*: [`is_lost`](Guard::is_lost) says so from that moment on, before the store may grant the
+/// lock to another client. If the runtime ends that the [`Locks`](crate::Locks) were connected on, it is lost at once, as
+/// [`LossReason::RuntimeGone`]: nothing renews or releases it then, and the store frees it at its expiry.
 #[must_use = "dropping a guard releases the lock"]
 pub struct Guard {
     engine: Arc<Engine>,
     held: Option<Arc<Held>>,
-    /// Boxed, since few guards have one and every guard would be twice as large.
-    turn: Option<Box<TurnHold>>,
+    /// Boxed: few guards have one, and every guard would be twice as large.
+    queue: Option<Box<QueueHold>>,
 }
 
-/// The place at the head of a fair mutex's queue, kept while the mutex is wanted or held. Losing it costs order,
-/// not exclusion: that is the mutex's own.
+/// The head of a fair mutex's queue, kept while the mutex is wanted or held. Losing it costs order, not exclusion: the
+/// mutex itself excludes.
 #[derive(Debug)]
-pub(crate) struct TurnHold {
+pub(crate) struct QueueHold {
     engine: Arc<Engine>,
     held: Option<Arc<Held>>,
-    /// Ends whatever watches the mutex for this turn.
+    /// Ends the task that watches the mutex.
     watch: Option<DropGuard>,
 }
 
-impl TurnHold {
+impl QueueHold {
     pub(crate) fn new(engine: Arc<Engine>, held: Arc<Held>) -> Self {
-        TurnHold { engine, held: Some(held), watch: None }
+        QueueHold { engine, held: Some(held), watch: None }
     }
 
-    /// Gives the turn back when the mutex is lost: it would keep the next one waiting for as long as the lost guard
+    /// Releases the queue head when the mutex is lost. Otherwise the next waiter would wait for as long as the lost guard
     /// lives.
     fn ends_with(&mut self, mutex: &Arc<Held>) {
-        if let Some(turn) = &self.held {
+        if let Some(queue_head) = &self.held {
             let watch = CancellationToken::new();
-            self.engine.undo_on_loss(mutex, turn, watch.clone());
+            self.engine.undo_on_loss(mutex, queue_head, watch.clone());
             self.watch = Some(watch.drop_guard());
         }
     }
 
-    /// Gives the turn back and waits for it, so that whoever asks after a release finds nobody there. How it ended
-    /// matters to nobody.
+    /// Releases the queue head and waits for the answer, so that a client that asks after a release finds the queue empty.
+    /// The mutex is released already, so a failure here is no failure of the release.
     async fn release(mut self) {
         if let Some(held) = &self.held {
             let _ = self.engine.release(held).await;
@@ -64,7 +63,7 @@ impl TurnHold {
     }
 }
 
-impl Drop for TurnHold {
+impl Drop for QueueHold {
     fn drop(&mut self) {
         if let Some(held) = self.held.take() {
             self.engine.undo(held);
@@ -73,19 +72,19 @@ impl Drop for TurnHold {
 }
 
 impl Guard {
-    pub(crate) fn new(engine: Arc<Engine>, held: Arc<Held>, turn: Option<TurnHold>) -> Self {
-        let turn = turn.map(|mut turn| {
-            turn.ends_with(&held);
-            Box::new(turn)
+    pub(crate) fn new(engine: Arc<Engine>, held: Arc<Held>, queue: Option<QueueHold>) -> Self {
+        let queue = queue.map(|mut queue| {
+            queue.ends_with(&held);
+            Box::new(queue)
         });
-        Guard { engine, held: Some(held), turn }
+        Guard { engine, held: Some(held), queue }
     }
 
-    /// The hold is there from the beginning to `release` or `drop`, which take the guard itself.
+    /// Only `release`, `undo` and `drop` take the hold, and they consume the guard.
     fn held(&self) -> &Arc<Held> {
         match &self.held {
             Some(held) => held,
-            None => unreachable!("a guard without its hold is never handed out"),
+            None => unreachable!("the hold is taken only when the guard is consumed"),
         }
     }
 
@@ -93,7 +92,7 @@ impl Guard {
         &*self.engine.shared.clock
     }
 
-    /// The fencing token: higher than that of every earlier holder. Give it to what the lock protects.
+    /// The fencing token: higher than that of every earlier holder. Pass it to the resource that the lock protects.
     #[must_use]
     pub fn token(&self) -> FencingToken {
         self.held().lease.token
@@ -111,8 +110,8 @@ impl Guard {
         &self.held().lease.lock_id
     }
 
-    /// Whether it is lost. Right in the first moment after a pause of any length, a suspend included; and once it
-    /// says so, it says so for ever.
+    /// Whether it is lost. Correct from the first moment after a pause of any length, a suspend included. A lost guard
+    /// stays lost.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.held().loss(self.clock()).is_some()
@@ -146,14 +145,14 @@ impl Guard {
         }
     }
 
-    /// A token that is cancelled when the guard is lost, to be handed to whatever does the work. It is cancelled by the
-    /// task that renews the lock, and at once when the runtime of that task ends.
+    /// A token that is cancelled when the guard is lost, for the code that does the work. The background task cancels it,
+    /// or the end of the background task's runtime.
     #[must_use]
     pub fn cancellation_token(&self) -> CancellationToken {
         self.held().signal().child_token()
     }
 
-    /// How long it is surely ours without a further extension; zero when it is lost, `None` where it lives with a
+    /// How long it is surely ours without another renewal; zero when it is lost, `None` where it lives with a
     /// session that has no time limit.
     #[must_use]
     pub fn time_left(&self) -> Option<Duration> {
@@ -168,7 +167,7 @@ impl Guard {
 
     /// A copy of the open file that the lock lives with, on stores whose locks are the kernel's (files); `None` on others.
     /// A process that has a copy keeps the lock held if this process dies, until it closes the copy: for a supervisor
-    /// that ends what was done under the lock. A release frees the lock whatever copies there are.
+    /// that ends the work done under the lock. A release frees the lock whatever copies there are.
     #[cfg(unix)]
     #[must_use]
     pub fn descriptor(&self) -> Option<std::os::fd::OwnedFd> {
@@ -178,8 +177,8 @@ impl Guard {
     /// Does the work while the lock is held: if the lock is lost first, the work is cancelled by dropping it.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] if the lock was lost before the work was done. What the work did until then is done:
-    /// the fencing token is what protects the resource.
+    /// [`ErrorKind::Lost`] if the lock was lost before the work was done. What the work did until then is not undone: the
+    /// fencing token protects the resource.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work; the guard stays held.
@@ -208,20 +207,20 @@ impl Guard {
             .advise("stop the work, and let the resource refuse the old token")
     }
 
-    /// Gives the lock back and tells how it ended. With a least hold time it waits for that first.
+    /// Releases the lock and waits for the store's answer. With a least hold time it waits for that first.
     ///
     /// # Errors
-    /// [`ReleaseError::Lost`] if it was lost before; [`ReleaseError::Unknown`] if the store did not confirm: it is
-    /// released in the background, or ends by itself after the time told.
+    /// [`ReleaseError::Lost`] if it was lost before; [`ReleaseError::Unknown`] if the store did not confirm: then it is
+    /// released in the background, or expires after the time given.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the release to the background.
+    /// If the future is dropped, the lock is released in the background.
     pub async fn release(mut self) -> Result<(), ReleaseError> {
         let held = Arc::clone(self.held());
         let ended = self.engine.release(&held).await;
         self.held = None;
-        if let Some(turn) = self.turn.take() {
-            turn.release().await;
+        if let Some(queue) = self.queue.take() {
+            queue.release().await;
         }
         ended.map_err(|failure| match failure {
             ReleaseFailure::Lost(reason) => ReleaseError::Lost {
@@ -237,22 +236,22 @@ impl Guard {
         })
     }
 
-    /// How long a release takes at the longest: the least hold time, the lock's request, and its turn's.
+    /// The longest time that a release takes: the least hold time, and a request each for the lock and its queue.
     pub(crate) fn longest_release(&self) -> Duration {
         let options = &self.held().options;
         options.get_hold_at_least().saturating_add(options.get_request_timeout() * 2)
     }
 
-    /// Gives back in the background what the user never got: one of several that were asked for together. The least
-    /// hold time is for work that was begun.
+    /// Releases in the background a lock that the user never got: one of several of which another could not be acquired.
+    /// At once, since the least hold time is for work that was begun.
     pub(crate) fn undo(mut self) {
         if let Some(held) = self.held.take() {
             self.engine.undo(held);
         }
     }
 
-    /// Lets go of the guard without releasing: the lock stays held, and extended, as long as the engine and its
-    /// runtime live. For a lock that is to be held until the process ends.
+    /// Forgets the guard without releasing the lock: it stays held, and is renewed, as long as the engine and its runtime
+    /// live. For a lock that is to be held until the process ends.
     pub fn leak(self) -> FencingToken {
         let guard = ManuallyDrop::new(self);
         guard.token()
@@ -264,8 +263,8 @@ impl Drop for Guard {
         if let Some(held) = self.held.take() {
             self.engine.release_later(held);
         }
-        // The turn goes after the lock, so that who is next finds it free.
-        drop(self.turn.take());
+        // After the lock, so that the next waiter finds the lock free.
+        drop(self.queue.take());
     }
 }
 
@@ -279,7 +278,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// How a release ended, if not with the lock given back by us.
+/// Why a lock was not released, or not surely.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ReleaseError {
@@ -290,9 +289,9 @@ pub enum ReleaseError {
         /// The same as an error.
         error: Error,
     },
-    /// The store did not confirm the release. It is tried again in the background.
+    /// The store did not confirm the release, which is retried in the background.
     Unknown {
-        /// After this long it has ended by itself at the latest.
+        /// The lock has expired after this long at the latest.
         until: Duration,
         /// What went wrong.
         error: Error,
@@ -312,7 +311,8 @@ impl fmt::Display for ReleaseError {
         match self {
             ReleaseError::Lost { error, .. } => error.fmt(f),
             ReleaseError::Unknown { until, error } => {
-                write!(f, "{error}; it is tried again, and the lock ends by itself within {until:?}")
+                error.fmt(f)?;
+                write!(f, "; the release is retried, and the lock expires within {until:?}")
             }
         }
     }
@@ -321,7 +321,8 @@ impl fmt::Display for ReleaseError {
 impl std::error::Error for ReleaseError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            ReleaseError::Lost { error, .. } | ReleaseError::Unknown { error, .. } => Some(error),
+            // The text of the error is part of ours.
+            ReleaseError::Lost { error, .. } | ReleaseError::Unknown { error, .. } => error.source(),
         }
     }
 }

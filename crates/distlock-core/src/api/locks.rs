@@ -1,12 +1,13 @@
-//! The one thing an application injects.
+//! The entry point of the API.
 
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::all::{AcquireAll, Request};
+use super::acquire_all::AcquireAll;
 use super::mutex::Mutex;
+use super::request::Request;
 use super::rw_lock::RwLock;
 use super::semaphore::Semaphore;
 use crate::clock::{BootClock, Clock};
@@ -14,26 +15,25 @@ use crate::engine::{Engine, contained};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{Kind, LockIds, Resource};
+use crate::store::support::errors;
 use crate::store::{Backend, Capabilities, Finding, Holder, Query, Record, Store};
 
-/// How long a store may take to list what is held, to break a lock or to be examined. A connection to a server that is
-/// frozen says nothing for ever, and there may be very much to list.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time limit of an operator's request: list the locks, break a lock, examine the store. A stalled server never replies,
+/// and a list may be long.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What an operator asks, but not for ever. A panic in the store's code is an error.
-async fn in_time<T>(
+/// Runs an operator's request within the time limit. A panic in the store's code becomes an error.
+async fn within_limit<T>(
     store: &dyn Store,
     doing: &'static str,
     call: impl Future<Output = Result<T>>,
 ) -> Result<T> {
-    tokio::time::timeout(PATIENCE, contained(store, doing, call)).await.unwrap_or_else(|_| {
-        Err(Error::new(ErrorKind::Unavailable, format!("no answer within {PATIENCE:?}"))
-            .with_request_in_flight()
-            .advise("check that the store runs and can be reached from here"))
+    tokio::time::timeout(ADMIN_TIMEOUT, contained(store, doing, call)).await.unwrap_or_else(|_| {
+        Err(errors::unavailable(format!("no reply within {ADMIN_TIMEOUT:?}")).with_request_in_flight())
     })
 }
 
-/// Locks on one store: makes mutexes, reader-writer locks and semaphores. Cheap to clone, to be shared freely.
+/// Locks on one store: makes mutexes, reader-writer locks and semaphores. Cheap to clone and to share.
 ///
 /// ```
 /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
@@ -81,7 +81,7 @@ impl Locks {
     /// A mutex: one holder in the whole fleet. A bad name is an error of the first acquire.
     #[must_use]
     pub fn mutex(&self, name: impl Into<Arc<str>>) -> Mutex {
-        Mutex::new(self.clone(), name.into())
+        Mutex::new(self.clone(), Request::mutex(name))
     }
 
     /// A reader-writer lock: many readers or one writer.
@@ -90,14 +90,14 @@ impl Locks {
         RwLock::new(self.clone(), name.into())
     }
 
-    /// A semaphore: at most `permits` in the whole fleet. Everybody must name the same number.
+    /// A semaphore: at most `permits` in the whole fleet. All clients name the same number.
     #[must_use]
     pub fn semaphore(&self, name: impl Into<Arc<str>>, permits: u32) -> Semaphore {
         Semaphore::new(self.clone(), name.into(), permits)
     }
 
-    /// All of these or none, under one time limit, in an order that the library chooses so that two callers
-    /// cannot deadlock. A plain name is a mutex; see [`Request`] for the rest.
+    /// Acquires all of these or none, under one time limit, in an order that excludes deadlock. A plain name is a mutex;
+    /// see [`Request`] for the rest.
     ///
     /// ```
     /// # use distlock_core::{Locks, Request, memory::MemoryStore, store::Backend};
@@ -132,7 +132,7 @@ impl Locks {
     /// What is held or waited for now. The queue of a fair mutex is shown as waiters of the mutex.
     ///
     /// # Errors
-    /// If the store cannot be reached or refuses, or has not answered after 30 seconds.
+    /// If the store cannot be reached or refuses, or has not replied after 30 seconds.
     ///
     /// # Cancel safety
     /// Cancel safe: it only reads.
@@ -140,17 +140,17 @@ impl Locks {
         let mut query = query.clone();
         let kind = query.kind.take();
         let store = self.engine.shared.backend.store();
-        let found = in_time(store, "list the locks", async { store.inspect(&query).await })
+        let found = within_limit(store, "list the locks", async { store.inspect(&query).await })
             .await
             .map_err(|error| error.doing("list the locks").on(self.store().to_owned()))?;
-        let (turns, mut records): (Vec<_>, Vec<_>) =
+        let (queues, mut records): (Vec<_>, Vec<_>) =
             found.into_iter().partition(|record| record.kind == Kind::FairQueue);
-        for turn in turns.into_iter().filter(|turn| !turn.waiters.is_empty()) {
+        for queue in queues.into_iter().filter(|queue| !queue.waiters.is_empty()) {
             let mutex =
-                records.iter_mut().find(|record| record.kind == Kind::Mutex && record.name == turn.name);
+                records.iter_mut().find(|record| record.kind == Kind::Mutex && record.name == queue.name);
             match mutex {
-                Some(mutex) => mutex.waiters.extend(turn.waiters),
-                None => records.push(Record { kind: Kind::Mutex, holders: Vec::new(), ..turn }),
+                Some(mutex) => mutex.waiters.extend(queue.waiters),
+                None => records.push(Record { kind: Kind::Mutex, holders: Vec::new(), ..queue }),
             }
         }
         records.retain(|record| {
@@ -162,12 +162,35 @@ impl Locks {
         Ok(records)
     }
 
-    /// Forced release: takes the resource from whoever holds it. Their guards turn lost; the next token is still
-    /// higher. Returns who held it.
+    /// The holders of one lock now, none if it is free: for messages. [`Holder`] shows its label and the time held.
+    ///
+    /// ```
+    /// # use distlock_core::{Kind, Locks, memory::MemoryStore, store::{Backend, Holder}};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> distlock_core::Result<()> {
+    /// # let locks = Locks::builder(Backend::lease(MemoryStore::new())).label("web-3:812").build()?;
+    /// let guard = locks.mutex("nightly").acquire().await?;
+    /// let holders = locks.holders(Kind::Mutex, "nightly").await?;
+    /// assert!(Holder::list(&holders).starts_with("web-3:812 for "));
+    /// # drop(guard); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`inspect`](Locks::inspect).
+    ///
+    /// # Cancel safety
+    /// Cancel safe: it only reads.
+    pub async fn holders(&self, kind: Kind, name: impl Into<Arc<str>>) -> Result<Vec<Holder>> {
+        let query = Query::named(&*name.into()).with_kind(kind);
+        Ok(self.inspect(&query).await?.into_iter().flat_map(|record| record.holders).collect())
+    }
+
+    /// Forced release: takes the resource from all its holders and returns them. Their guards are lost; the next token is
+    /// still higher.
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`] where the store has no such thing; a bad name; a store that cannot be reached or has
-    /// not answered after 30 seconds.
+    /// not replied after 30 seconds.
     ///
     /// # Cancel safety
     /// Dropping the future may leave the lock broken or not.
@@ -178,39 +201,40 @@ impl Locks {
             let error = if error.is_request_in_flight() { error.with_unknown_outcome() } else { error };
             error.doing("break").about(&resource).on(self.store().to_owned())
         };
-        let broken =
-            in_time(store, "break", async { store.break_lock(&resource).await }).await.map_err(explain)?;
+        let broken = within_limit(store, "break", async { store.break_lock(&resource).await })
+            .await
+            .map_err(explain)?;
         if kind == Kind::Mutex && !broken.is_empty() && self.capabilities().has(Kind::FairQueue) {
-            // If it was held fairly, its holder keeps the turn until it knows: fair users must not wait for that.
-            // The worst that comes of it is a waiter who loses its place.
-            let turn = Resource::new(Kind::FairQueue, resource.name())?;
-            in_time(store, "break", async { store.break_lock(&turn).await }).await.map_err(explain)?;
+            // A fair holder keeps the queue head until it notices the loss, and fair waiters would wait for that. At worst
+            // a waiter loses its place.
+            let queue = Resource::new(Kind::FairQueue, resource.name())?;
+            within_limit(store, "break", async { store.break_lock(&queue).await }).await.map_err(explain)?;
         }
         Ok(broken)
     }
 
-    /// Says what was found at the store and what is dangerous there.
+    /// Examines the store: what was found, and what is dangerous there.
     ///
     /// # Errors
-    /// If the store cannot be reached, or has not answered after 30 seconds.
+    /// If the store cannot be reached, or has not replied after 30 seconds.
     ///
     /// # Cancel safety
     /// Cancel safe: it only reads.
     pub async fn doctor(&self) -> Result<Vec<Finding>> {
         let store = self.engine.shared.backend.store();
-        in_time(store, "examine", async { store.doctor().await })
+        within_limit(store, "examine", async { store.doctor().await })
             .await
             .map_err(|error| error.doing("examine").on(self.store().to_owned()))
     }
 
-    /// Ends all waiting with an error, turns guards that are still held lost, and waits until the store was told
-    /// of every release, ten seconds at most.
+    /// Ends all waiting with an error, marks guards that are still held as lost, releases their locks and waits for the
+    /// store's answers, ten seconds at most.
     ///
     /// # Errors
-    /// If not everything could be released in that time; the rest ends at its expiry.
+    /// If not everything could be released in that time; the rest expires.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take the shutdown back.
+    /// Dropping the future does not undo the shutdown.
     pub async fn shutdown(&self) -> Result<()> {
         self.engine.shutdown().await
     }
@@ -239,7 +263,7 @@ impl LocksBuilder {
         self
     }
 
-    /// What lock ids begin with, so that people see who holds. Default: `host:pid`.
+    /// The beginning of lock ids, by which operators recognise a holder. Default: `host:pid`.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = Some(label.into());

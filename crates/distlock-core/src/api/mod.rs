@@ -1,17 +1,22 @@
 //! The API: one primitive a file.
 
 mod acquire;
-mod all;
+mod acquire_all;
 mod guard;
+mod guard_set;
 mod locks;
 mod mutex;
+mod request;
 mod rw_lock;
 mod semaphore;
+mod timeout;
 
 pub use acquire::{Acquire, TryAcquire};
-pub use all::{AcquireAll, GuardSet, Request};
+pub use acquire_all::AcquireAll;
 pub use guard::{Guard, ReleaseError};
+pub use guard_set::GuardSet;
 pub use locks::{Locks, LocksBuilder};
 pub use mutex::Mutex;
+pub use request::Request;
 pub use rw_lock::RwLock;
 pub use semaphore::Semaphore;

@@ -1,15 +1,13 @@
 //! The mutex.
 
-use std::sync::Arc;
-
-use super::acquire::{Acquire, Target, TryAcquire};
+use super::acquire::{Acquire, TryAcquire};
 use super::locks::Locks;
+use super::request::Request;
 use crate::options::Options;
-use crate::resource::Kind;
 
 /// One holder in the whole fleet. Made by [`Locks::mutex`].
 ///
-/// It is not re-entrant: a task that asks again for what it holds waits for itself.
+/// It is not re-entrant: a task that acquires what it holds waits for itself.
 ///
 /// ```
 /// # use std::time::Duration;
@@ -28,44 +26,40 @@ use crate::resource::Kind;
 #[derive(Clone, Debug)]
 pub struct Mutex {
     locks: Locks,
-    target: Target,
+    request: Request,
 }
 
 impl Mutex {
-    pub(crate) fn new(locks: Locks, name: Arc<str>) -> Self {
-        let options = Arc::clone(&locks.options);
-        let target = Target { kind: Kind::Mutex, name, weight: 1, capacity: 1, fair: false, options };
-        Mutex { locks, target }
+    pub(crate) fn new(locks: Locks, request: Request) -> Self {
+        Mutex { locks, request }
     }
 
-    /// First come, first served across the whole fleet, among all who ask fairly. Those who ask without it are
-    /// still excluded, but may overtake.
+    /// First come, first served across the whole fleet, among all clients that ask for a fair mutex. A client that asks
+    /// for a plain one is excluded too, but may overtake.
     #[must_use]
-    pub fn fair(mut self) -> Self {
-        self.target.fair = true;
-        self
+    pub fn fair(self) -> Self {
+        Mutex { request: Request::fair_mutex(self.name()), ..self }
     }
 
     /// Other options than those of the [`Locks`] it came from.
     #[must_use]
-    pub fn options(mut self, options: Options) -> Self {
-        self.target.options = Arc::new(options);
-        self
+    pub fn options(self, options: Options) -> Self {
+        Mutex { locks: self.locks.with_options(options), ..self }
     }
 
     /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.target.name
+        self.request.name()
     }
 
-    /// Waits until it is ours; see [`Acquire`] for errors and cancellation.
+    /// Waits until it is ours; see [`Acquire`] for errors and cancel safety.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.locks.clone(), self.target.clone())
+        Acquire::new(self.locks.clone(), self.request.clone())
     }
 
     /// One attempt; see [`TryAcquire`].
     pub fn try_acquire(&self) -> TryAcquire {
-        TryAcquire::new(self.locks.clone(), self.target.clone())
+        TryAcquire::new(self.locks.clone(), self.request.clone())
     }
 }

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::acquire::{Acquire, Target, TryAcquire};
+use super::acquire::{Acquire, TryAcquire};
 use super::locks::Locks;
+use super::request::Request;
 use crate::options::Options;
-use crate::resource::{Kind, WRITER_WEIGHT};
 
 /// Many readers or one writer in the whole fleet. Made by [`Locks::rw_lock`].
 ///
-/// Served first come, first served, so a waiting writer is not starved by readers: those who come after it wait
-/// behind it. There is no upgrade from reader to writer: two readers that upgrade would wait for each other.
+/// First come, first served: a reader that arrives after a waiting writer waits behind it, so that readers do not starve
+/// writers. There is no upgrade from reader to writer: two readers that upgrade would wait for each other.
 ///
 /// ```
 /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
@@ -29,20 +29,17 @@ use crate::resource::{Kind, WRITER_WEIGHT};
 pub struct RwLock {
     locks: Locks,
     name: Arc<str>,
-    options: Arc<Options>,
 }
 
 impl RwLock {
     pub(crate) fn new(locks: Locks, name: Arc<str>) -> Self {
-        let options = Arc::clone(&locks.options);
-        RwLock { locks, name, options }
+        RwLock { locks, name }
     }
 
     /// Other options than those of the [`Locks`] it came from.
     #[must_use]
-    pub fn options(mut self, options: Options) -> Self {
-        self.options = Arc::new(options);
-        self
+    pub fn options(self, options: Options) -> Self {
+        RwLock { locks: self.locks.with_options(options), ..self }
     }
 
     /// The name.
@@ -51,34 +48,23 @@ impl RwLock {
         &self.name
     }
 
-    fn target(&self, weight: u32) -> Target {
-        Target {
-            kind: Kind::RwLock,
-            name: Arc::clone(&self.name),
-            weight,
-            capacity: WRITER_WEIGHT,
-            fair: false,
-            options: Arc::clone(&self.options),
-        }
-    }
-
-    /// Waits until we may read; see [`Acquire`] for errors and cancellation.
+    /// Waits until we may read; see [`Acquire`] for errors and cancel safety.
     pub fn read(&self) -> Acquire {
-        Acquire::new(self.locks.clone(), self.target(1))
+        Acquire::new(self.locks.clone(), Request::read(Arc::clone(&self.name)))
     }
 
-    /// Waits until we may write; see [`Acquire`] for errors and cancellation.
+    /// Waits until we may write; see [`Acquire`] for errors and cancel safety.
     pub fn write(&self) -> Acquire {
-        Acquire::new(self.locks.clone(), self.target(WRITER_WEIGHT))
+        Acquire::new(self.locks.clone(), Request::write(Arc::clone(&self.name)))
     }
 
     /// One attempt to read; see [`TryAcquire`].
     pub fn try_read(&self) -> TryAcquire {
-        TryAcquire::new(self.locks.clone(), self.target(1))
+        TryAcquire::new(self.locks.clone(), Request::read(Arc::clone(&self.name)))
     }
 
     /// One attempt to write; see [`TryAcquire`].
     pub fn try_write(&self) -> TryAcquire {
-        TryAcquire::new(self.locks.clone(), self.target(WRITER_WEIGHT))
+        TryAcquire::new(self.locks.clone(), Request::write(Arc::clone(&self.name)))
     }
 }

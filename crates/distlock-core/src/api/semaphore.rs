@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::acquire::{Acquire, Target, TryAcquire};
+use super::acquire::{Acquire, TryAcquire};
 use super::locks::Locks;
+use super::request::Request;
 use crate::options::Options;
-use crate::resource::Kind;
 
 /// At most so many permits in the whole fleet. Made by [`Locks::semaphore`].
 ///
-/// Everybody must name the same number of permits. While any are held or waited for, another number is an
-/// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) error; on a semaphore that nobody uses it is the new number.
-/// Served first come, first served: who wants many permits is not starved by those who want few.
+/// All clients name the same number of permits. While any are held or waited for, another number is an
+/// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) error; on an unused semaphore it becomes the new number. First
+/// come, first served: a waiter that wants many permits is not starved by waiters that want few.
 ///
 /// ```
 /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
@@ -29,20 +29,17 @@ pub struct Semaphore {
     locks: Locks,
     name: Arc<str>,
     permits: u32,
-    options: Arc<Options>,
 }
 
 impl Semaphore {
     pub(crate) fn new(locks: Locks, name: Arc<str>, permits: u32) -> Self {
-        let options = Arc::clone(&locks.options);
-        Semaphore { locks, name, permits, options }
+        Semaphore { locks, name, permits }
     }
 
     /// Other options than those of the [`Locks`] it came from.
     #[must_use]
-    pub fn options(mut self, options: Options) -> Self {
-        self.options = Arc::new(options);
-        self
+    pub fn options(self, options: Options) -> Self {
+        Semaphore { locks: self.locks.with_options(options), ..self }
     }
 
     /// The name.
@@ -57,25 +54,18 @@ impl Semaphore {
         self.permits
     }
 
-    fn target(&self, weight: u32) -> Target {
-        Target {
-            kind: Kind::Semaphore,
-            name: Arc::clone(&self.name),
-            weight,
-            capacity: self.permits,
-            fair: false,
-            options: Arc::clone(&self.options),
-        }
+    fn request(&self, permits: u32) -> Request {
+        Request::permits(Arc::clone(&self.name), self.permits, permits)
     }
 
-    /// Waits for one permit; see [`Acquire`] for errors and cancellation.
+    /// Waits for one permit; see [`Acquire`] for errors and cancel safety.
     pub fn acquire(&self) -> Acquire {
         self.acquire_many(1)
     }
 
     /// Waits for so many permits, all at once.
     pub fn acquire_many(&self, permits: u32) -> Acquire {
-        Acquire::new(self.locks.clone(), self.target(permits))
+        Acquire::new(self.locks.clone(), self.request(permits))
     }
 
     /// One attempt for one permit; see [`TryAcquire`].
@@ -85,6 +75,6 @@ impl Semaphore {
 
     /// One attempt for so many permits.
     pub fn try_acquire_many(&self, permits: u32) -> TryAcquire {
-        TryAcquire::new(self.locks.clone(), self.target(permits))
+        TryAcquire::new(self.locks.clone(), self.request(permits))
     }
 }

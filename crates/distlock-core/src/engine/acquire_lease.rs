@@ -11,9 +11,10 @@ use super::local_wakeups::LocalRegistration;
 use super::schedule::first_renewal_due;
 use super::store_call::{AcquireOperation, no_answer};
 use super::wakeups::WaiterRegistration;
-use super::{Ask, LeaseSide, Shared, Wait, telemetry};
+use super::{LeaseSide, Shared, Wait, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
 use crate::resource::{FencingToken, RecordKind};
 use crate::store::{Attempt, Claim, Lease, PushedGrant, Waiting};
 
@@ -38,38 +39,42 @@ const MAX_STALE_GRANTS: u32 = 2;
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
     side: &LeaseSide,
-    ask: &Ask,
+    claim: Claim,
+    options: &Arc<Options>,
     wait: Wait,
 ) -> Result<Option<Arc<Held>>> {
-    let head = match ask.resource.kind().record() {
+    let request_timeout = options.get_request_timeout();
+    let head = match claim.resource.kind().record() {
         RecordKind::Pool => None,
-        RecordKind::Lock => match wait_for_head(shared, ask, wait, WaitSite::Engine).await? {
-            LocalOutcome::Head(head) => Some(head),
-            LocalOutcome::Busy => return Ok(None),
-            LocalOutcome::Probe { probe, limit } => {
-                let mut attempt = Acquisition::new(shared, side, ask, Wait::Once, None);
-                attempt.probe_limit = Some(limit);
-                // Does not overtake the head, where the store can tell.
-                attempt.claim.no_overtaking = true;
-                let outcome = attempt.run().await;
-                match &outcome {
-                    Ok(_) => probe.answered(shared.clock.now()),
-                    Err(error) => probe.failed(error),
+        RecordKind::Lock => {
+            match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Engine).await? {
+                LocalOutcome::Head(head) => Some(head),
+                LocalOutcome::Busy => return Ok(None),
+                LocalOutcome::Probe { probe, limit } => {
+                    let mut attempt = Acquisition::new(shared, side, claim, options, Wait::Once, None);
+                    attempt.probe_limit = Some(limit);
+                    // Does not overtake the head, where the store can tell.
+                    attempt.claim.no_overtaking = true;
+                    let outcome = attempt.run().await;
+                    match &outcome {
+                        Ok(_) => probe.answered(shared.clock.now()),
+                        Err(error) => probe.failed(error),
+                    }
+                    return outcome;
                 }
-                return outcome;
             }
-        },
+        }
     };
-    Acquisition::new(shared, side, ask, wait, head).run().await
+    Acquisition::new(shared, side, claim, options, wait, head).run().await
 }
 
 /// One acquisition in progress. Dropping it at any point leaves nothing in the store.
 struct Acquisition<'a> {
     shared: &'a Arc<Shared>,
     side: &'a LeaseSide,
-    ask: &'a Ask,
-    wait: Wait,
     claim: Claim,
+    options: &'a Arc<Options>,
+    wait: Wait,
     head: Option<QueueHead>,
     registration: Option<WaiterRegistration>,
     local_registration: Option<LocalRegistration>,
@@ -108,18 +113,18 @@ impl<'a> Acquisition<'a> {
     fn new(
         shared: &'a Arc<Shared>,
         side: &'a LeaseSide,
-        ask: &'a Ask,
+        mut claim: Claim,
+        options: &'a Arc<Options>,
         wait: Wait,
         head: Option<QueueHead>,
     ) -> Self {
-        let mut claim = shared.claim(ask);
         claim.no_overtaking |= head.as_ref().is_some_and(|head| head.no_overtaking);
         Acquisition {
             shared,
             side,
-            ask,
-            wait,
             claim,
+            options,
+            wait,
             head,
             registration: None,
             local_registration: None,
@@ -179,7 +184,7 @@ impl<'a> Acquisition<'a> {
             self.local_registration = Some(self.side.local_wakeups.register(&self.claim.resource));
         }
         if pool || !push || self.side.wakeups.is_live() {
-            let (_, longest_sleep) = self.ask.options.get_busy_wait_sleep();
+            let (_, longest_sleep) = self.options.get_busy_wait_sleep();
             let inbox = self.side.wakeups.inbox().clone();
             let ttl = WAITER_TTL.max(longest_sleep + WAITER_TTL_MARGIN);
             self.claim.waiting = Some(Waiting { inbox, ttl, attempt: 0 });
@@ -192,7 +197,7 @@ impl<'a> Acquisition<'a> {
     async fn attempt(&mut self) -> Result<AttemptOutcome> {
         let shared = self.shared;
         let sent = shared.clock.now();
-        let request = self.ask.options.get_request_timeout();
+        let request = self.options.get_request_timeout();
         let limit = match (self.wait, self.answered_recently(sent)) {
             (Wait::Until(limit), true) => limit.since(sent).min(request),
             (Wait::Until(limit), false) => limit.since(sent).max(FIRST_ANSWER).min(request),
@@ -275,7 +280,7 @@ impl<'a> Acquisition<'a> {
     fn pause_while_busy(&mut self, retry_after: Option<Duration>) -> Duration {
         let wakeups = &self.side.wakeups;
         let first = self.busy_in_a_row == 0;
-        let polled = self.ask.options.sleep_after(self.busy_in_a_row);
+        let polled = self.options.sleep_after(self.busy_in_a_row);
         self.busy_in_a_row = self.busy_in_a_row.saturating_add(1);
         if first {
             telemetry::waiting(&self.claim.resource, retry_after);
@@ -335,7 +340,7 @@ impl<'a> Acquisition<'a> {
         let deadline = local_deadline(sent.after(grant.after).min(now), grant.window);
         // With little time left, asking again is safer: the store recognises the lock id. A lease that is not renewed
         // must ask, since no renewal would prolong the window to its expiry.
-        let not_renewed = !self.ask.options.extends() && grant.window < self.claim.expiry;
+        let not_renewed = !self.options.extends() && grant.window < self.claim.expiry;
         if not_renewed || deadline.since(now) < grant.window / 2 {
             return Ok(None);
         }
@@ -366,7 +371,7 @@ impl<'a> Acquisition<'a> {
             lease: Lease::of(&self.claim, token),
             deadline,
             granted_at: now,
-            options: Arc::clone(&self.ask.options),
+            options: Arc::clone(self.options),
             session: None,
             head: self.head.take(),
         });

@@ -10,28 +10,36 @@ use super::command_channel::Command;
 use super::held::{Grant, Held};
 use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
 use super::store_call::{AcquireOperation, contained, no_answer};
-use super::{Ask, Shared, Wait};
+use super::{Shared, Wait};
 use crate::clock::sleep_until;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
 use crate::resource::{FencingToken, RecordKind};
 use crate::store::{Backend, Claim, Lease, SessionHold};
 
 type SessionReply = Result<Option<SessionHold>>;
 
-pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Result<Option<Arc<Held>>> {
+pub(super) async fn acquire(
+    shared: &Arc<Shared>,
+    claim: Claim,
+    options: &Arc<Options>,
+    wait: Wait,
+) -> Result<Option<Arc<Held>>> {
     let Backend::Session(store) = &shared.backend else {
         return Err(Error::new(ErrorKind::Internal, "a session store was expected"));
     };
-    let (head, probe) = match ask.resource.kind().record() {
+    let request_timeout = options.get_request_timeout();
+    let (head, probe) = match claim.resource.kind().record() {
         RecordKind::Pool => (None, None),
-        RecordKind::Lock => match wait_for_head(shared, ask, wait, WaitSite::Server).await? {
-            LocalOutcome::Head(head) => (Some(head), None),
-            LocalOutcome::Probe { probe, .. } => (None, Some(probe)),
-            LocalOutcome::Busy => return Ok(None),
-        },
+        RecordKind::Lock => {
+            match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Server).await? {
+                LocalOutcome::Head(head) => (Some(head), None),
+                LocalOutcome::Probe { probe, .. } => (None, Some(probe)),
+                LocalOutcome::Busy => return Ok(None),
+            }
+        }
     };
     let wait = if probe.is_some() { Wait::Once } else { wait };
-    let claim = shared.claim(ask);
     let withdraw = CancellationToken::new();
     if wait == Wait::Once {
         withdraw.cancel();
@@ -58,7 +66,7 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
     };
     shared.commands.send(Command::Work(Box::pin(call)));
     let pending = PendingReply { shared, claim, answer: Some(answer) };
-    let hold = pending.wait(wait, &withdraw, ask.options.get_request_timeout()).await;
+    let hold = pending.wait(wait, &withdraw, request_timeout).await;
     match (probe, &hold) {
         (Some(probe), Ok(_)) => probe.answered(shared.clock.now()),
         (Some(probe), Err(error)) => probe.failed(error),
@@ -69,7 +77,7 @@ pub(super) async fn acquire(shared: &Arc<Shared>, ask: &Ask, wait: Wait) -> Resu
         lease: Lease::of(&claim, hold.token),
         deadline: hold.session.deadline(),
         granted_at: shared.clock.now(),
-        options: Arc::clone(&ask.options),
+        options: Arc::clone(options),
         session: Some(hold.session.clone()),
         head,
     });

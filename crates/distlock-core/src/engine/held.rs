@@ -162,7 +162,7 @@ impl Held {
 
     pub(crate) fn note_error(&self, error: &crate::Error) {
         *self.rare_state().last_error.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(error.to_string());
+            Some(format!("{error:#}"));
     }
 
     fn take_error(&self) -> Option<String> {

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::local_queue::{Joined, Probe, QueueHead, QueueMessage};
-use super::{Ask, Shared, Wait, telemetry};
+use super::{Shared, Wait, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
+use crate::resource::Resource;
 
 /// How long the store may take to answer the head before a waiter asks the store itself.
 const GRACE: Duration = Duration::from_millis(500);
@@ -34,20 +35,20 @@ pub(super) enum WaitSite {
 /// Waits, for as long as asked, until this task is the head of its local queue.
 pub(super) async fn wait_for_head(
     shared: &Arc<Shared>,
-    ask: &Ask,
+    resource: &Resource,
+    request_timeout: Duration,
     wait: Wait,
     site: WaitSite,
 ) -> Result<LocalOutcome> {
-    let request = ask.options.get_request_timeout();
     if wait == Wait::Once {
-        return next_answer(shared, ask, site, request, request).await;
+        return next_answer(shared, resource, site, request_timeout, request_timeout).await;
     }
-    let receiver = match shared.queues.join(&ask.resource) {
+    let receiver = match shared.queues.join(resource) {
         Joined::Waiting(receiver) => receiver,
         Joined::Head(head) => return Ok(LocalOutcome::Head(head)),
         Joined::Busy | Joined::Probe(_) => return Ok(LocalOutcome::Busy),
     };
-    telemetry::waiting(&ask.resource, None);
+    telemetry::waiting(resource, None);
     tokio::select! {
         biased;
         // First: a head that a guard passes on because the engine ended must not be used to ask the store.
@@ -60,27 +61,28 @@ pub(super) async fn wait_for_head(
         },
         () = sleep_until(&*shared.clock, wait.limit()) => {}
     }
-    if let Some(error) = shared.queues.last_error(&ask.resource) {
+    if let Some(error) = shared.queues.last_error(resource) {
         return Err(error);
     }
-    let longest = 2 * GRACE.min(request / 2);
-    next_answer(shared, ask, site, longest, longest / 2).await
+    let longest = 2 * GRACE.min(request_timeout / 2);
+    // A server that waits by itself is asked by a probe, which gets the whole request time-out.
+    let limit = if site == WaitSite::Server { request_timeout } else { longest / 2 };
+    next_answer(shared, resource, site, longest, limit).await
 }
 
 /// The store's next answer about the lock: through the head, or by a probe of at most `limit`.
 async fn next_answer(
     shared: &Arc<Shared>,
-    ask: &Ask,
+    resource: &Resource,
     site: WaitSite,
     longest: Duration,
     limit: Duration,
 ) -> Result<LocalOutcome> {
     let begun = shared.clock.now();
     let mut may_probe = site == WaitSite::Server;
-    let limit = if may_probe { ask.options.get_request_timeout() } else { limit };
     let grace = begun.after(GRACE.min(longest / 2));
     loop {
-        let receiver = match shared.queues.join_once(&ask.resource, shared.clock.now(), may_probe) {
+        let receiver = match shared.queues.join_once(resource, shared.clock.now(), may_probe) {
             Joined::Head(head) => return Ok(LocalOutcome::Head(head)),
             Joined::Busy => return Ok(LocalOutcome::Busy),
             Joined::Probe(probe) => return Ok(LocalOutcome::Probe { probe, limit }),

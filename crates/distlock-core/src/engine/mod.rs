@@ -71,16 +71,9 @@ impl Wait {
     }
 }
 
-/// A request to the engine.
-#[derive(Clone, Debug)]
-pub(crate) struct Ask {
-    pub(crate) resource: Resource,
-    pub(crate) weight: u32,
-    pub(crate) capacity: u32,
-    /// Do not overtake a waiter that registered earlier, where the server has the queue.
-    pub(crate) no_overtaking: bool,
-    pub(crate) options: Arc<Options>,
-}
+/// How many waiters of a process may look up the holders of locks at once, for the message of a time-out. The others go
+/// without: a batch of time-outs must not be a batch of requests.
+const HOLDER_LOOKUPS: usize = 8;
 
 /// The state that the background task, the batchers and the guards share. It is in no reference cycle.
 pub(crate) struct Shared {
@@ -94,6 +87,8 @@ pub(crate) struct Shared {
     schedule: Schedule,
     closing: CancellationToken,
     lease: Option<LeaseSide>,
+    /// Permits to look up the holders of a lock for the message of a time-out.
+    pub(crate) holder_lookups: Semaphore,
 }
 
 /// The parts of the engine that only lease stores need.
@@ -108,14 +103,6 @@ struct LeaseSide {
 }
 
 impl Shared {
-    /// A claim under a new lock id, which leaves no entry in a wait queue.
-    fn claim(&self, ask: &Ask) -> Claim {
-        Claim::new(ask.resource.clone(), self.ids.next(), ask.options.get_expiry())
-            .with_weight(ask.weight)
-            .with_capacity(ask.capacity)
-            .with_no_overtaking(ask.no_overtaking)
-    }
-
     /// Adds the operation, the resource and the store to an error.
     fn explain(&self, error: Error, doing: &'static str, resource: &Resource) -> Error {
         error.doing(doing).about(resource).on(Arc::clone(&self.store_name))
@@ -220,25 +207,37 @@ impl Engine {
             schedule: Schedule::default(),
             closing: CancellationToken::new(),
             lease,
+            holder_lookups: Semaphore::new(HOLDER_LOOKUPS),
         });
         runtime.spawn(background::run(EndGuard(Arc::clone(&shared))));
         Ok(Arc::new(Engine { shared }))
+    }
+
+    /// A claim under a lock id of its own, for one attempt to acquire the whole of a resource of capacity 1.
+    pub(crate) fn claim(&self, resource: Resource, options: &Options) -> Claim {
+        Claim::new(resource, self.shared.ids.next(), options.get_expiry())
     }
 
     /// Acquires. `Ok(None)`: it was held by another client until the wait was over.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing held and nothing waiting in the store.
-    pub(crate) async fn acquire(&self, ask: &Ask, wait: Wait) -> Result<Option<Arc<Held>>> {
+    pub(crate) async fn acquire(
+        &self,
+        claim: Claim,
+        options: &Arc<Options>,
+        wait: Wait,
+    ) -> Result<Option<Arc<Held>>> {
         let shared = &self.shared;
+        let resource = claim.resource.clone();
         if shared.closing.is_cancelled() || shared.commands.is_dead() {
-            return Err(shared.explain(shared.stopped(), "acquire", &ask.resource));
+            return Err(shared.explain(shared.stopped(), "acquire", &resource));
         }
         let started = shared.clock.now();
-        let span = telemetry::acquire_span(&ask.resource, &shared.store_name);
+        let span = telemetry::acquire_span(&resource, &shared.store_name);
         let outcome = match &shared.lease {
-            Some(side) => acquire_lease::acquire(shared, side, ask, wait).instrument(span).await,
-            None => acquire_session::acquire(shared, ask, wait).instrument(span).await,
+            Some(side) => acquire_lease::acquire(shared, side, claim, options, wait).instrument(span).await,
+            None => acquire_session::acquire(shared, claim, options, wait).instrument(span).await,
         };
         match outcome {
             Ok(Some(held)) => {
@@ -247,11 +246,11 @@ impl Engine {
             }
             Ok(None) => {
                 if wait != Wait::Once {
-                    telemetry::timed_out(&ask.resource);
+                    telemetry::timed_out(&resource);
                 }
                 Ok(None)
             }
-            Err(error) => Err(shared.explain(error, "acquire", &ask.resource)),
+            Err(error) => Err(shared.explain(error, "acquire", &resource)),
         }
     }
 

@@ -67,7 +67,7 @@ pub(crate) fn timed_out(resource: &Resource) {
 
 /// A request failed. The engine retries where that can help.
 pub(crate) fn failed(doing: &'static str, error: &Error) {
-    tracing::warn!(%error, doing, "a request to the store failed");
+    tracing::warn!(error = %format_args!("{error:#}"), doing, "a request to the store failed");
     #[cfg(feature = "metrics")]
     metrics::counter!(names::ERRORS, "doing" => doing).increment(1);
 }

@@ -137,7 +137,7 @@ pub(super) async fn doctor(inner: &Arc<QuorumInner>) -> Result<Vec<Finding>> {
                     .map(|finding| Finding { what: format!("{}: {}", node.name, finding.what), ..finding }),
             ),
             Err(error) => findings.push(Finding::warning(
-                format!("{}: {error}", node.name),
+                format!("{}: {error:#}", node.name),
                 "bring this node back: every missing node reduces the failures that the quorum tolerates",
             )),
         }

@@ -44,7 +44,7 @@ impl<'a> Failures<'a> {
     pub(super) fn into_error(self, answered: usize) -> Error {
         let QuorumInner { nodes, majority, .. } = self.inner;
         let mut reasons: Vec<String> =
-            self.errors.iter().map(|(node, error)| format!("{}: {error}", nodes[*node].name)).collect();
+            self.errors.iter().map(|(node, error)| format!("{}: {error:#}", nodes[*node].name)).collect();
         if self.unanswered > 0 {
             reasons.push(format!("{} without an answer within {:?}", self.unanswered, self.waited));
         }

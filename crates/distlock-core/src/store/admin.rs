@@ -1,6 +1,6 @@
 //! What every store tells about itself and what operators may ask of it.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -151,6 +151,26 @@ impl Holder {
         Holder { lock_id, token: None, acquired_at: None, expires_in: None, weight }
     }
 
+    /// For how long it has held, by the clock of this machine; zero if that is behind the store's. `None` where the store
+    /// does not know.
+    #[must_use]
+    pub fn held_for(&self) -> Option<Duration> {
+        self.acquired_at.map(|since| SystemTime::now().duration_since(since).unwrap_or_default())
+    }
+
+    /// Several holders in one line: `web-3:812 for 4m 10s, web-4:77 and 2 others`.
+    #[must_use]
+    pub fn list(holders: &[Holder]) -> String {
+        const NAMED: usize = 3;
+        let mut named: Vec<String> = holders.iter().take(NAMED).map(ToString::to_string).collect();
+        let others = match holders.len().saturating_sub(NAMED) {
+            0 => named.pop().unwrap_or_default(),
+            1 => "1 other".to_owned(),
+            others => format!("{others} others"),
+        };
+        if named.is_empty() { others } else { format!("{} and {others}", named.join(", ")) }
+    }
+
     /// Adds the token.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<Option<FencingToken>>) -> Self {
@@ -170,6 +190,34 @@ impl Holder {
     pub fn with_expires_in(mut self, expires_in: impl Into<Option<Duration>>) -> Self {
         self.expires_in = expires_in.into();
         self
+    }
+}
+
+/// The label of its lock id and the time held: `web-3:812 for 4m 10s`. What another program wrote is escaped.
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.lock_id.label().escape_debug())?;
+        match self.held_for() {
+            Some(held) => write!(f, " for {}", Rounded(held)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A duration for people: `420ms`, `3.2s`, `42s`, `4m 10s`, `2h 5m`, `3d 4h`.
+struct Rounded(Duration);
+
+impl fmt::Display for Rounded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        match seconds {
+            0 => write!(f, "{}ms", self.0.as_millis()),
+            1..=9 => write!(f, "{seconds}.{}s", self.0.subsec_millis() / 100),
+            10..=59 => write!(f, "{seconds}s"),
+            60..=3599 => write!(f, "{}m {}s", seconds / 60, seconds % 60),
+            3600..=86_399 => write!(f, "{}h {}m", seconds / 3600, seconds / 60 % 60),
+            _ => write!(f, "{}d {}h", seconds / 86_400, seconds / 3600 % 24),
+        }
     }
 }
 
@@ -362,5 +410,33 @@ pub trait Store: Send + Sync + Debug + 'static {
     /// ([`Session::until`](super::Session::until)) measures them with it.
     fn use_clock(&self, clock: Arc<dyn Clock>) {
         let _ = clock;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn holder(label: &str, seconds: u64) -> Holder {
+        let since = SystemTime::now() - Duration::from_secs(seconds);
+        Holder::new(LockId::from_stored(format!("{label}#0123456789abcdef-1")), 1).with_acquired_at(since)
+    }
+
+    #[test]
+    fn holders_are_shown_in_one_line_however_many_they_are() {
+        let all: Vec<Holder> = [("a:1", 250), ("b:2", 42), ("c:3", 7500), ("d:4", 1), ("e:5", 1)]
+            .map(|(label, seconds)| holder(label, seconds))
+            .into();
+        assert_eq!(Holder::list(&all[..1]), "a:1 for 4m 10s");
+        assert_eq!(Holder::list(&all[..2]), "a:1 for 4m 10s and b:2 for 42s");
+        assert_eq!(Holder::list(&all[..4]), "a:1 for 4m 10s, b:2 for 42s, c:3 for 2h 5m and 1 other");
+        assert!(Holder::list(&all).ends_with(" and 2 others"));
+        assert_eq!(Holder::list(&[]), "");
+    }
+
+    #[test]
+    fn a_holder_of_another_program_cannot_break_the_line() {
+        let foreign = Holder::new(LockId::from_stored("a\nb\u{7}"), 1);
+        assert_eq!(foreign.to_string(), r"a\nb\u{7}");
     }
 }

@@ -14,7 +14,7 @@ async fn an_operators_request_without_an_answer_ends_as_an_error() {
     let check = |error: Error, unknown: bool| {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert_eq!(error.is_outcome_unknown(), unknown, "{error}");
-        assert!(error.to_string().contains("no answer within"), "{error}");
+        assert!(error.to_string().contains("no reply within"), "{error}");
     };
     check(locks.inspect(&Query::named("a")).await.unwrap_err(), false);
     check(locks.doctor().await.unwrap_err(), false);

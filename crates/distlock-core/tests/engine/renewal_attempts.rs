@@ -107,11 +107,17 @@ async fn a_cadence_that_leaves_no_time_for_a_second_attempt_is_refused_before_an
     let locks = world.locks();
     let of = |expiry| Options::new().expiry(expiry).unwrap();
     for error in [
-        of(10 * SECOND).extension_cadence(9_950 * MS).unwrap_err(),
-        of(10 * SECOND).extension_cadence(7_501 * MS).unwrap_err(),
+        of(10 * SECOND).extension_cadence(9_950 * MS).unwrap().check().unwrap_err(),
+        of(10 * SECOND).extension_cadence(7_501 * MS).unwrap().check().unwrap_err(),
         of(10 * SECOND).extension_cadence(std::time::Duration::from_nanos(1)).unwrap_err(),
         of(10 * SECOND).extension_cadence(9_999 * MS / 1_000).unwrap_err(),
-        of(30 * SECOND).extension_cadence(20 * SECOND).unwrap().expiry(26 * SECOND).unwrap_err(),
+        of(30 * SECOND)
+            .extension_cadence(20 * SECOND)
+            .unwrap()
+            .expiry(26 * SECOND)
+            .unwrap()
+            .check()
+            .unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         assert!(error.advice().is_some(), "{error}");

@@ -293,7 +293,8 @@ fn choice(rng: &mut Rng, request_timeout: Duration) -> Choice {
     let share = *rng.choice(&[0.0, 0.0, 0.0, 0.1, 0.5, 0.9, 0.995]).unwrap();
     if share > 0.0 {
         // A cadence that leaves no time for a second attempt may be refused, and is not used then.
-        options = options.clone().extension_cadence(expiry.mul_f64(share)).unwrap_or(options);
+        let cadence = options.clone().extension_cadence(expiry.mul_f64(share));
+        options = cadence.ok().filter(|options| options.check().is_ok()).unwrap_or(options);
     }
     let longest = *rng.choice(&[20, 100, 800, 20_000, 60_000]).unwrap();
     let shortest = rng.u64(1..=20);

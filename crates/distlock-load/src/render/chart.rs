@@ -1,4 +1,4 @@
-//! Lines over a scale: how something grows.
+//! Line charts with logarithmic axes.
 
 use super::number;
 use super::svg::{Anchor, COLOURS, FAINT, INK, MUTED, Svg};
@@ -6,24 +6,24 @@ use super::svg::{Anchor, COLOURS, FAINT, INK, MUTED, Svg};
 /// One line of a chart.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// What it is, for the legend.
+    /// Its name in the legend.
     pub name: String,
-    /// Its points; both coordinates above zero where the scale is logarithmic.
+    /// Its points; both coordinates are positive.
     pub points: Vec<(f64, f64)>,
-    /// A thin line in the colour of the one before it: what that one is to be compared with.
+    /// Draws a thin line in the colour of the series before it, for comparison.
     pub thin: bool,
 }
 
 /// A chart with logarithmic axes.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    /// What it shows.
+    /// The title.
     pub title: String,
-    /// What the horizontal axis means.
+    /// The label of the horizontal axis.
     pub across: String,
-    /// What the vertical axis means.
+    /// The label of the vertical axis.
     pub up: String,
-    /// The lines.
+    /// The series.
     pub series: Vec<Series>,
 }
 
@@ -34,7 +34,7 @@ const TOP: f64 = 60.0;
 const BOTTOM: f64 = 52.0;
 
 impl Chart {
-    /// The picture.
+    /// Draws the chart as SVG.
     #[must_use]
     pub fn draw(&self) -> String {
         let mut svg = Svg::new(SIZE.0, SIZE.1);
@@ -94,7 +94,7 @@ impl Chart {
     }
 }
 
-/// The least and the most; with room around them for the vertical axis.
+/// The minimum and the maximum; with a margin for the vertical axis.
 fn span(values: impl Iterator<Item = f64> + Clone, room: bool) -> Option<(f64, f64)> {
     let low = values.clone().reduce(f64::min)?;
     let high = values.reduce(f64::max)?;
@@ -107,7 +107,7 @@ fn span(values: impl Iterator<Item = f64> + Clone, room: bool) -> Option<(f64, f
 
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let of = |steps: &[f64]| -> Vec<f64> {
-        let all = (-6..=12).flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)));
+        let all = (-6..=12).flat_map(|power| steps.iter().map(move |run_once| run_once * 10_f64.powi(power)));
         all.filter(|tick| *tick >= low && *tick <= high).collect()
     };
     let choices = [of(&[1.0]), of(&[1.0, 3.0]), of(&[1.0, 2.0, 5.0]), of(&[1.0, 1.5, 2.0, 3.0, 5.0, 7.0])];

@@ -1,4 +1,4 @@
-//! One panel for each outcome: how latencies are spread, ours and the raw driver's.
+//! Latency distributions of distlock and the baseline, one panel per outcome.
 
 use super::svg::{Anchor, COLOURS, FAINT, INK, MUTED, Svg};
 use super::text::range;
@@ -11,7 +11,7 @@ const HEADER: f64 = 60.0;
 const COLUMNS: usize = 2;
 const BINS: usize = 60;
 
-/// A picture of all outcomes: latencies over a logarithmic scale, with the figures beside them.
+/// Draws all outcomes as SVG: latencies on a logarithmic scale, with the main figures.
 #[must_use]
 pub fn distributions(outcomes: &[Outcome]) -> String {
     let rows = outcomes.len().div_ceil(COLUMNS).max(1);
@@ -31,7 +31,7 @@ pub fn distributions(outcomes: &[Outcome]) -> String {
 }
 
 fn legend(svg: &mut Svg, width: f64) {
-    for (number, word) in ["ours", "raw driver"].into_iter().enumerate() {
+    for (number, word) in ["distlock", "baseline"].into_iter().enumerate() {
         let x = width - MARGIN - 190.0 + 75.0 * number as f64;
         svg.rect((x, 18.0), (12.0, 12.0), COLOURS[number], 0.7);
         svg.text((x + 17.0, 28.0), 12.0, INK, Anchor::Start, word);
@@ -44,8 +44,8 @@ fn panel(svg: &mut Svg, (x, y): (f64, f64), outcome: &Outcome) {
     svg.text((x, y + 12.0), 13.0, INK, Anchor::Start, &heading);
     svg.text((x, y + 29.0), 11.0, MUTED, Anchor::Start, &figures(outcome));
     svg.line((x, bottom), (x + PANEL.0, bottom), MUTED, 1.0);
-    let raw = outcome.raw_latencies.as_ref();
-    let Some((low, high)) = range(&outcome.latencies, raw) else {
+    let baseline = outcome.baseline_latencies.as_ref();
+    let Some((low, high)) = range(&outcome.latencies, baseline) else {
         svg.text((x + PANEL.0 / 2.0, (top + bottom) / 2.0), 12.0, MUTED, Anchor::Middle, "no latencies");
         return;
     };
@@ -54,15 +54,15 @@ fn panel(svg: &mut Svg, (x, y): (f64, f64), outcome: &Outcome) {
         svg.line((place(tick), top), (place(tick), bottom), FAINT, 1.0);
         svg.text((place(tick), bottom + 14.0), 10.0, MUTED, Anchor::Middle, &micros(tick));
     }
-    let both = [Some(&outcome.latencies), raw];
+    let both = [Some(&outcome.latencies), baseline];
     let bins: Vec<_> =
         both.iter().map(|some| some.map(|latencies| latencies.log_bins(low, high, BINS))).collect();
     let tallest = bins.iter().flatten().flatten().copied().fold(1e-9, f64::max);
-    let step = PANEL.0 / BINS as f64;
+    let run_once = PANEL.0 / BINS as f64;
     for (number, bins) in bins.iter().enumerate() {
         for (at, share) in bins.iter().flatten().enumerate().filter(|(_, share)| **share > 0.0) {
             let tall = share / tallest * (bottom - top);
-            svg.rect((x + at as f64 * step, bottom - tall), (step, tall), COLOURS[number], 0.55);
+            svg.rect((x + at as f64 * run_once, bottom - tall), (run_once, tall), COLOURS[number], 0.55);
         }
     }
 }
@@ -83,18 +83,19 @@ fn figures(outcome: &Outcome) -> String {
         figure("median", outcome.p50_us, micros),
         figure("p99", outcome.p99_us, micros),
         figure("ops/s", outcome.ops_per_s, number),
-        figure("× raw", outcome.ratio, number),
+        figure("× baseline", outcome.ratio, number),
         figure("requests/op", outcome.requests_per_op, number),
         figure("fairness", outcome.fairness, number),
     ];
     all.into_iter().flatten().collect::<Vec<_>>().join(" · ")
 }
 
-/// 1, 2 and 5 of each decade within the range, thinned out where they would collide.
+/// Ticks of each decade within the range, fewer where they would collide.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let decades = -3..=9;
     let of = |steps: &[f64]| -> Vec<f64> {
-        let all = decades.clone().flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)));
+        let all =
+            decades.clone().flat_map(|power| steps.iter().map(move |run_once| run_once * 10_f64.powi(power)));
         all.filter(|tick| *tick >= low && *tick <= high).collect()
     };
     let fine = of(&[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0]);

@@ -1,4 +1,4 @@
-//! Outcomes for people: a table, a histogram in text, pictures.
+//! Outcomes as text tables, text histograms and SVG pictures.
 
 mod chart;
 mod distribution;
@@ -9,7 +9,7 @@ pub use chart::{Chart, Series};
 pub use distribution::distributions;
 pub use text::{histogram, table};
 
-/// A duration in microseconds with the unit that reads best.
+/// Formats a duration in microseconds with a suitable unit.
 #[must_use]
 pub fn micros(value: f64) -> String {
     match value {
@@ -21,7 +21,7 @@ pub fn micros(value: f64) -> String {
     }
 }
 
-/// A number with as many digits as it deserves.
+/// Formats a number with a suitable number of digits.
 #[must_use]
 pub fn number(value: f64) -> String {
     match value {

@@ -1,22 +1,22 @@
-//! The few shapes that our pictures are made of.
+//! A minimal SVG writer.
 
 use std::fmt::Write;
 
 pub(crate) const INK: &str = "#24292f";
 pub(crate) const FAINT: &str = "#d0d7de";
 pub(crate) const MUTED: &str = "#57606a";
-/// One colour for each series; told apart also by those who do not see red or green well.
+/// The colours of the series, from a palette for colour-blind readers.
 pub(crate) const COLOURS: [&str; 8] =
     ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#999933", "#332288"];
 
-/// A picture that is being drawn.
+/// An SVG document under construction.
 pub(crate) struct Svg {
     body: String,
     width: f64,
     height: f64,
 }
 
-/// Where a text begins or ends.
+/// The alignment of a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Anchor {
     Start,
@@ -69,7 +69,7 @@ impl Svg {
         );
     }
 
-    /// The whole file.
+    /// Completes the file.
     pub(crate) fn finish(self, title: &str) -> String {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" \

@@ -1,4 +1,4 @@
-//! For a terminal.
+//! Text for a terminal.
 
 use super::{micros, number};
 use crate::latencies::Latencies;
@@ -10,8 +10,8 @@ const HEADER: [&str; 12] = [
     "OPS/S",
     "MEDIAN",
     "P99",
-    "RAW OPS/S",
-    "RAW MEDIAN",
+    "BASE OPS/S",
+    "BASE MEDIAN",
     "RATIO",
     "REQ/OP",
     "FAIRNESS",
@@ -19,7 +19,7 @@ const HEADER: [&str; 12] = [
     "MEMORY",
 ];
 
-/// All outcomes as aligned columns; `paint` gets the header line.
+/// All outcomes as aligned columns; `paint` formats the header.
 #[must_use]
 pub fn table(outcomes: &[Outcome], paint: impl Fn(&str) -> String) -> String {
     let rows: Vec<Vec<String>> = outcomes.iter().map(row).collect();
@@ -56,8 +56,8 @@ fn row(outcome: &Outcome) -> Vec<String> {
         show(outcome.ops_per_s, number),
         show(outcome.p50_us, micros),
         show(outcome.p99_us, micros),
-        show(outcome.raw_ops_per_s, number),
-        show(outcome.raw_p50_us, micros),
+        show(outcome.baseline_ops_per_s, number),
+        show(outcome.baseline_p50_us, micros),
         show(outcome.ratio, number),
         show(outcome.requests_per_op, number),
         show(outcome.fairness, number),
@@ -66,23 +66,23 @@ fn row(outcome: &Outcome) -> Vec<String> {
     ]
 }
 
-/// A histogram of latencies over a logarithmic scale, with the raw driver's beside it where there is one.
+/// A histogram of latencies on a logarithmic scale, beside that of the baseline if there is one.
 #[must_use]
 pub fn histogram(outcome: &Outcome) -> String {
     const ROWS: usize = 10;
     const WIDTH: usize = 30;
-    let raw = outcome.raw_latencies.as_ref();
-    let Some((low, high)) = range(&outcome.latencies, raw) else { return String::new() };
+    let baseline = outcome.baseline_latencies.as_ref();
+    let Some((low, high)) = range(&outcome.latencies, baseline) else { return String::new() };
     let ours = outcome.latencies.log_bins(low, high, ROWS);
-    let beside = raw.map(|raw| raw.log_bins(low, high, ROWS));
+    let beside = baseline.map(|baseline| baseline.log_bins(low, high, ROWS));
     let tallest = ours.iter().chain(beside.iter().flatten()).copied().fold(1e-9, f64::max);
     let bar = |share: f64| "█".repeat((share / tallest * WIDTH as f64).round() as usize);
     let mut text = format!("{}, {} tasks", outcome.scenario, outcome.tasks);
-    text.push_str(if beside.is_some() { ": ours | raw driver\n" } else { "\n" });
+    text.push_str(if beside.is_some() { ": distlock | baseline\n" } else { "\n" });
     for (number, share) in ours.iter().enumerate() {
         let at = (low.ln() + (high.ln() - low.ln()) * (number + 1) as f64 / ROWS as f64).exp();
         let line = match beside.as_ref().and_then(|beside| beside.get(number)) {
-            Some(raw) => format!("  ≤ {:>9}  {:<WIDTH$} | {}", micros(at), bar(*share), bar(*raw)),
+            Some(baseline) => format!("  ≤ {:>9}  {:<WIDTH$} | {}", micros(at), bar(*share), bar(*baseline)),
             None => format!("  ≤ {:>9}  {}", micros(at), bar(*share)),
         };
         text.push_str(line.trim_end());
@@ -91,9 +91,9 @@ pub fn histogram(outcome: &Outcome) -> String {
     text
 }
 
-/// From the fastest hundredth to the slowest, of both.
-pub(crate) fn range(ours: &Latencies, raw: Option<&Latencies>) -> Option<(f64, f64)> {
-    let both = [Some(ours), raw];
+/// The range of both, without the fastest and the slowest half per cent.
+pub(crate) fn range(ours: &Latencies, baseline: Option<&Latencies>) -> Option<(f64, f64)> {
+    let both = [Some(ours), baseline];
     let all = || both.iter().flatten().filter(|latencies| latencies.count() > 0);
     let low = all().filter_map(|latencies| latencies.quantile_us(0.005)).reduce(f64::min)?;
     let high = all().filter_map(|latencies| latencies.quantile_us(0.995)).reduce(f64::max)?;

@@ -1,30 +1,30 @@
-//! `contended`: many want one lock, hold it for a millisecond and stay away for five. Without the pause, whoever
-//! releases would take it again and the others would starve unseen.
+//! `contended`: many tasks contend for one lock, hold it for 1 ms and pause for 5 ms. Without the pause the releaser would
+//! acquire the lock again at once and starve the others, which rates alone do not show.
 //!
-//! The raw driver's side is one lone task that holds as long: the rate that nobody can exceed who takes turns.
+//! The baseline is a single task that holds for the same time: the upper bound of the rate of any mutual exclusion.
 
 use std::time::{Duration, Instant};
 
 use distlock_core::{Mutex, Result};
 
-use super::raw_tasks;
-use crate::bench::Ground;
-use crate::interleave::{Rhythm, interleave};
-use crate::load::{Step, Tasks};
+use super::baseline_tasks;
+use crate::bench::BenchContext;
+use crate::interleave::{SliceLengths, interleave};
 use crate::outcome::Outcome;
 use crate::plan::{Plan, Scenario};
 use crate::worker::Contenders;
+use crate::workload::{Operation, Tasks};
 
-/// How long a contender holds.
+/// How long a contender holds the lock.
 pub(crate) const HOLD: Duration = Duration::from_millis(1);
-/// How long it stays away.
+/// How long it pauses afterwards.
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 
-/// One of those who want the lock. Measured is the time until it has it.
+/// One contending task. Measures the time until the grant.
 pub(crate) struct Contender(pub(crate) Mutex);
 
-impl Step for Contender {
-    async fn step(&mut self) -> Result<Duration> {
+impl Operation for Contender {
+    async fn run_once(&mut self) -> Result<Duration> {
         let begun = Instant::now();
         let guard = self.0.acquire().await?;
         let waited = begun.elapsed();
@@ -35,37 +35,51 @@ impl Step for Contender {
     }
 }
 
-pub(crate) async fn run(ground: &Ground<'_>, plan: &Plan) -> Result<Vec<Outcome>> {
-    let mut outcomes = vec![in_one_process(ground, plan).await?];
-    if plan.processes > 1 && ground.target.is_shared() && ground.target.worker.is_some() {
-        outcomes.push(in_processes(ground, plan).await?);
+pub(crate) async fn run(context: &BenchContext<'_>, plan: &Plan) -> Result<Vec<Outcome>> {
+    let mut outcomes = vec![in_one_process(context, plan).await?];
+    if plan.processes > 1 && context.store.is_shared() && context.store.worker.is_some() {
+        outcomes.push(in_processes(context, plan).await?);
     } else if plan.processes > 1 {
-        ground.observer.note("contended runs in one process only: no other process sees these locks");
+        context.observer.note("contended runs in one process only: other processes cannot reach this store");
     }
     Ok(outcomes)
 }
 
-async fn in_one_process(ground: &Ground<'_>, plan: &Plan) -> Result<Outcome> {
+async fn in_one_process(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome> {
     let scenario = Scenario::Contended.as_str();
     let tasks = plan.contenders;
-    ground.observer.begins(&format!("{scenario}, {tasks} tasks"));
-    let name = ground.name("contended");
-    let mut ours = Tasks((0..tasks).map(|_| Contender(ground.locks.mutex(name.as_str()))).collect());
-    let mut raw = raw_tasks(ground, 1, HOLD);
-    let pair = interleave(ground, &mut ours, raw.as_mut(), plan.each, Rhythm::mostly_ours(plan.each)).await?;
-    Ok(Outcome::of(ground, scenario, tasks, pair).ratio_of_rates())
+    context.observer.started(&format!("{scenario}, {tasks} tasks"));
+    let name = context.name("contended");
+    let mut ours = Tasks((0..tasks).map(|_| Contender(context.locks.mutex(name.as_str()))).collect());
+    let mut baseline = baseline_tasks(context, 1, HOLD);
+    let measurement = interleave(
+        context,
+        &mut ours,
+        baseline.as_mut(),
+        plan.run_time,
+        SliceLengths::mostly_ours(plan.run_time),
+    )
+    .await?;
+    Ok(Outcome::of(context, scenario, tasks, measurement).with_rate_ratio())
 }
 
-async fn in_processes(ground: &Ground<'_>, plan: &Plan) -> Result<Outcome> {
+async fn in_processes(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome> {
     let processes = plan.processes.min(plan.contenders).max(1);
     let each = plan.contenders / processes;
     let tasks = each * processes;
-    ground.observer.begins(&format!("contended, {tasks} tasks in {processes} processes"));
-    let mut ours = Contenders::start(ground, processes, each, &ground.name("contended")).await?;
-    let mut raw = raw_tasks(ground, 1, HOLD);
-    let pair = interleave(ground, &mut ours, raw.as_mut(), plan.each, Rhythm::mostly_ours(plan.each)).await;
+    context.observer.started(&format!("contended, {tasks} tasks in {processes} processes"));
+    let mut ours = Contenders::start(context, processes, each, &context.name("contended")).await?;
+    let mut baseline = baseline_tasks(context, 1, HOLD);
+    let measurement = interleave(
+        context,
+        &mut ours,
+        baseline.as_mut(),
+        plan.run_time,
+        SliceLengths::mostly_ours(plan.run_time),
+    )
+    .await;
     ours.stop().await?;
-    let mut outcome = Outcome::of(ground, "contended-processes", tasks, pair?).ratio_of_rates();
+    let mut outcome = Outcome::of(context, "contended-processes", tasks, measurement?).with_rate_ratio();
     outcome.processes = processes;
     Ok(outcome)
 }

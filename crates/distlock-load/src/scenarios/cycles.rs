@@ -1,21 +1,21 @@
-//! `uncontended` and `throughput`: acquire and release, with nobody in the way.
+//! `uncontended` and `throughput`: acquire and release without contention.
 
 use std::time::{Duration, Instant};
 
 use distlock_core::{Mutex, Result};
 
-use super::raw_tasks;
-use crate::bench::Ground;
-use crate::interleave::{Rhythm, interleave};
-use crate::load::{Step, Tasks};
+use super::baseline_tasks;
+use crate::bench::BenchContext;
+use crate::interleave::{SliceLengths, interleave};
 use crate::outcome::Outcome;
 use crate::plan::{Plan, Scenario};
+use crate::workload::{Operation, Tasks};
 
-/// Takes the lock and gives it back.
+/// Acquires and releases a lock.
 pub(crate) struct Cycle(pub(crate) Mutex);
 
-impl Step for Cycle {
-    async fn step(&mut self) -> Result<Duration> {
+impl Operation for Cycle {
+    async fn run_once(&mut self) -> Result<Duration> {
         let begun = Instant::now();
         self.0.acquire().await?.release().await?;
         Ok(begun.elapsed())
@@ -23,27 +23,34 @@ impl Step for Cycle {
 }
 
 /// One task, one name.
-pub(crate) async fn uncontended(ground: &Ground<'_>, plan: &Plan) -> Result<Outcome> {
+pub(crate) async fn uncontended(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome> {
     let scenario = Scenario::Uncontended.as_str();
-    ground.observer.begins(scenario);
-    Ok(cycles(ground, plan, scenario, 1).await?.ratio_of_times())
+    context.observer.started(scenario);
+    Ok(cycles(context, plan, scenario, 1).await?.with_latency_ratio())
 }
 
-/// Many tasks, each with a name of its own.
-pub(crate) async fn throughput(ground: &Ground<'_>, plan: &Plan) -> Result<Vec<Outcome>> {
+/// Many tasks, each with its own name.
+pub(crate) async fn throughput(context: &BenchContext<'_>, plan: &Plan) -> Result<Vec<Outcome>> {
     let scenario = Scenario::Throughput.as_str();
     let mut outcomes = Vec::new();
     for &tasks in &plan.tasks {
-        ground.observer.begins(&format!("{scenario}, {tasks} tasks"));
-        outcomes.push(cycles(ground, plan, scenario, tasks).await?.ratio_of_rates());
+        context.observer.started(&format!("{scenario}, {tasks} tasks"));
+        outcomes.push(cycles(context, plan, scenario, tasks).await?.with_rate_ratio());
     }
     Ok(outcomes)
 }
 
-async fn cycles(ground: &Ground<'_>, plan: &Plan, scenario: &'static str, tasks: usize) -> Result<Outcome> {
-    let cycle = |n| Cycle(ground.locks.mutex(ground.name(format_args!("cycle/{n}"))));
+async fn cycles(
+    context: &BenchContext<'_>,
+    plan: &Plan,
+    scenario: &'static str,
+    tasks: usize,
+) -> Result<Outcome> {
+    let cycle = |n| Cycle(context.locks.mutex(context.name(format_args!("cycle/{n}"))));
     let mut ours = Tasks((0..tasks).map(cycle).collect());
-    let mut raw = raw_tasks(ground, tasks, Duration::ZERO);
-    let pair = interleave(ground, &mut ours, raw.as_mut(), plan.each, Rhythm::even(plan.each)).await?;
-    Ok(Outcome::of(ground, scenario, tasks, pair))
+    let mut baseline = baseline_tasks(context, tasks, Duration::ZERO);
+    let measurement =
+        interleave(context, &mut ours, baseline.as_mut(), plan.run_time, SliceLengths::even(plan.run_time))
+            .await?;
+    Ok(Outcome::of(context, scenario, tasks, measurement))
 }

@@ -2,7 +2,7 @@
 
 pub(crate) mod contended;
 pub(crate) mod cycles;
-pub(crate) mod handover;
+pub(crate) mod handoff;
 pub(crate) mod held;
 pub(crate) mod takeover;
 
@@ -12,31 +12,39 @@ use std::time::{Duration, Instant};
 use distlock_core::Result;
 use distlock_core::bench::Baseline;
 
-use crate::bench::Ground;
-use crate::load::{Step, Tasks};
+use crate::bench::BenchContext;
+use crate::workload::{Operation, Tasks};
 
-/// The driver's bare round trips on a name of its own, and a rest after them that is not measured.
-pub(crate) struct RawCycle {
-    raw: Arc<dyn Baseline>,
+/// One cycle of the bare driver on its own name, followed by an unmeasured pause.
+pub(crate) struct BaselineCycle {
+    baseline: Arc<dyn Baseline>,
     name: String,
-    rest: Duration,
+    pause: Duration,
 }
 
-impl Step for RawCycle {
-    async fn step(&mut self) -> Result<Duration> {
+impl Operation for BaselineCycle {
+    async fn run_once(&mut self) -> Result<Duration> {
         let begun = Instant::now();
-        self.raw.cycle(&self.name).await?;
+        self.baseline.cycle(&self.name).await?;
         let took = begun.elapsed();
-        if !self.rest.is_zero() {
-            tokio::time::sleep(self.rest).await;
+        if !self.pause.is_zero() {
+            tokio::time::sleep(self.pause).await;
         }
         Ok(took)
     }
 }
 
-/// The raw driver's side of a scenario, where the store shows it.
-pub(crate) fn raw_tasks(ground: &Ground<'_>, tasks: usize, rest: Duration) -> Option<Tasks<RawCycle>> {
-    let raw = ground.raw?;
-    let cycle = |n| RawCycle { raw: Arc::clone(raw), name: ground.name(format_args!("raw/{n}")), rest };
+/// The baseline of a scenario, where the store has one.
+pub(crate) fn baseline_tasks(
+    context: &BenchContext<'_>,
+    tasks: usize,
+    pause: Duration,
+) -> Option<Tasks<BaselineCycle>> {
+    let baseline = context.baseline?;
+    let cycle = |n| BaselineCycle {
+        baseline: Arc::clone(baseline),
+        name: context.name(format_args!("baseline/{n}")),
+        pause,
+    };
     Some(Tasks((0..tasks).map(cycle).collect()))
 }

@@ -1,4 +1,4 @@
-//! The worker's side.
+//! The worker's side of the protocol.
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -6,51 +6,51 @@ use std::time::Duration;
 
 use distlock_core::{BootClock, Clock, Error, ErrorKind, Locks, Options, Result};
 
-use super::{Answer, Go, Job, Order};
+use super::{SliceRequest, WorkerConfig, WorkerJob, WorkerReply};
 use crate::bench::Open;
-use crate::load::{Load, Tasks};
 use crate::scenarios::contended::Contender;
+use crate::workload::{Tasks, Workload};
 
-/// What a program does that was started as a worker: obeys until its input ends.
+/// Runs a worker until its input ends.
 #[must_use]
 pub fn worker(open: Open) -> ExitCode {
     let done = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| internal(&error))
-        .and_then(|runtime| runtime.block_on(obey(open)));
+        .and_then(|runtime| runtime.block_on(execute(open)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let _ = tell(&Answer::Failed(error.to_string()));
+            let _ = send_reply(&WorkerReply::Failed(format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
 }
 
-async fn obey(open: Open) -> Result<()> {
-    let Some(order) = next_line::<Order>().await? else { return Ok(()) };
-    match order.job {
-        Job::Hold { expiry_ms } => {
+async fn execute(open: Open) -> Result<()> {
+    let Some(config) = next_line::<WorkerConfig>().await? else { return Ok(()) };
+    match config.job {
+        WorkerJob::Hold { expiry_ms } => {
             let locks =
-                connect(open, &order, Options::new().expiry(Duration::from_millis(expiry_ms))?).await?;
-            // One cycle first: the connection is warm, and the moment of asking is close to the store's decision.
-            locks.mutex(format!("{}/warm", order.name)).acquire().await?.release().await?;
-            let asked = BootClock.now();
-            let guard = locks.mutex(order.name).acquire().await?;
-            tell(&Answer::Holds { asked: asked.as_nanos() })?;
-            next_line::<Go>().await?;
+                connect(open, &config, Options::new().expiry(Duration::from_millis(expiry_ms))?).await?;
+            // A cycle first warms up the connection, so that the request is sent close to the store's decision.
+            locks.mutex(format!("{}/warm", config.name)).acquire().await?.release().await?;
+            let requested = BootClock.now();
+            let guard = locks.mutex(config.name).acquire().await?;
+            send_reply(&WorkerReply::Holds { requested: requested.as_nanos() })?;
+            next_line::<SliceRequest>().await?;
             guard.release().await?;
             locks.shutdown().await
         }
-        Job::Contend { tasks } => {
-            let locks = connect(open, &order, Options::default()).await?;
+        WorkerJob::Contend { tasks } => {
+            let locks = connect(open, &config, Options::default()).await?;
             let mut contenders =
-                Tasks((0..tasks).map(|_| Contender(locks.mutex(order.name.as_str()))).collect());
-            tell(&Answer::Ready)?;
-            while let Some(go) = next_line::<Go>().await? {
-                let slice = contenders.slice(Duration::from_millis(go.slice_ms)).await?;
-                tell(&Answer::Slice {
+                Tasks((0..tasks).map(|_| Contender(locks.mutex(config.name.as_str()))).collect());
+            send_reply(&WorkerReply::Ready)?;
+            while let Some(request) = next_line::<SliceRequest>().await? {
+                let slice = contenders.slice(Duration::from_millis(request.slice_ms)).await?;
+                send_reply(&WorkerReply::Slice {
                     latencies: slice.latencies.buckets().collect(),
                     counts: slice.counts,
                     cpu_ns: u64::try_from(slice.cpu.as_nanos()).unwrap_or(u64::MAX),
@@ -61,11 +61,11 @@ async fn obey(open: Open) -> Result<()> {
     }
 }
 
-async fn connect(open: Open, order: &Order, options: Options) -> Result<Locks> {
-    Locks::builder(open(&order.url).await?).options(options).build()
+async fn connect(open: Open, config: &WorkerConfig, options: Options) -> Result<Locks> {
+    Locks::builder(open(&config.url).await?).options(options).build()
 }
 
-/// The next order, `None` at the end of the input. Read on a thread of its own: held locks are extended meanwhile.
+/// The next line, or `None` at the end of the input. Reads on a blocking thread, so that held locks are renewed meanwhile.
 async fn next_line<T: serde::de::DeserializeOwned>() -> Result<Option<T>> {
     let line = tokio::task::spawn_blocking(|| {
         let mut line = String::new();
@@ -78,13 +78,13 @@ async fn next_line<T: serde::de::DeserializeOwned>() -> Result<Option<T>> {
     serde_json::from_str(&line).map(Some).map_err(|error| internal(&error))
 }
 
-fn tell(answer: &Answer) -> Result<()> {
-    let mut line = serde_json::to_string(answer).map_err(|error| internal(&error))?;
+fn send_reply(reply: &WorkerReply) -> Result<()> {
+    let mut line = serde_json::to_string(reply).map_err(|error| internal(&error))?;
     line.push('\n');
     let mut out = std::io::stdout().lock();
     out.write_all(line.as_bytes()).and_then(|()| out.flush()).map_err(|error| internal(&error))
 }
 
 fn internal(error: &dyn std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Internal, format!("a process of the benchmark failed: {error}"))
+    Error::new(ErrorKind::Internal, format!("a worker process of the benchmark failed: {error}"))
 }

@@ -1,7 +1,7 @@
-//! Processes of the benchmark's own: one that holds a lock until it is killed, and some that contend for one.
+//! Worker processes of the benchmark: holders that are killed, and contenders.
 //!
-//! A worker is the same program started again. It gets its orders over standard input, one JSON line each, answers on
-//! standard output in the same way, and ends when its input does: so it never outlives the benchmark.
+//! A worker is the same program started again. It reads JSON lines from standard input and writes replies as JSON lines to
+//! standard output. It ends with its input, so it never outlives the benchmark.
 
 mod child;
 mod parent;
@@ -11,42 +11,42 @@ use serde::{Deserialize, Serialize};
 pub use child::worker;
 pub(crate) use parent::{Contenders, HolderProcess};
 
-/// The first argument by which a program may know that it was started as a worker.
-pub const WORD: &str = "__distlock-load-worker";
+/// The first argument of a program that is started as a worker.
+pub const WORKER_ARG: &str = "__distlock-load-worker";
 
-/// The first line: what to do, and where.
+/// The first line: the job, the store and the name of the lock.
 #[derive(Debug, Serialize, Deserialize)]
-struct Order {
+struct WorkerConfig {
     url: String,
     name: String,
-    job: Job,
+    job: WorkerJob,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Job {
+enum WorkerJob {
     /// Hold the lock until killed.
     Hold { expiry_ms: u64 },
     /// Contend for the lock with this many tasks, a slice at a time.
     Contend { tasks: usize },
 }
 
-/// Every further line to those who contend.
+/// Every further line to a contender.
 #[derive(Debug, Serialize, Deserialize)]
-struct Go {
+struct SliceRequest {
     slice_ms: u64,
 }
 
-/// What a worker answers.
+/// A reply of a worker.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Answer {
-    /// The lock is held, and was asked for at this moment of the boot clock.
-    Holds { asked: u64 },
-    /// Connected.
+enum WorkerReply {
+    /// The lock is held; it was requested at this moment of the boot clock.
+    Holds { requested: u64 },
+    /// The worker is connected.
     Ready,
-    /// A slice is over.
+    /// The result of a slice.
     Slice { counts: Vec<u64>, latencies: Vec<(u64, u64)>, cpu_ns: u64 },
-    /// It cannot go on.
+    /// The worker failed.
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! The benchmark's side.
+//! The benchmark's side of the protocol.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -8,23 +8,23 @@ use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::{Answer, Go, Job, Order};
-use crate::bench::Ground;
-use crate::load::{Load, Tally};
+use super::{SliceRequest, WorkerConfig, WorkerJob, WorkerReply};
+use crate::bench::BenchContext;
+use crate::workload::{Tally, Workload};
 
-/// How long a worker may take to connect, and beyond its slice.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a worker may take to connect, and to reply after its slice.
+const REPLY_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running worker. It is killed when this is dropped.
 struct Worker {
     child: Child,
-    orders: ChildStdin,
-    answers: Lines<BufReader<ChildStdout>>,
+    requests: ChildStdin,
+    replies: Lines<BufReader<ChildStdout>>,
 }
 
 impl Worker {
-    async fn start(ground: &Ground<'_>, name: &str, job: Job) -> Result<Self> {
-        let (program, args) = ground.target.worker.as_ref().ok_or_else(|| failed("no program was given"))?;
+    async fn start(context: &BenchContext<'_>, name: &str, job: WorkerJob) -> Result<Self> {
+        let (program, args) = context.store.worker.as_ref().ok_or_else(|| failed("no program was given"))?;
         let mut child = Command::new(program)
             .args(args)
             .stdin(Stdio::piped())
@@ -32,41 +32,41 @@ impl Worker {
             .kill_on_drop(true)
             .spawn()
             .map_err(failed)?;
-        let (Some(orders), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
+        let (Some(requests), Some(out)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed("it has no standard input or output"));
         };
-        let mut worker = Worker { child, orders, answers: BufReader::new(out).lines() };
-        worker.send(&Order { url: ground.target.url.clone(), name: name.to_owned(), job }).await?;
+        let mut worker = Worker { child, requests, replies: BufReader::new(out).lines() };
+        worker.send(&WorkerConfig { url: context.store.url.clone(), name: name.to_owned(), job }).await?;
         Ok(worker)
     }
 
-    async fn send(&mut self, order: &impl Serialize) -> Result<()> {
-        let mut line = serde_json::to_string(order).map_err(failed)?;
+    async fn send(&mut self, request: &impl Serialize) -> Result<()> {
+        let mut line = serde_json::to_string(request).map_err(failed)?;
         line.push('\n');
-        self.orders.write_all(line.as_bytes()).await.map_err(failed)
+        self.requests.write_all(line.as_bytes()).await.map_err(failed)
     }
 
-    async fn answer(&mut self, within: Duration) -> Result<Answer> {
-        let line = tokio::time::timeout(within, self.answers.next_line())
+    async fn reply(&mut self, within: Duration) -> Result<WorkerReply> {
+        let line = tokio::time::timeout(within, self.replies.next_line())
             .await
-            .map_err(|_| failed(format!("no answer within {within:?}")))?
+            .map_err(|_| failed(format!("no reply within {within:?}")))?
             .map_err(failed)?
-            .ok_or_else(|| failed("it ended without an answer"))?;
+            .ok_or_else(|| failed("it ended without a reply"))?;
         match serde_json::from_str(&line).map_err(failed)? {
-            Answer::Failed(why) => Err(failed(why)),
-            answer => Ok(answer),
+            WorkerReply::Failed(why) => Err(failed(why)),
+            reply => Ok(reply),
         }
     }
 
-    /// Ends it in order: it gives back what it holds.
+    /// Ends the worker cleanly: it releases its locks.
     async fn stop(mut self) -> Result<()> {
-        drop(self.orders);
-        let ended = tokio::time::timeout(PATIENCE, self.child.wait()).await;
+        drop(self.requests);
+        let ended = tokio::time::timeout(REPLY_LIMIT, self.child.wait()).await;
         match ended {
             Ok(Ok(status)) if status.success() => Ok(()),
             Ok(Ok(status)) => Err(failed(status)),
             Ok(Err(error)) => Err(failed(error)),
-            Err(_) => Err(failed("it does not end")),
+            Err(_) => Err(failed("it did not end in time")),
         }
     }
 }
@@ -74,27 +74,29 @@ impl Worker {
 /// A process that holds a lock until it is killed.
 pub(crate) struct HolderProcess {
     worker: Worker,
-    /// When it sent the request that was granted.
-    pub(crate) asked: Moment,
+    /// When it sent the granted request.
+    pub(crate) requested: Moment,
 }
 
 impl HolderProcess {
-    pub(crate) async fn start(ground: &Ground<'_>, name: &str, expiry: Duration) -> Result<Self> {
+    pub(crate) async fn start(context: &BenchContext<'_>, name: &str, expiry: Duration) -> Result<Self> {
         let expiry_ms = u64::try_from(expiry.as_millis()).unwrap_or(u64::MAX);
-        let mut worker = Worker::start(ground, name, Job::Hold { expiry_ms }).await?;
-        match worker.answer(PATIENCE).await? {
-            Answer::Holds { asked } => Ok(HolderProcess { worker, asked: Moment::from_nanos(asked) }),
-            other => Err(failed(format!("an answer that nobody asked for: {other:?}"))),
+        let mut worker = Worker::start(context, name, WorkerJob::Hold { expiry_ms }).await?;
+        match worker.reply(REPLY_LIMIT).await? {
+            WorkerReply::Holds { requested } => {
+                Ok(HolderProcess { worker, requested: Moment::from_nanos(requested) })
+            }
+            other => Err(failed(format!("unexpected reply: {other:?}"))),
         }
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub(crate) async fn kill(&mut self) -> Result<()> {
         self.worker.child.kill().await.map_err(failed)
     }
 }
 
-/// Processes whose tasks all want one lock.
+/// Processes whose tasks contend for one lock.
 pub(crate) struct Contenders {
     workers: Vec<Worker>,
     each: usize,
@@ -102,17 +104,17 @@ pub(crate) struct Contenders {
 
 impl Contenders {
     pub(crate) async fn start(
-        ground: &Ground<'_>,
+        context: &BenchContext<'_>,
         processes: usize,
         each: usize,
         name: &str,
     ) -> Result<Self> {
         let mut workers = Vec::new();
         for _ in 0..processes {
-            workers.push(Worker::start(ground, name, Job::Contend { tasks: each }).await?);
+            workers.push(Worker::start(context, name, WorkerJob::Contend { tasks: each }).await?);
         }
         for worker in &mut workers {
-            worker.answer(PATIENCE).await?;
+            worker.reply(REPLY_LIMIT).await?;
         }
         Ok(Contenders { workers, each })
     }
@@ -125,22 +127,22 @@ impl Contenders {
     }
 }
 
-impl Load for Contenders {
+impl Workload for Contenders {
     async fn slice(&mut self, length: Duration) -> Result<Tally> {
         let begun = Instant::now();
         let slice_ms = u64::try_from(length.as_millis()).unwrap_or(u64::MAX);
         for worker in &mut self.workers {
-            worker.send(&Go { slice_ms }).await?;
+            worker.send(&SliceRequest { slice_ms }).await?;
         }
         let mut tally = Tally::default();
         for worker in &mut self.workers {
-            match worker.answer(length + PATIENCE).await? {
-                Answer::Slice { counts, latencies, cpu_ns } if counts.len() == self.each => {
+            match worker.reply(length + REPLY_LIMIT).await? {
+                WorkerReply::Slice { counts, latencies, cpu_ns } if counts.len() == self.each => {
                     tally.counts.extend(counts);
                     latencies.iter().for_each(|(nanos, times)| tally.latencies.record_many(*nanos, *times));
                     tally.cpu += Duration::from_nanos(cpu_ns);
                 }
-                other => return Err(failed(format!("an answer that nobody asked for: {other:?}"))),
+                other => return Err(failed(format!("unexpected reply: {other:?}"))),
             }
         }
         tally.elapsed = begun.elapsed();
@@ -149,5 +151,5 @@ impl Load for Contenders {
 }
 
 fn failed(why: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Internal, format!("a process of the benchmark: {why}"))
+    Error::new(ErrorKind::Internal, format!("a worker process of the benchmark failed: {why}"))
 }

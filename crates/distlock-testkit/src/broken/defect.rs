@@ -1,59 +1,59 @@
-//! What may be wrong with a store.
+//! The defects of a broken store.
 
-/// One thing that is wrong with a [`BrokenStore`](super::BrokenStore).
+/// The defect of a [`BrokenStore`](super::BrokenStore).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Defect {
-    /// The record that carries the token is deleted on release, so that the next token is 1 again.
+    /// A release deletes the record with the token, so the next token is 1 again.
     TokenRestartsAtRelease,
-    /// The same when an operator breaks the lock.
+    /// A forced release deletes the record with the token.
     TokenRestartsAtBreak,
-    /// Those who hold together have one token.
+    /// Concurrent holders share one token.
     TokenSharedByHolders,
-    /// Whoever releases frees the lock, whoever holds it.
+    /// A release frees the lock under any lock id.
     ReleaseWithoutOwnerCheck,
-    /// Extending deletes the record and means to write it anew, and does not.
-    ExtendFrees,
-    /// An extension that fails cleans up after itself and frees its own live lock.
-    FailedExtendFrees,
-    /// Extending what is not ours any more is answered like extending what is.
-    ExtendsWhatIsNotOurs,
-    /// Extending what has expired takes it again.
-    ExtendTakesAgain,
-    /// The lock is given away long before its expiry.
+    /// A renewal deletes the record and does not write it again.
+    RenewalFrees,
+    /// A failed renewal "cleans up" and frees its own held lock.
+    FailedRenewalFrees,
+    /// A renewal of a lock that is held under another lock id succeeds.
+    RenewsForeignLock,
+    /// A renewal of an expired lock acquires it again.
+    RenewalAcquires,
+    /// The lock is granted to another client long before its expiry.
     ExpiresEarly,
     /// Nothing ever expires.
     NeverExpires,
-    /// A reader-writer lock that has room for two writers.
+    /// A reader-writer lock admits two writers.
     TwoWriters,
-    /// A reader-writer lock that lets a reader in beside a writer.
+    /// A reader-writer lock admits a reader beside a writer.
     ReaderBesideWriter,
-    /// Looks whether the lock is free, and takes it a moment later.
+    /// Checks whether the lock is free, and writes the holder in a second step.
     ChecksThenSets,
     /// One lock id for all acquisitions of an engine.
     LockIdPerEngine,
-    /// A claim that was granted and is asked again is taken for somebody else's.
-    ForgetsWhoAsked,
-    /// A wake-up is sent as if it were a grant.
-    WakesPromiseAGrant,
-    /// Says that it can wake waiters, and does not.
+    /// A retry of a granted claim is treated as another client's claim.
+    ForgetsLockIds,
+    /// Sends every wake-up as a pushed grant.
+    WakesClaimAGrant,
+    /// Declares wake-ups and never sends one.
     NeverWakes,
-    /// A pool without a queue: whoever fits comes first.
+    /// A pool without a wait queue: any claim that fits is granted.
     NoQueue,
-    /// Whoever asks once and does not wait is put into the queue all the same.
-    OneAttemptWaits,
-    /// A waiter that withdraws stays in the queue.
+    /// A single attempt that does not wait enters the wait queue.
+    SingleAttemptQueues,
+    /// A withdrawn waiter stays in the wait queue.
     WithdrawnWaitersStay,
-    /// A semaphore has the capacity of whoever asks.
-    CapacityOfWhoeverAsks,
+    /// Each request brings its own capacity, without a mismatch error.
+    CapacityPerRequest,
     /// Names that differ in case are one name.
     FoldsCase,
-    /// Names are cut after 255 bytes.
-    CutsNames,
+    /// Names are truncated after 255 bytes.
+    TruncatesNames,
     /// All kinds of one name are one resource.
     KindsShareNames,
-    /// Does not say how long a busy lock stays busy.
-    DoesNotSayWhen,
-    /// One bad claim fails all claims of its batch.
+    /// A busy answer has no `retry_after`.
+    NoRetryAfter,
+    /// One invalid claim fails all claims of its batch.
     BatchFailsAsAWhole,
 }

@@ -6,7 +6,7 @@ use distlock_core::store::Backend;
 use super::{BrokenStore, Defect};
 use crate::conformance::{ActorMode, Fixture};
 
-/// A memory store with a defect, or without one.
+/// The fixture of a memory store with or without a defect.
 #[derive(Debug)]
 pub struct BrokenFixture(BrokenStore);
 

@@ -1,7 +1,7 @@
-//! Stores that are broken on purpose, each in one way: what shows that the suite and the history checker find it.
+//! Stores with one intentional defect each, to show that the suite and the history checker detect it.
 //!
-//! Every [`Defect`] was seen in a real library or server, or is the obvious mistake to make. `tests/broken_stores.rs`
-//! names the cases that catch it.
+//! Every [`Defect`] was seen in a real library or server, or is an obvious mistake. `tests/broken_stores.rs` names the
+//! cases that catch it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod defect;

@@ -15,28 +15,28 @@ use distlock_core::{Error, ErrorKind, FencingToken, LockId, Resource, Result, WR
 use futures_util::StreamExt;
 
 use super::Defect;
-use super::names::{bent, bent_id};
-use super::tokens::DeletedCounts;
+use super::names::{broken_lock_id, broken_resource};
+use super::tokens::DeletableCounters;
 
 /// A memory store with one defect, or with none. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct BrokenStore {
     inner: MemoryStore,
     defect: Option<Defect>,
-    counts: Arc<DeletedCounts>,
+    counters: Arc<DeletableCounters>,
     renewals: Arc<AtomicU64>,
-    /// The newest attempt of each waiter: a promise that is to be believed must name it.
+    /// The newest attempt of each waiter: the engine believes only a grant that names it.
     attempts: Arc<Mutex<HashMap<LockId, u64>>>,
 }
 
 impl BrokenStore {
-    /// Breaks a memory store.
+    /// Wraps a memory store.
     #[must_use]
     pub fn new(inner: MemoryStore, defect: Option<Defect>) -> Self {
         BrokenStore {
             inner,
             defect,
-            counts: Arc::default(),
+            counters: Arc::default(),
             renewals: Arc::default(),
             attempts: Arc::default(),
         }
@@ -55,31 +55,32 @@ impl BrokenStore {
     }
 
     fn claim(&self, claim: &Claim) -> Claim {
-        let mut bent_claim = claim
+        let mut claim_sent = claim
             .clone()
-            .with_resource(bent(self.defect, &claim.resource, claim.capacity))
-            .with_lock_id(bent_id(self.defect, &claim.lock_id))
+            .with_resource(broken_resource(self.defect, &claim.resource, claim.capacity))
+            .with_lock_id(broken_lock_id(self.defect, &claim.lock_id))
             .with_expiry(self.expiry(claim.expiry));
         let writes = claim.weight == WRITER_WEIGHT;
         match self.defect {
-            Some(Defect::TwoWriters) if writes => bent_claim.weight = WRITER_WEIGHT / 2,
-            Some(Defect::ReaderBesideWriter) if writes => bent_claim.weight = WRITER_WEIGHT - 1,
-            Some(Defect::NoQueue) => bent_claim.waiting = None,
-            Some(Defect::OneAttemptWaits) => {
-                let waiting = || Waiting::new(Inbox::new("nobody"), Duration::from_secs(60), 1);
-                bent_claim.waiting.get_or_insert_with(waiting);
+            Some(Defect::TwoWriters) if writes => claim_sent.weight = WRITER_WEIGHT / 2,
+            Some(Defect::ReaderBesideWriter) if writes => claim_sent.weight = WRITER_WEIGHT - 1,
+            Some(Defect::NoQueue) => claim_sent.waiting = None,
+            Some(Defect::SingleAttemptQueues) => {
+                let waiting = || Waiting::new(Inbox::new("unused"), Duration::from_secs(60), 1);
+                claim_sent.waiting.get_or_insert_with(waiting);
             }
             _ => {}
         }
-        bent_claim
+        claim_sent
     }
 
     fn lease(&self, lease: &Lease) -> Lease {
         lease
             .clone()
-            .with_resource(bent(self.defect, &lease.resource, lease.capacity))
-            .with_lock_id(bent_id(self.defect, &lease.lock_id))
+            .with_resource(broken_resource(self.defect, &lease.resource, lease.capacity))
+            .with_lock_id(broken_lock_id(self.defect, &lease.lock_id))
             .with_expiry(self.expiry(lease.expiry))
+            // An invented token must not reach the inner store.
             .with_token(FencingToken::new(0))
     }
 
@@ -89,11 +90,11 @@ impl BrokenStore {
         found.into_iter().flat_map(|record| record.holders).collect()
     }
 
-    /// A token as this store gives it out.
+    /// The token that this store returns.
     async fn token(&self, resource: &Resource, lock_id: &LockId, token: FencingToken) -> FencingToken {
         match self.defect {
             Some(Defect::TokenRestartsAtRelease | Defect::TokenRestartsAtBreak) => {
-                self.counts.token(resource, lock_id)
+                self.counters.token(resource, lock_id)
             }
             Some(Defect::TokenSharedByHolders) => {
                 self.holders(resource).await.iter().filter_map(|holder| holder.token).min().unwrap_or(token)
@@ -106,7 +107,7 @@ impl BrokenStore {
         self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn attempt(&self, claim: &Claim) -> Result<Attempt> {
+    async fn acquire_one(&self, claim: &Claim) -> Result<Attempt> {
         let claim = self.claim(claim);
         if let Some(waiting) = &claim.waiting {
             self.attempts().insert(claim.lock_id.clone(), waiting.attempt);
@@ -116,7 +117,7 @@ impl BrokenStore {
             tokio::time::sleep(Duration::from_millis(1)).await;
             self.inner.break_lock(&claim.resource).await?;
         }
-        if self.has(Defect::ForgetsWhoAsked) && holders.iter().any(|holder| holder.lock_id == claim.lock_id) {
+        if self.has(Defect::ForgetsLockIds) && holders.iter().any(|holder| holder.lock_id == claim.lock_id) {
             return Ok(Attempt::busy(None));
         }
         let mut answers = self.inner.try_acquire(std::slice::from_ref(&claim)).await?;
@@ -125,32 +126,32 @@ impl BrokenStore {
                 let token = self.token(&claim.resource, &claim.lock_id, token).await;
                 Ok(Attempt::granted(token))
             }
-            Attempt::Busy { .. } if self.has(Defect::DoesNotSayWhen) => Ok(Attempt::busy(None)),
+            Attempt::Busy { .. } if self.has(Defect::NoRetryAfter) => Ok(Attempt::busy(None)),
             busy => Ok(busy),
         }
     }
 
-    async fn extend(&self, lease: &Lease) -> Result<Renewal> {
-        let kept = self.lease(lease);
-        let one = std::slice::from_ref(&kept);
-        if self.has(Defect::FailedExtendFrees) && self.renewals.fetch_add(1, Ordering::SeqCst) % 2 == 1 {
+    async fn renew_one(&self, lease: &Lease) -> Result<Renewal> {
+        let lease = self.lease(lease);
+        let one = std::slice::from_ref(&lease);
+        if self.has(Defect::FailedRenewalFrees) && self.renewals.fetch_add(1, Ordering::SeqCst) % 2 == 1 {
             self.inner.release(one).await?;
-            return Err(Error::new(ErrorKind::Unavailable, "the extension failed").with_unknown_outcome());
+            return Err(Error::new(ErrorKind::Unavailable, "the renewal failed").with_unknown_outcome());
         }
         let renewed = self.inner.renew(one).await?.pop().expect("one answer for one lease")?;
         match (self.defect, renewed) {
-            (Some(Defect::ExtendFrees), Renewal::Renewed) => {
+            (Some(Defect::RenewalFrees), Renewal::Renewed) => {
                 self.inner.release(one).await?;
                 Ok(Renewal::Renewed)
             }
-            (Some(Defect::ExtendsWhatIsNotOurs), Renewal::NotYours) => Ok(Renewal::Renewed),
-            (Some(Defect::ExtendTakesAgain), Renewal::NotYours) => {
-                let again = Claim::new(kept.resource.clone(), kept.lock_id.clone(), kept.expiry)
-                    .with_weight(kept.weight)
-                    .with_capacity(kept.capacity);
-                let taken =
+            (Some(Defect::RenewsForeignLock), Renewal::NotYours) => Ok(Renewal::Renewed),
+            (Some(Defect::RenewalAcquires), Renewal::NotYours) => {
+                let again = Claim::new(lease.resource.clone(), lease.lock_id.clone(), lease.expiry)
+                    .with_weight(lease.weight)
+                    .with_capacity(lease.capacity);
+                let acquired =
                     self.inner.try_acquire(&[again]).await?.pop().expect("one answer for one claim")?;
-                Ok(match taken {
+                Ok(match acquired {
                     Attempt::Granted { .. } => Renewal::Renewed,
                     _ => Renewal::NotYours,
                 })
@@ -159,7 +160,7 @@ impl BrokenStore {
         }
     }
 
-    async fn release(&self, lease: &Lease) -> Result<Released> {
+    async fn release_one(&self, lease: &Lease) -> Result<Released> {
         let lease = self.lease(lease);
         let holds = self.holders(&lease.resource).await.iter().any(|holder| holder.lock_id == lease.lock_id);
         if self.has(Defect::WithdrawnWaitersStay) && !holds {
@@ -168,7 +169,7 @@ impl BrokenStore {
         let released = self.inner.release(std::slice::from_ref(&lease)).await?.pop().expect("one answer")?;
         match (self.defect, &released) {
             (Some(Defect::TokenRestartsAtRelease), Released::Done { .. }) => {
-                self.counts.delete(&lease.resource)
+                self.counters.delete(&lease.resource)
             }
             (Some(Defect::ReleaseWithoutOwnerCheck), Released::NotYours) => {
                 self.inner.break_lock(&lease.resource).await?;
@@ -199,7 +200,7 @@ impl Store for BrokenStore {
 
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
         if self.has(Defect::TokenRestartsAtBreak) {
-            self.counts.delete(resource);
+            self.counters.delete(resource);
         }
         self.inner.break_lock(resource).await
     }
@@ -214,7 +215,7 @@ impl LeaseStore for BrokenStore {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
         let mut answers = Vec::new();
         for claim in claims {
-            let answer = self.attempt(claim).await;
+            let answer = self.acquire_one(claim).await;
             if self.has(Defect::BatchFailsAsAWhole) {
                 answers.push(Ok(answer?));
             } else {
@@ -227,7 +228,7 @@ impl LeaseStore for BrokenStore {
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
         let mut answers = Vec::new();
         for lease in leases {
-            answers.push(self.extend(lease).await);
+            answers.push(self.renew_one(lease).await);
         }
         Ok(answers)
     }
@@ -235,7 +236,7 @@ impl LeaseStore for BrokenStore {
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         let mut answers = Vec::new();
         for lease in leases {
-            answers.push(self.release(lease).await);
+            answers.push(self.release_one(lease).await);
         }
         Ok(answers)
     }
@@ -245,7 +246,7 @@ impl LeaseStore for BrokenStore {
         let store = self.clone();
         Ok(match self.defect {
             Some(Defect::NeverWakes) => Box::pin(stream.filter(|_| std::future::ready(false))),
-            Some(Defect::WakesPromiseAGrant) => Box::pin(stream.map(move |wake| match wake {
+            Some(Defect::WakesClaimAGrant) => Box::pin(stream.map(move |wake| match wake {
                 Wake::Retry { lock_id, .. } => {
                     static INVENTED: AtomicU64 = AtomicU64::new(1 << 60);
                     let token = FencingToken::new(INVENTED.fetch_add(1, Ordering::SeqCst));
@@ -260,7 +261,7 @@ impl LeaseStore for BrokenStore {
             Some(Defect::TokenRestartsAtRelease | Defect::TokenRestartsAtBreak) => {
                 Box::pin(stream.then(move |wake| {
                     let store = store.clone();
-                    async move { store.promised(wake).await }
+                    async move { store.with_own_token(wake).await }
                 }))
             }
             _ => stream,
@@ -269,8 +270,8 @@ impl LeaseStore for BrokenStore {
 }
 
 impl BrokenStore {
-    /// A grant that is pushed has a token of this store's like any other.
-    async fn promised(&self, wake: Wake) -> Wake {
+    /// Replaces the token of a pushed grant by this store's own.
+    async fn with_own_token(&self, wake: Wake) -> Wake {
         let Wake::Granted { lock_id, grant, .. } = wake else { return wake };
         let records = self.inner.inspect(&Query::default()).await.expect("a memory store answers");
         let held = |record: &Record| record.holders.iter().any(|holder| holder.lock_id == lock_id);
@@ -278,7 +279,7 @@ impl BrokenStore {
         let resource = record.and_then(|record| Resource::new(record.kind, record.name?).ok());
         match resource {
             Some(resource) => {
-                let token = self.counts.token(&resource, &lock_id);
+                let token = self.counters.token(&resource, &lock_id);
                 Wake::granted(lock_id, grant.with_token(token))
             }
             None => Wake::retry(lock_id),

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::fixture::{ActorMode, Fixture, Timing};
 use crate::actors::{Actor, ActorConfig, TestOptions};
-use crate::history::{Event, EventKind, History, LockSpec, Recorder, now};
+use crate::history::{Event, EventKind, History, LockSpec, RecordedGuard, Recorder, now};
 
 /// Longer than any case, so that nothing in a case ends by this expiry.
 const LONG: Duration = Duration::from_secs(60);
@@ -151,14 +151,21 @@ impl<F: Fixture> Harness<F> {
     ///
     /// # Panics
     /// If it is not.
-    pub async fn acquire(
+    pub async fn acquire(&self, recorder: &Arc<Recorder>, locks: &Locks, spec: &LockSpec) -> RecordedGuard {
+        let acquired = recorder.acquire_within(locks, spec, self.timing().wait_limit).await;
+        acquired.unwrap_or_else(|error| panic!("{spec:?} should have been granted: {error}"))
+    }
+
+    /// Spawns a task that [acquires](Self::acquire) a lock.
+    pub fn spawn_acquire(
         &self,
         recorder: &Arc<Recorder>,
         locks: &Locks,
         spec: &LockSpec,
-    ) -> crate::history::RecordedGuard {
-        let acquired = recorder.acquire_within(locks, spec, self.timing().wait_limit).await;
-        acquired.unwrap_or_else(|error| panic!("{spec:?} should have been granted: {error}"))
+    ) -> tokio::task::JoinHandle<RecordedGuard> {
+        let (harness, recorder) = (self.clone(), Arc::clone(recorder));
+        let (locks, spec) = (locks.clone(), spec.clone());
+        tokio::spawn(async move { harness.acquire(&recorder, &locks, &spec).await })
     }
 
     /// Breaks a lock and records it: from now on the old holders may not know of their loss yet.

@@ -11,15 +11,15 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::state::{AfterLoss, Direction, Faults, Shared};
+use super::state::{AfterLoss, Direction, Faults, ProxyState};
 
-/// The most that counts as one burst.
+/// The maximum size of one burst.
 const BURST: usize = 256 * 1024;
-/// How many bursts wait in the proxy for their delay to pass, before it stops reading.
+/// How many delayed bursts the proxy keeps before it stops reading.
 const QUEUE: usize = 1024;
 
-/// Carries bytes both ways until the connection ends or is cut.
-pub(super) async fn carry(client: TcpStream, shared: Arc<Shared>) {
+/// Forwards bytes in both directions until the connection ends or is cut.
+pub(super) async fn forward(client: TcpStream, shared: Arc<ProxyState>) {
     let epoch = shared.epoch();
     shared.count(|counters| {
         counters.accepted += 1;
@@ -27,39 +27,39 @@ pub(super) async fn carry(client: TcpStream, shared: Arc<Shared>) {
     });
     let damage = Damage::default();
     tokio::select! {
-        () = both_ways(client, &shared, &damage) => {}
+        () = forward_both(client, &shared, &damage) => {}
         () = cut(shared.subscribe(), *epoch, &damage) => {}
     }
     shared.count(|counters| counters.open -= 1);
     drop(epoch);
 }
 
-/// What faults have done to one connection. All of a proxy's connections live on one thread.
+/// The effects of faults on one connection. All connections of a proxy run on one thread.
 #[derive(Default)]
 struct Damage {
-    /// Bytes of this direction were lost.
+    /// Bytes in this direction were dropped.
     lossy: [Cell<bool>; 2],
-    /// The next reply is the one to be lost.
-    doomed: Cell<Option<AfterLoss>>,
-    /// No reply passes any more, until all is healed: the count of healings at that moment.
+    /// The next reply is to be dropped.
+    drop_reply: Cell<Option<AfterLoss>>,
+    /// All replies are dropped until the next heal: the count of heals at that moment.
     muted: Cell<Option<u64>>,
 }
 
-/// Ends when the connection is to be closed by us.
+/// Completes when the proxy must close the connection.
 async fn cut(mut faults: watch::Receiver<Faults>, epoch: u64, damage: &Damage) {
-    let spoilt = |now: &Faults, d: Direction| damage.lossy[d as usize].get() && !now.black_hole[d as usize];
+    let has_gap = |now: &Faults, d: Direction| damage.lossy[d as usize].get() && !now.black_hole[d as usize];
     let _ = faults
         .wait_for(|now| {
             now.closed
                 || now.epoch != epoch
                 || damage.muted.get().is_some_and(|healed| healed != now.healed)
-                || spoilt(now, Direction::ToServer)
-                || spoilt(now, Direction::ToClient)
+                || has_gap(now, Direction::ToServer)
+                || has_gap(now, Direction::ToClient)
         })
         .await;
 }
 
-async fn both_ways(mut client: TcpStream, shared: &Shared, damage: &Damage) {
+async fn forward_both(mut client: TcpStream, shared: &ProxyState, damage: &Damage) {
     let mut faults = shared.subscribe();
     if faults.wait_for(|now| !now.paused).await.is_err() {
         return;
@@ -71,8 +71,8 @@ async fn both_ways(mut client: TcpStream, shared: &Shared, damage: &Damage) {
     let (from_server, to_server) = server.split();
     // A clean end of one direction leaves the other open; anything else ends both.
     let _ = tokio::try_join!(
-        one_way(Direction::ToServer, from_client, to_server, shared, damage),
-        one_way(Direction::ToClient, from_server, to_client, shared, damage),
+        forward_one(Direction::ToServer, from_client, to_server, shared, damage),
+        forward_one(Direction::ToClient, from_server, to_client, shared, damage),
     );
 }
 
@@ -81,11 +81,11 @@ struct Burst {
     due: Instant,
 }
 
-async fn one_way(
+async fn forward_one(
     direction: Direction,
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
-    shared: &Shared,
+    shared: &ProxyState,
     damage: &Damage,
 ) -> io::Result<()> {
     let (queue, mut waiting) = mpsc::channel::<io::Result<Burst>>(QUEUE);
@@ -95,20 +95,20 @@ async fn one_way(
             let result = from.read(&mut buffer).await;
             let length = *result.as_ref().unwrap_or(&0);
             let bytes = &buffer[..length];
-            match fate(direction, bytes, shared, damage) {
-                Fate::Lost => {
+            match decide(direction, bytes, shared, damage) {
+                Verdict::Drop => {
                     shared.count_flow(direction, |flow| flow.lost += u64::from(length > 0));
                     if length == 0 {
-                        // The other side never learns of the end; `cut` ends this.
+                        // The other side must not see the end of the stream; `cut` ends this future.
                         pending::<()>().await;
                     }
                     continue;
                 }
-                Fate::LostAndClosed => {
+                Verdict::DropAndClose => {
                     shared.count_flow(direction, |flow| flow.lost += 1);
                     return Err(io::ErrorKind::ConnectionAborted.into());
                 }
-                Fate::Passes => {}
+                Verdict::Forward => {}
             }
             let due = Instant::now() + shared.faults().delay[direction as usize];
             let end = length == 0;
@@ -131,7 +131,7 @@ async fn one_way(
             if bytes.is_empty() {
                 return to.shutdown().await;
             }
-            // Counted first: whoever gets the bytes may look at the counters at once.
+            // Count first: the receiver may read the counters as soon as it has the bytes.
             shared.count_flow(direction, |flow| {
                 flow.bytes += bytes.len() as u64;
                 flow.bursts += 1;
@@ -143,38 +143,38 @@ async fn one_way(
     tokio::try_join!(read, write).map(drop)
 }
 
-enum Fate {
-    Passes,
-    Lost,
-    LostAndClosed,
+enum Verdict {
+    Forward,
+    Drop,
+    DropAndClose,
 }
 
-/// Decides over a burst at the moment it was read; an empty one is the end of the stream.
-fn fate(direction: Direction, bytes: &[u8], shared: &Shared, damage: &Damage) -> Fate {
+/// Decides what to do with a burst that was just read. An empty one is the end of the stream.
+fn decide(direction: Direction, bytes: &[u8], shared: &ProxyState, damage: &Damage) -> Verdict {
     let now = shared.faults();
     if damage.muted.get().is_some() && direction == Direction::ToClient {
-        return Fate::Lost;
+        return Verdict::Drop;
     }
     if now.black_hole[direction as usize] {
         damage.lossy[direction as usize].set(true);
-        return Fate::Lost;
+        return Verdict::Drop;
     }
     if bytes.is_empty() {
-        return Fate::Passes;
+        return Verdict::Forward;
     }
     match direction {
         Direction::ToServer => {
             if let Some(after) = shared.loses_reply_to(bytes) {
-                damage.doomed.set(Some(after));
+                damage.drop_reply.set(Some(after));
             }
-            Fate::Passes
+            Verdict::Forward
         }
-        Direction::ToClient => match damage.doomed.take().or_else(|| shared.loses_this_reply()) {
-            None => Fate::Passes,
-            Some(AfterLoss::Close) => Fate::LostAndClosed,
+        Direction::ToClient => match damage.drop_reply.take().or_else(|| shared.loses_this_reply()) {
+            None => Verdict::Forward,
+            Some(AfterLoss::Close) => Verdict::DropAndClose,
             Some(AfterLoss::Hang) => {
                 damage.muted.set(Some(now.healed));
-                Fate::Lost
+                Verdict::Drop
             }
         },
     }

@@ -1,9 +1,8 @@
-//! A TCP proxy between a client and a server, with every fault a network has, switched at run time.
+//! A TCP proxy between a client and a server with switchable network faults.
 //!
-//! The proxy listens on a loopback port of its own and has a thread of its own, so that it works whatever runtime
-//! the test uses, and goes on while the test's thread is blocked. Faults are switched through the [`Proxy`] or a clone
-//! of its [`ProxyHandle`], and hold for all connections through it. When a switching method returns, the fault is
-//! there: what a client or a server sends after that meets it.
+//! The proxy listens on its own loopback port and runs on its own thread, so it works with any runtime and while the test's
+//! thread is blocked. Switch faults through the [`Proxy`] or a clone of its [`ProxyHandle`]; they apply to all its connections.
+//! When a method returns, its fault is in effect for everything sent afterwards.
 //!
 //! ```no_run
 //! use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
@@ -16,7 +15,7 @@
 //!
 //! proxy.set_delay(Direction::ToClient, Duration::from_millis(50));
 //! proxy.lose_reply(1, AfterLoss::Close); // the next request is executed, its reply never arrives
-//! proxy.heal(); // all is well again
+//! proxy.heal(); // no faults any more
 //! # let _ = url;
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -36,9 +35,9 @@ use tokio::task::LocalSet;
 
 use crate::servers::{Port, wait_for};
 pub use state::{AfterLoss, Counters, Direction, Flow};
-use state::{Faults, Loss, Shared};
+use state::{Faults, ProxyState, ReplyLoss};
 
-/// The proxy's own thread does what it is asked within microseconds; this is for a machine under heavy load.
+/// The proxy's thread reacts within microseconds; the limit is for a machine under heavy load.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A running proxy. Dropping it closes all its connections and its port.
@@ -55,7 +54,7 @@ impl Proxy {
     /// If there is no free port.
     #[must_use]
     pub fn start(target: SocketAddr) -> Self {
-        let shared = Arc::new(Shared::new(Port::reserve(), target));
+        let shared = Arc::new(ProxyState::new(Port::reserve(), target));
         let handle = ProxyHandle { shared: Arc::clone(&shared) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("no runtime");
         let thread = thread::Builder::new()
@@ -66,7 +65,7 @@ impl Proxy {
         Self { handle, thread: Some(thread) }
     }
 
-    /// A handle that can be given away; it does not keep the proxy alive.
+    /// A handle that can be shared; it does not keep the proxy alive.
     #[must_use]
     pub fn handle(&self) -> ProxyHandle {
         self.handle.clone()
@@ -93,7 +92,7 @@ impl Drop for Proxy {
 /// Switches the faults of a [`Proxy`].
 #[derive(Debug, Clone)]
 pub struct ProxyHandle {
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
 }
 
 impl ProxyHandle {
@@ -125,9 +124,9 @@ impl ProxyHandle {
         self.shared.set_target(target);
     }
 
-    /// Ends all faults: no delay, nothing paused, black-holed or about to be lost, connections welcome.
+    /// Ends all faults: delays, pauses, black holes, scheduled losses, refused connections.
     ///
-    /// A connection that bytes were taken from is closed: no network brings back a stream with a hole in it.
+    /// Connections that lost bytes are closed, because no network repairs a stream with a gap.
     pub fn heal(&self) {
         self.shared.lose(None);
         self.shared.change(Faults::heal);
@@ -139,36 +138,35 @@ impl ProxyHandle {
         self.shared.change(|faults| faults.delay[direction as usize] = delay);
     }
 
-    /// Closes all connections, and says how many there were. New ones are welcome.
+    /// Closes all connections and returns their number. New connections are accepted.
     pub fn cut(&self) -> usize {
         let (old, count) = self.shared.next_epoch();
         wait_for("the proxy closes its connections", LIMIT, || (Arc::strong_count(&old) == 1).then_some(()));
         count
     }
 
-    /// Refuses new connections, as a port does that nobody listens on. Those there are stay.
+    /// Refuses new connections, like a port without a listener. Open connections stay.
     pub fn refuse(&self) {
         self.shared.change(|faults| faults.refusing = true);
         self.wait_listening(false);
     }
 
-    /// Welcomes new connections again.
+    /// Accepts new connections again.
     pub fn accept(&self) {
         self.shared.change(|faults| faults.refusing = false);
         self.wait_listening(true);
     }
 
-    /// The server is gone for the clients: new connections are refused and all others closed. Gives how many.
+    /// Refuses new connections, closes the open ones, and returns their number: to clients the server is gone.
     pub fn disconnect(&self) -> usize {
         self.refuse();
         self.cut()
     }
 
-    /// Loses everything sent in one direction while the other direction flows. Nobody is told; also the end of a
-    /// connection goes unnoticed on the other side.
+    /// Silently drops everything sent in one direction, including the end of a connection. The other direction works.
     ///
-    /// When that ends, by [`heal`](Self::heal) or [`clear_black_hole`](Self::clear_black_hole), the connections that
-    /// lost something are closed.
+    /// When [`heal`](Self::heal) or [`clear_black_hole`](Self::clear_black_hole) ends it, connections that lost bytes are
+    /// closed.
     pub fn black_hole(&self, direction: Direction) {
         self.shared.change(|faults| faults.black_hole[direction as usize] = true);
     }
@@ -178,36 +176,36 @@ impl ProxyHandle {
         self.shared.change(|faults| faults.black_hole[direction as usize] = false);
     }
 
-    /// Loses the `nth` reply from now (1 is the next), whatever the connection: the request was executed, and the
-    /// client does not know.
+    /// Drops the `nth` reply from now (1 is the next) on any connection: the request was applied, and its outcome is unknown to
+    /// the client.
     ///
-    /// A reply is what the server sends in one burst, that is, what the proxy reads at once: a reply of ordinary size,
-    /// or several if the server wrote them together. What the server sends unasked counts too.
+    /// A reply is one burst of the server, that is, what the proxy reads at once: one reply of ordinary size, or several that
+    /// the server wrote together. Unsolicited messages of the server count too.
     pub fn lose_reply(&self, nth: usize, after: AfterLoss) {
         assert!(nth > 0, "replies are counted from 1");
-        self.shared.lose(Some(Loss::Nth { left: nth, after }));
+        self.shared.lose(Some(ReplyLoss::Nth { left: nth, after }));
     }
 
-    /// Loses the reply to the next request that contains `words`: the first burst that the server sends on the same
-    /// connection after that request. With requests in flight before it, that may be the reply to one of those.
+    /// Drops the reply to the next request that contains `words`: the first burst that the server sends on the same connection
+    /// after that request. If earlier requests are in flight, it may be the reply to one of those.
     pub fn lose_reply_to(&self, words: impl AsRef<[u8]>, after: AfterLoss) {
         let words = words.as_ref().to_vec();
-        assert!(!words.is_empty(), "every request contains nothing");
-        self.shared.lose(Some(Loss::To { words, after }));
+        assert!(!words.is_empty(), "empty words match every request");
+        self.shared.lose(Some(ReplyLoss::To { words, after }));
     }
 
-    /// Lets nothing flow in any direction, as if the cable was pulled: connections stay open, new ones are accepted
-    /// and wait. What is sent meanwhile arrives after [`resume`](Self::resume).
+    /// Stops both directions, like a pulled cable: connections stay open, and new ones are accepted and wait. What is sent
+    /// meanwhile arrives after [`resume`](Self::resume).
     pub fn pause(&self) {
         self.shared.change(|faults| faults.paused = true);
     }
 
-    /// Lets everything flow again.
+    /// Ends [`pause`](Self::pause).
     pub fn resume(&self) {
         self.shared.change(|faults| faults.paused = false);
     }
 
-    /// What has passed so far.
+    /// The traffic so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.shared.counters()
@@ -225,14 +223,14 @@ impl ProxyHandle {
         wait_for("the proxy opens or closes its port", LIMIT, || {
             let faults = self.shared.faults();
             let done = self.shared.listening.load(Ordering::SeqCst) == wanted;
-            // Somebody else may want the opposite by now, or the proxy may be gone.
+            // Another thread may have switched it back, or the proxy may have ended.
             (done || faults.closed || faults.refusing == wanted).then_some(())
         });
     }
 }
 
 /// The proxy's thread: accepts connections until the proxy is closed.
-async fn serve(shared: Arc<Shared>) {
+async fn serve(shared: Arc<ProxyState>) {
     let mut faults = shared.subscribe();
     loop {
         let now = *faults.borrow_and_update();
@@ -250,7 +248,7 @@ async fn serve(shared: Arc<Shared>) {
             tokio::select! {
                 _ = faults.changed() => {}
                 Ok((client, _)) = listener.accept() => {
-                    tokio::task::spawn_local(connection::carry(client, Arc::clone(&shared)));
+                    tokio::task::spawn_local(connection::forward(client, Arc::clone(&shared)));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What the proxy's handle and its connections share: the faults in force, and the counters.
+//! State shared by the proxy's handle and its connections: active faults and counters.
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
@@ -18,41 +18,41 @@ pub enum Direction {
     ToClient = 1,
 }
 
-/// What becomes of a connection after a reply on it was lost. No network loses the middle of a stream, so nothing
-/// more arrives on it in either case.
+/// What happens to a connection after a lost reply. No network loses the middle of a stream, so the client receives nothing more
+/// on it in either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AfterLoss {
     /// Both sides see the connection close.
     Close,
-    /// The connection stays open, requests still reach the server, and no reply reaches the client any more.
+    /// The connection stays open and requests reach the server, but no further reply reaches the client.
     Hang,
 }
 
-/// What has passed through a proxy.
+/// The traffic through a proxy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Connections accepted.
     pub accepted: u64,
     /// Connections open now.
     pub open: u64,
-    /// What went to the server.
+    /// Traffic to the server.
     pub to_server: Flow,
-    /// What went to the client.
+    /// Traffic to the client.
     pub to_client: Flow,
 }
 
-/// What has passed in one direction.
+/// The traffic in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Bytes passed on.
+    /// Bytes forwarded.
     pub bytes: u64,
-    /// Bursts passed on: what was read at once.
+    /// Bursts forwarded. A burst is what was read at once.
     pub bursts: u64,
-    /// Bursts taken away by a fault.
+    /// Bursts dropped by a fault.
     pub lost: u64,
 }
 
-/// The faults in force for all connections.
+/// The active faults of all connections.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Faults {
     pub(super) delay: [Duration; 2],
@@ -60,9 +60,9 @@ pub(super) struct Faults {
     pub(super) paused: bool,
     pub(super) refusing: bool,
     pub(super) closed: bool,
-    /// Grows when connections are cut: those of another epoch end.
+    /// Increases with every cut: connections of an earlier epoch end.
     pub(super) epoch: u64,
-    /// Grows when all is made well: connections that hang after a lost reply end.
+    /// Increases with every heal: connections that hang after a lost reply end.
     pub(super) healed: u64,
 }
 
@@ -72,30 +72,30 @@ impl Faults {
     }
 }
 
-/// A reply that is to be lost.
+/// A scheduled loss of a reply.
 #[derive(Debug)]
-pub(super) enum Loss {
-    /// The reply after so many more.
+pub(super) enum ReplyLoss {
+    /// The reply after this many more.
     Nth { left: usize, after: AfterLoss },
     /// The reply to the next request that contains these words.
     To { words: Vec<u8>, after: AfterLoss },
 }
 
-/// Marks the connections that a [`cut`](super::ProxyHandle::cut) ends: each holds the epoch it began in.
+/// Identifies the connections that a [`cut`](super::ProxyHandle::cut) ends: each holds the epoch it began in.
 pub(super) type Epoch = Arc<u64>;
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct ProxyState {
     pub(super) port: Port,
     pub(super) listening: AtomicBool,
     target: Mutex<SocketAddr>,
     faults: watch::Sender<Faults>,
-    loss: Mutex<Option<Loss>>,
+    loss: Mutex<Option<ReplyLoss>>,
     epoch: Mutex<Epoch>,
     counters: Mutex<Counters>,
 }
 
-impl Shared {
+impl ProxyState {
     pub(super) fn new(port: Port, target: SocketAddr) -> Self {
         Self {
             port,
@@ -133,7 +133,8 @@ impl Shared {
         Arc::clone(&lock(&self.epoch))
     }
 
-    /// Ends an epoch, and gives it with the number of its connections: nobody else holds it when they are closed.
+    /// Ends an epoch and returns it with the number of its connections. When all are closed, the caller holds the only
+    /// reference.
     pub(super) fn next_epoch(&self) -> (Epoch, usize) {
         let mut epoch = lock(&self.epoch);
         let next = Arc::new(**epoch + 1);
@@ -143,15 +144,17 @@ impl Shared {
         (old, connections)
     }
 
-    pub(super) fn lose(&self, loss: Option<Loss>) {
+    pub(super) fn lose(&self, loss: Option<ReplyLoss>) {
         *lock(&self.loss) = loss;
     }
 
-    /// Called for every request: whether the reply to it is to be lost.
+    /// Called for every request: whether its reply is to be dropped.
     pub(super) fn loses_reply_to(&self, request: &[u8]) -> Option<AfterLoss> {
         let mut loss = lock(&self.loss);
         match &*loss {
-            Some(Loss::To { words, after }) if request.windows(words.len()).any(|window| window == words) => {
+            Some(ReplyLoss::To { words, after })
+                if request.windows(words.len()).any(|window| window == words) =>
+            {
                 let after = *after;
                 *loss = None;
                 Some(after)
@@ -160,10 +163,10 @@ impl Shared {
         }
     }
 
-    /// Called for every reply: whether it is the one to be lost.
+    /// Called for every reply: whether it is to be dropped.
     pub(super) fn loses_this_reply(&self) -> Option<AfterLoss> {
         let mut loss = lock(&self.loss);
-        let Some(Loss::Nth { left, after }) = &mut *loss else { return None };
+        let Some(ReplyLoss::Nth { left, after }) = &mut *loss else { return None };
         *left -= 1;
         let after = *after;
         (*left == 0).then(|| {

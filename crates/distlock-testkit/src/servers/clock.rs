@@ -1,4 +1,4 @@
-//! Servers whose wall clock a test can move, through libfaketime. The monotonic clock stays true.
+//! Moves the wall clock of a server with libfaketime. The monotonic clock stays true.
 //!
 //! Works with mongod, PostgreSQL and Valkey. Debian's redis-server 7 hangs under it: use Valkey instead.
 
@@ -11,14 +11,14 @@ use super::wait::wait_for;
 
 const FILE: &str = "clock";
 
-/// Makes the clock of the server that keeps its data in `folder` movable, right for now, and gives the environment
-/// to start that server with.
+/// Prepares a movable clock, without an offset yet, for the server with its data in `folder`. Returns the environment to start
+/// that server with.
 pub(super) fn prepare(folder: &DataFolder) -> Vec<(String, String)> {
     let file = folder.write(FILE, "+0\n");
     let pairs = [
         ("LD_PRELOAD", FAKETIME_LIB.find().display().to_string()),
         ("FAKETIME_TIMESTAMP_FILE", file.display().to_string()),
-        // Without this the file is read every ten seconds only.
+        // Otherwise the file is read only every ten seconds.
         ("FAKETIME_NO_CACHE", "1".to_owned()),
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
     ];
@@ -34,24 +34,24 @@ pub(super) fn set(folder: &DataFolder, offset: &str) {
     folder.write(FILE, &format!("{offset}\n"));
 }
 
-/// Waits until a server reads its clock as so many seconds from the true time. `read` gives the seconds since 1970 that
-/// the server tells, or nothing if it did not answer in time.
+/// Waits until the server's clock has this offset from the true time. `read` returns the server's time in seconds since 1970,
+/// or `None` if it did not answer.
 ///
 /// # Panics
 /// If it does not within half a minute.
 pub(super) fn wait_until_moved(seconds: i64, mut read: impl FnMut() -> Option<i64>) {
     let true_time = || {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock that is set");
-        i64::try_from(since.as_secs()).expect("a time before the end of the world")
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970");
+        i64::try_from(since.as_secs()).expect("a time that fits")
     };
     wait_for(&format!("the server's clock is moved by {seconds:+} s"), Duration::from_secs(30), || {
         let before = true_time();
-        let told = read()? - seconds;
-        (before - 1..=true_time() + 1).contains(&told).then_some(())
+        let server_time = read()? - seconds;
+        (before - 1..=true_time() + 1).contains(&server_time).then_some(())
     });
 }
 
-/// Removes what libfaketime leaves behind when a process is killed.
+/// Removes the shared memory that libfaketime leaves when a process is killed.
 pub(super) fn clean_up(pid: u32) {
     for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
         let _ = std::fs::remove_file(Path::new("/dev/shm").join(name));

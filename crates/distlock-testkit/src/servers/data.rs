@@ -13,11 +13,11 @@ use super::spawn;
 const PREFIX: &str = "distlock-kit-";
 const OWNER: &str = "owner";
 
-/// A folder of a server's own, that belongs to the user the server runs as.
+/// The data folder of one server, owned by the user that the server runs as.
 #[derive(Debug)]
 pub struct DataFolder {
     folder: TempDir,
-    /// Locked while we live: tells [`sweep`] of other processes that the folder is in use.
+    /// Locked during our lifetime: tells [`sweep`] in other processes that the folder is in use.
     _owner: File,
 }
 
@@ -31,8 +31,8 @@ impl DataFolder {
         static SWEEP: Once = Once::new();
         let base = base();
         SWEEP.call_once(|| sweep(&base));
-        let turn = turn(&base);
-        turn.lock_shared().expect("cannot lock against the removal of old data folders");
+        let sweep_lock = sweep_lock(&base);
+        sweep_lock.lock_shared().expect("cannot lock against the removal of old data folders");
         let folder = tempfile::Builder::new()
             .prefix(PREFIX)
             .tempdir_in(&base)
@@ -52,7 +52,7 @@ impl DataFolder {
         self.folder.path()
     }
 
-    /// Writes a file that the server can read, in one step: a reader sees the old content or the new.
+    /// Writes a file that the server can read, atomically: a reader sees the old content or the new.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -74,31 +74,30 @@ impl Drop for DataFolder {
     }
 }
 
-/// The temporary folder, unless the servers' user cannot get there.
+/// The temporary folder, unless the servers' user cannot reach it.
 fn base() -> PathBuf {
     let usual = std::env::temp_dir();
-    if spawn::server_user().is_none() || everyone_can_reach(&usual) { usual } else { PathBuf::from("/tmp") }
+    if spawn::server_user().is_none() || all_users_can_reach(&usual) { usual } else { PathBuf::from("/tmp") }
 }
 
-/// Whether any user may pass through every folder down to `path`, and enter or execute it.
-pub(super) fn everyone_can_reach(path: &Path) -> bool {
+/// Whether every user may traverse all folders down to `path`, and enter or execute it.
+pub(super) fn all_users_can_reach(path: &Path) -> bool {
     let Ok(real) = path.canonicalize() else { return false };
     real.ancestors().all(|p| fs::metadata(p).is_ok_and(|m| m.permissions().mode() & 0o001 != 0))
 }
 
-/// The file that folders are created and removed under the lock of, so that none is removed between its creation and
-/// its being marked as in use.
-fn turn(base: &Path) -> File {
+/// The file whose lock protects creation and removal of folders, so that no folder is removed before it is marked as in use.
+fn sweep_lock(base: &Path) -> File {
     let path = base.join(format!("distlock-testkit-{}.lock", me()));
     let file = File::options().create(true).append(true).open(&path);
     file.unwrap_or_else(|e| panic!("cannot open {}: {e}", path.display()))
 }
 
-/// Removes folders whose test process is gone: it was killed, or kept its server in a `static`.
+/// Removes the folders of ended test processes, which were killed or kept their server in a `static`.
 fn sweep(base: &Path) {
-    let turn = turn(base);
+    let sweep_lock = sweep_lock(base);
     let Ok(entries) = fs::read_dir(base) else { return };
-    turn.lock().expect("cannot lock against the creation of data folders");
+    sweep_lock.lock().expect("cannot lock against the creation of data folders");
     for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
         let mark = entry.path().join(OWNER);
         let mine = fs::metadata(&mark).is_ok_and(|file| file.uid() == me());

@@ -1,18 +1,15 @@
-//! Real servers, started for a test and gone after it.
+//! Real servers for the duration of a test.
 //!
-//! Every server is a direct child of the test process, listens on a loopback port that is free, keeps its data in a
-//! temporary folder of its own, and runs as `nobody` when the tests run as root. It dies with the handle, and also
-//! when the test process is killed.
+//! Every server is a direct child of the test process, listens on a free loopback port, has its own temporary data folder, and
+//! runs as the user `nobody` when the tests run as root. It ends when its handle is dropped or the test process is killed.
 //!
 //! All handles dereference to [`ServerProcess`], which has the faults: [`kill`](ServerProcess::kill),
-//! [`pause`](ServerProcess::pause), [`stop`](ServerProcess::stop), [`restart`](ServerProcess::restart) with the
-//! same data on the same port. Clocks are moved with [`set_clock_offset`](ServerProcess::set_clock_offset).
-//! Faults of the network between a client and a server are the business of [`crate::proxy`].
+//! [`pause`](ServerProcess::pause), [`stop`](ServerProcess::stop), [`restart`](ServerProcess::restart) with the same data on the
+//! same port, [`set_clock_offset`](ServerProcess::set_clock_offset). [`crate::proxy`] has the faults of the network.
 //!
-//! The API blocks the calling thread for as long as a server takes to start (milliseconds for Redis, seconds for a
-//! replica set). It needs no async runtime and may be called from within one: nothing it waits for runs on the
-//! caller's runtime. Panics are its errors: each says what did not happen and shows the end of the server's log, and
-//! a missing program is answered with the command that installs it.
+//! The API blocks the calling thread while a server starts (milliseconds for Redis, seconds for a replica set). It needs no
+//! async runtime and may be called inside one, because nothing it waits for runs on the caller's runtime. It reports errors by
+//! panics with the end of the server's log; a missing program is reported with the command that installs it.
 //!
 //! ```no_run
 //! use distlock_testkit::servers::RedisServer;
@@ -24,11 +21,11 @@
 //! # let _ = url;
 //! ```
 //!
-//! A server may be shared by the tests of a program through a `static` `OnceLock`: it then ends with the program.
+//! The tests of a program may share a server in a `static` `OnceLock`: it then ends with the program.
 //!
 //! # Adding a server
-//! One file: find the program ([`program`]), describe the start and what "ready" means ([`Launch`]), wrap the
-//! [`ServerProcess`], and teach `scripts/setup` to install it.
+//! One file: find the program ([`program`]), describe its start and readiness ([`Launch`]), wrap the [`ServerProcess`], and
+//! install it in `scripts/setup`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod data;

@@ -11,20 +11,20 @@ use super::postgres::wire::PostgresConnection;
 use super::process::{Launch, ServerProcess};
 use super::program::PGBOUNCER;
 
-/// A PgBouncer that lets everybody in as whom they say they are.
+/// A PgBouncer that accepts any user without a password.
 #[derive(Debug)]
 pub struct PgBouncer {
     process: ServerProcess,
 }
 
 impl PgBouncer {
-    /// Starts one in transaction mode: each transaction of a client may get another session of the server.
+    /// Starts one in transaction mode: each transaction of a client may use another session of the server.
     #[must_use]
     pub fn start(server: &PostgresServer) -> Self {
         Self::start_in(server, "transaction", &[])
     }
 
-    /// Starts one in this mode, with more settings.
+    /// Starts one in this mode, with additional settings.
     #[must_use]
     pub fn start_in(server: &PostgresServer, mode: &str, settings: &[(&str, &str)]) -> Self {
         let (folder, port) = (DataFolder::create(), Port::reserve());
@@ -49,7 +49,7 @@ impl PgBouncer {
         Self { process: launch.start() }
     }
 
-    /// Its URL, which leads to the server's database.
+    /// Its URL, for the server's database.
     #[must_use]
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port())

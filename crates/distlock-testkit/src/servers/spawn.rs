@@ -1,4 +1,4 @@
-//! Starting programs as the servers' user, so that they never outlive the tests.
+//! Starts programs as the servers' user, so that they never outlive the tests.
 
 use std::ffi::OsStr;
 use std::io;
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{OnceLock, mpsc};
 use std::thread;
 
-use super::data::everyone_can_reach;
+use super::data::all_users_can_reach;
 use super::program::SETPRIV;
 
 /// The user and group `nobody`.
@@ -19,17 +19,16 @@ pub fn server_user() -> Option<u32> {
     rustix::process::geteuid().is_root().then_some(NOBODY)
 }
 
-/// A command that runs `program` as the servers' user, and that the kernel kills when we die.
+/// A command that runs `program` as the servers' user and that the kernel kills when this process dies.
 ///
-/// The environment goes to the program through `env`, not through us: a library preloaded for the server must not
-/// come alive in the programs before it.
+/// The environment is set with `env`, not by us: a library preloaded for the server must not be loaded by the wrappers.
 pub(super) fn command(program: &Path, environment: &[(String, String)]) -> Command {
     let mut command;
     if cfg!(target_os = "linux") {
         command = Command::new(SETPRIV.find());
         command.args(["--pdeathsig", "KILL"]);
-        // A program in a checkout below root's home folder is out of nobody's reach: run that one as root.
-        if let Some(user) = server_user().filter(|_| everyone_can_reach(program)) {
+        // The user `nobody` cannot reach a program below root's home folder: run that one as root.
+        if let Some(user) = server_user().filter(|_| all_users_can_reach(program)) {
             command.args([format!("--reuid={user}"), format!("--regid={user}"), "--clear-groups".into()]);
         }
         command.arg("--").arg("env");
@@ -46,29 +45,29 @@ pub(super) fn command(program: &Path, environment: &[(String, String)]) -> Comma
 /// The kernel sends the parent-death signal when the *thread* that spawned the child ends. Test threads, and the
 /// blocking threads of async runtimes, end long before the process does.
 pub(super) fn spawn(command: Command) -> io::Result<Child> {
-    type Order = (Command, mpsc::Sender<io::Result<Child>>);
-    static SPAWNER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
+    type SpawnRequest = (Command, mpsc::Sender<io::Result<Child>>);
+    static SPAWNER: OnceLock<mpsc::Sender<SpawnRequest>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
-        let (orders, inbox) = mpsc::channel::<Order>();
+        let (requests, inbox) = mpsc::channel::<SpawnRequest>();
         thread::Builder::new()
             .name("server-spawner".into())
             .spawn(move || {
-                for (mut command, answer) in inbox {
-                    let _ = answer.send(command.spawn());
+                for (mut command, reply) in inbox {
+                    let _ = reply.send(command.spawn());
                 }
             })
             .expect("cannot start the thread that spawns servers");
-        orders
+        requests
     });
-    let (answer, child) = mpsc::channel();
-    spawner.send((command, answer)).expect("the spawner lives as long as the process");
-    child.recv().expect("the spawner answers every order")
+    let (reply, child) = mpsc::channel();
+    spawner.send((command, reply)).expect("the spawner lives as long as the process");
+    child.recv().expect("the spawner answers every request")
 }
 
-/// Runs a program of a server's tool box (`initdb`, `pg_basebackup`) to its end, as the servers' user.
+/// Runs a server's tool (`initdb`, `pg_basebackup`) to its end, as the servers' user.
 ///
 /// # Panics
-/// If it fails, with what it said.
+/// If it fails, with its output.
 pub fn run<A: AsRef<OsStr>>(program: &Path, args: impl IntoIterator<Item = A>) -> String {
     run_with(program, args, &[])
 }
@@ -76,7 +75,7 @@ pub fn run<A: AsRef<OsStr>>(program: &Path, args: impl IntoIterator<Item = A>) -
 /// [`run`] with environment variables.
 ///
 /// # Panics
-/// If it fails, with what it said.
+/// If it fails, with its output.
 pub fn run_with<A: AsRef<OsStr>>(
     program: &Path,
     args: impl IntoIterator<Item = A>,

@@ -1,7 +1,7 @@
-//! Signals to a server with all the processes it has started.
+//! Signals to a server and all its descendants.
 //!
-//! PostgreSQL has a process for each connection: to stop its first process alone freezes nobody, and to kill it
-//! alone lets a running statement go on. Redis and MongoDB are one process.
+//! PostgreSQL has one process per connection: stopping only its first process pauses no session, and killing only that one lets
+//! a running statement continue. Redis and MongoDB are one process each.
 
 use std::fs;
 use std::io;
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A process that waits for a disk stops when the disk has answered.
+/// A process that waits for the disk stops only when the disk has answered.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Sends a signal; a process that is gone already is no error.
+/// Sends a signal. A process that has already ended is no error.
 pub(super) fn signal(pid: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
         let _ = kill_process(pid, signal);
     }
 }
 
-/// Stops `root` first, so that it starts no more, then all below it, and waits until they stand still: a signal takes
-/// effect a little after it was sent. Gives everything stopped, the root first.
+/// Stops `root` first, so that it starts no more processes, then its descendants, and waits until all have stopped: a signal
+/// takes effect a little after it was sent. Returns the stopped processes, the root first.
 pub(super) fn stop(root: u32) -> Vec<u32> {
     let mut stopped = vec![root];
     signal(root, Signal::STOP);
@@ -44,7 +44,7 @@ pub(super) fn stop(root: u32) -> Vec<u32> {
     }
 }
 
-/// Kills `root` and all below it at one moment, as a power cut does. Waiting for the root is the caller's.
+/// Kills `root` and its descendants at once, as a power failure does. The caller must wait for the root.
 pub(super) fn kill(root: u32) -> Vec<u32> {
     let all = stop(root);
     for pid in &all {
@@ -53,7 +53,7 @@ pub(super) fn kill(root: u32) -> Vec<u32> {
     all
 }
 
-/// Whether the process still does something: it exists and is not a zombie.
+/// Whether the process exists and is not a zombie.
 pub(super) fn is_alive(pid: u32) -> bool {
     status(pid).is_some_and(|(_, state)| state != 'Z' && state != 'X')
 }
@@ -86,7 +86,7 @@ fn status(pid: u32) -> Option<(u32, char)> {
     stat(Path::new(&format!("/proc/{pid}/stat")))
 }
 
-/// Parent and state of a process or thread, from `pid (name) state ppid …`, where the name may hold anything.
+/// Parent and state of a process or thread, from `pid (name) state ppid …`, where the name may contain any character.
 fn stat(file: &Path) -> Option<(u32, char)> {
     let text = fs::read_to_string(file).ok()?;
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
@@ -94,20 +94,20 @@ fn stat(file: &Path) -> Option<(u32, char)> {
     Some((fields.next()?.parse().ok()?, state))
 }
 
-/// Processes that are stopped, and that go on when this is dropped **or when the test process is killed**.
+/// Stopped processes, resumed when this is dropped **or when the test process is killed**.
 ///
-/// The kernel kills the server's first process when we die; the ones below it end themselves when they notice that,
-/// for which they must run. So a shell waits at the end of a pipe that we hold, and sends the signal when it breaks.
+/// If the test process dies, the kernel kills the server's first process; its descendants end when they notice that, for which
+/// they must run. So a shell waits at the end of a pipe that we hold, and resumes them when the pipe breaks.
 #[derive(Debug)]
-pub(super) struct Frozen {
+pub(super) struct PausedTree {
     pids: Vec<u32>,
-    waker: Option<Child>,
+    resumer: Option<Child>,
 }
 
-impl Frozen {
+impl PausedTree {
     pub(super) fn new(root: u32) -> io::Result<Self> {
         let pids = stop(root);
-        let waker = if pids.len() > 1 {
+        let resumer = if pids.len() > 1 {
             let below = pids.iter().skip(1).map(u32::to_string);
             let mut shell = Command::new("sh");
             shell.args(["-c", "read -r line; kill -CONT \"$@\" 2>/dev/null", "resume"]).args(below);
@@ -115,19 +115,19 @@ impl Frozen {
         } else {
             None
         };
-        Ok(Self { pids, waker })
+        Ok(Self { pids, resumer })
     }
 }
 
-impl Drop for Frozen {
+impl Drop for PausedTree {
     fn drop(&mut self) {
-        // From below, so that the root never sees children that do not answer.
+        // Descendants first, so that the root never sees a child that does not answer.
         for pid in self.pids.iter().rev() {
             signal(*pid, Signal::CONT);
         }
-        if let Some(mut waker) = self.waker.take() {
-            drop(waker.stdin.take());
-            let _ = waker.wait();
+        if let Some(mut resumer) = self.resumer.take() {
+            drop(resumer.stdin.take());
+            let _ = resumer.wait();
         }
     }
 }

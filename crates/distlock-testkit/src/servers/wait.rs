@@ -1,11 +1,11 @@
-//! Waiting for a condition, never for a time.
+//! Waits for conditions.
 
 use std::time::{Duration, Instant};
 
-/// Calls `probe` until it gives a value, at most for `limit`.
+/// Calls `probe` until it returns a value, for at most `limit`.
 ///
 /// # Panics
-/// If there is no value in time; `what` says what was waited for.
+/// If it returns none in time, with `what` in the message.
 pub fn wait_for<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     let mut pause = Duration::from_millis(2);
@@ -13,7 +13,11 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Optio
         if let Some(value) = probe() {
             return value;
         }
-        assert!(begin.elapsed() < limit, "waited {:.1} s in vain: {what}", begin.elapsed().as_secs_f64());
+        assert!(
+            begin.elapsed() < limit,
+            "did not happen within {:.1} s: {what}",
+            begin.elapsed().as_secs_f64()
+        );
         std::thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(25));
     }

@@ -1,4 +1,4 @@
-//! distributed-lock 0.2, on three backends; its MongoDB is a file of its own.
+//! distributed-lock 0.2 on Redis, PostgreSQL and files; for MongoDB see `distributed_mongo`.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::scenarios::Peer;
 
 type HandleOf<P> = <<P as LockProvider>::Lock as DistributedLock>::Handle;
 
-/// Without a time limit it does not wait at all on Redis.
-async fn take<P: LockProvider>(provider: &P, name: &str) -> Result<HandleOf<P>, String> {
+/// Acquires with a time limit, because without one it does not wait on Redis.
+async fn acquire<P: LockProvider>(provider: &P, name: &str) -> Result<HandleOf<P>, String> {
     provider.create_lock(name).acquire(Some(Duration::from_secs(60))).await.map_err(|error| error.to_string())
 }
 
-async fn give(handle: impl LockHandle) -> Result<(), String> {
+async fn release(handle: impl LockHandle) -> Result<(), String> {
     handle.release().await.map_err(|error| error.to_string())
 }
 
@@ -24,7 +24,7 @@ pub struct Redis(RedisLockProvider);
 
 impl Peer for Redis {
     type Held = HandleOf<RedisLockProvider>;
-    const EXTENDS: bool = true;
+    const RENEWS: bool = true;
 
     async fn connect(url: &str, expiry: Option<Duration>) -> Result<Self, String> {
         let mut builder = RedisLockProvider::builder().url(url);
@@ -35,11 +35,11 @@ impl Peer for Redis {
     }
 
     async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
-        take(&self.0, name).await
+        acquire(&self.0, name).await
     }
 
     async fn release(&self, held: Self::Held) -> Result<(), String> {
-        give(held).await
+        release(held).await
     }
 }
 
@@ -47,19 +47,19 @@ pub struct Postgres(PostgresLockProvider);
 
 impl Peer for Postgres {
     type Held = HandleOf<PostgresLockProvider>;
-    // An advisory lock lives with its session; and it takes a connection for each lock, of which there are ten.
-    const EXTENDS: bool = false;
+    // An advisory lock lives with its session; each needs one of its ten connections.
+    const RENEWS: bool = false;
 
     async fn connect(url: &str, _: Option<Duration>) -> Result<Self, String> {
         PostgresLockProvider::new(url).await.map(Postgres).map_err(|error| error.to_string())
     }
 
     async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
-        take(&self.0, name).await
+        acquire(&self.0, name).await
     }
 
     async fn release(&self, held: Self::Held) -> Result<(), String> {
-        give(held).await
+        release(held).await
     }
 }
 
@@ -67,7 +67,7 @@ pub struct Files(FileLockProvider);
 
 impl Peer for Files {
     type Held = HandleOf<FileLockProvider>;
-    const EXTENDS: bool = false;
+    const RENEWS: bool = false;
 
     async fn connect(url: &str, _: Option<Duration>) -> Result<Self, String> {
         let folder = url.strip_prefix("file://").unwrap_or(url);
@@ -75,10 +75,10 @@ impl Peer for Files {
     }
 
     async fn acquire(&self, name: &str) -> Result<Self::Held, String> {
-        take(&self.0, name).await
+        acquire(&self.0, name).await
     }
 
     async fn release(&self, held: Self::Held) -> Result<(), String> {
-        give(held).await
+        release(held).await
     }
 }

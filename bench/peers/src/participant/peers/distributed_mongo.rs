@@ -15,7 +15,7 @@ pub struct Mongo {
 
 impl Peer for Mongo {
     type Held = <MongoDistributedLock as DistributedLock>::Handle;
-    const EXTENDS: bool = true;
+    const RENEWS: bool = true;
 
     async fn connect(url: &str, expiry: Option<Duration>) -> Result<Self, String> {
         let client = Client::with_uri_str(url).await.map_err(|error| error.to_string())?;

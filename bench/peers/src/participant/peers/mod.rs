@@ -1,14 +1,14 @@
-//! Those who are compared, one file each. Each is used as its own documentation shows it, with its own defaults.
+//! The participants, one file each. Each is used as its documentation shows, with its defaults.
 
-#[cfg(feature = "field")]
+#[cfg(feature = "main")]
+pub mod distlock_peer;
+#[cfg(feature = "main")]
 pub mod distributed;
-#[cfg(feature = "apart")]
+#[cfg(feature = "separate")]
 pub mod distributed_mongo;
-#[cfg(feature = "apart")]
+#[cfg(feature = "separate")]
 pub mod mongodb_lock_crate;
-#[cfg(feature = "field")]
-pub mod ours;
-#[cfg(feature = "field")]
+#[cfg(feature = "main")]
 pub mod redsync_crate;
-#[cfg(feature = "field")]
+#[cfg(feature = "main")]
 pub mod rslock_crate;

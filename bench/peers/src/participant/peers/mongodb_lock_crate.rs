@@ -1,5 +1,5 @@
-//! mongodb-lock 0.3. Its guard gives back in the background when it is dropped, and nobody can wait for that: a cycle
-//! is its acquire alone, and every cycle has a name of its own, or it would wait half a second for itself.
+//! mongodb-lock 0.3. A dropped guard is released in the background, and there is no way to wait for that. So a cycle is an
+//! acquisition alone, and every cycle has its own name, or it would wait half a second for the previous release.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub struct MongodbLock {
 
 impl Peer for MongodbLock {
     type Held = MutexGuard<'static, String>;
-    const EXTENDS: bool = false;
+    const RENEWS: bool = false;
 
     async fn connect(url: &str, _: Option<Duration>) -> Result<Self, String> {
         let client = Client::with_uri_str(url).await.map_err(|error| error.to_string())?;

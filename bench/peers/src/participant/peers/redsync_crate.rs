@@ -1,4 +1,4 @@
-//! redsync 1.0, against one server. It blocks, so each call is on a thread that may.
+//! redsync 1.0, on one server. It blocks, so each call runs on a blocking thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub struct RedsyncPeer {
 
 impl Peer for RedsyncPeer {
     type Held = Lock;
-    const EXTENDS: bool = false;
+    const RENEWS: bool = false;
 
     async fn connect(url: &str, expiry: Option<Duration>) -> Result<Self, String> {
         let instance = RedisInstance::new(url).map_err(|error| error.to_string())?;
@@ -26,7 +26,7 @@ impl Peer for RedsyncPeer {
         let (locks, name, expiry) = (Arc::clone(&self.locks), name.to_owned(), self.expiry);
         let done = tokio::task::spawn_blocking(move || {
             loop {
-                // It gives up after three tries; one who wants the lock asks again.
+                // It fails after three tries; a waiter tries again.
                 match locks.lock(&name, expiry) {
                     Ok(lock) => return lock,
                     Err(_) => continue,

@@ -1,4 +1,4 @@
-//! rslock 0.10, against one server.
+//! rslock 0.10, on one server.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Rslock {
 
 impl Peer for Rslock {
     type Held = LockGuard;
-    const EXTENDS: bool = false;
+    const RENEWS: bool = false;
 
     async fn connect(url: &str, expiry: Option<Duration>) -> Result<Self, String> {
         Ok(Rslock { locks: LockManager::new(vec![url]), expiry: expiry.unwrap_or(Duration::from_secs(30)) })

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use distlock_load::{Bench, Line, Outcome, Plan, Scenario, Target, render};
+use distlock_load::{Bench, BenchStore, JsonRecord, Outcome, Plan, Scenario, render};
 
 use self::progress::Progress;
 use crate::exit::{Failure, UNAVAILABLE};
@@ -79,7 +79,7 @@ impl BenchArgs {
         let chosen = |scenario: &Scenario| {
             self.scenarios.is_empty() || self.scenarios.iter().any(|name| name == scenario.as_str())
         };
-        let mut plan = Plan { each: self.seconds, held: self.held as usize, ..Plan::default() };
+        let mut plan = Plan { run_time: self.seconds, held: self.held as usize, ..Plan::default() };
         plan.scenarios.retain(chosen);
         plan.processes = self.processes as usize;
         if let Some(tasks) = self.tasks {
@@ -107,7 +107,7 @@ pub(crate) fn execute(store: &StoreArgs, args: &BenchArgs) -> Result<(), Failure
         draw(path, &outcomes)?;
     }
     if args.json {
-        let lines: Vec<Line<'_>> = outcomes.iter().map(Outcome::line).collect();
+        let lines: Vec<JsonRecord<'_>> = outcomes.iter().map(Outcome::json_record).collect();
         output::write_json(&lines)?;
     } else if !outcomes.is_empty() {
         output::write(&text(&outcomes))?;
@@ -120,13 +120,13 @@ async fn measure(
     store: &StoreArgs,
     args: &BenchArgs,
 ) -> Result<(Vec<Outcome>, Result<(), Failure>), Failure> {
-    let mut target = Target::new(store.url()?, |url| Box::pin(store::open(url)))
+    let mut target = BenchStore::new(store.url()?, |url| Box::pin(store::open(url)))
         .baseline(|url| Box::pin(store::open_baseline(url)));
     if let Ok(program) = std::env::current_exe() {
-        target = target.worker_program(program, vec![distlock_load::WORD.into()]);
+        target = target.worker_program(program, vec![distlock_load::WORKER_ARG.into()]);
     }
     let progress = Progress::new();
-    let mut bench = Bench::prepare(target).await?;
+    let mut bench = Bench::connect(target).await?;
     let plan = args.plan();
     let mut outcomes = Vec::new();
     let mut ended = Ok(());

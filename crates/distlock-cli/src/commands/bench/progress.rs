@@ -43,7 +43,7 @@ impl Progress {
 }
 
 impl Observer for Progress {
-    fn begins(&self, title: &str) {
+    fn started(&self, title: &str) {
         if let Some(bar) = &self.bar {
             bar.set_position(0);
             bar.set_message(title.to_owned());

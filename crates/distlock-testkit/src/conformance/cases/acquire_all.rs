@@ -1,4 +1,4 @@
-//! Several locks at once: all or nothing, and never a deadlock.
+//! `acquire_all`: all or nothing, and no deadlock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::conformance::loss_cause::LossCause;
 use crate::conformance::{Fixture, Harness};
 use crate::history::LockSpec;
 
-/// What can be asked for together: one of each kind.
+/// One lock of each kind that the store supports.
 fn mixed(locks: &Locks) -> Vec<LockSpec> {
     let all = [
         LockSpec::mutex("a"),
@@ -21,7 +21,7 @@ fn mixed(locks: &Locks) -> Vec<LockSpec> {
     all.into_iter().filter(|spec| spec.is_supported(locks.capabilities())).collect()
 }
 
-/// All kinds together: each is held, each has its token, and all are given back.
+/// One lock of each kind: each is held, has its token, and is released.
 pub async fn locks_of_every_kind_are_acquired_together<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let specs = mixed(&one);
@@ -48,18 +48,18 @@ pub async fn locks_of_every_kind_are_acquired_together<F: Fixture>(harness: Harn
     }
 }
 
-/// One of them is busy until the time limit: nothing stays of the others, and the error names the busy one.
+/// One lock is busy until the time limit: the others are released, and the error names the busy one.
 pub async fn locks_acquired_before_a_busy_one_are_released<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
     let specs = mixed(&one);
     for busy in &specs {
-        let blocks = match busy {
+        let blocking = match busy {
             LockSpec::Read(name) => LockSpec::write(name),
             LockSpec::Permits { name, permits, .. } => LockSpec::permits(name, *permits, *permits),
             spec => spec.clone(),
         };
-        let held = harness.acquire(&recorder, &other, &blocks).await;
+        let held = harness.acquire(&recorder, &other, &blocking).await;
         for mut limit in [Duration::ZERO, Duration::from_millis(60)] {
             loop {
                 let begun = Instant::now();
@@ -71,7 +71,7 @@ pub async fn locks_acquired_before_a_busy_one_are_released<F: Fixture>(harness: 
                 if error.resource().map(|resource| resource.name()) == Some(busy.name()) {
                     break;
                 }
-                // On a busy machine what was given back the last time may not have been confirmed yet.
+                // On a busy machine the release of the previous round may not be confirmed yet.
                 limit = 4 * limit.max(Duration::from_millis(50));
                 assert!(limit < harness.timing().wait_limit, "{error}, and not {busy:?}");
             }
@@ -83,7 +83,7 @@ pub async fn locks_acquired_before_a_busy_one_are_released<F: Fixture>(harness: 
     }
 }
 
-/// Many who name the same locks in different orders: each of them gets through.
+/// Tasks that name the same locks in different orders all succeed.
 pub async fn opposite_orders_never_deadlock<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let orders = [["x", "y", "z"], ["z", "y", "x"], ["y", "z", "x"], ["z", "x", "y"]];
@@ -92,16 +92,16 @@ pub async fn opposite_orders_never_deadlock<F: Fixture>(harness: Harness<F>) {
         let locks = engines[n % 2].clone();
         tasks.spawn(async move {
             for _ in 0..8 {
-                let all = locks.acquire_all(order).await.expect("all of them");
+                let all = locks.acquire_all(order).await.expect("all locks");
                 tokio::task::yield_now().await;
                 all.release().await.expect("a release");
             }
         });
     }
-    harness.within("an end without deadlock", tasks.join_all()).await;
+    harness.within("the end of all tasks", tasks.join_all()).await;
 }
 
-/// Whoever names one resource twice would wait for itself.
+/// A request that names a resource twice would wait for itself, so it is refused.
 pub async fn naming_a_lock_twice_is_refused<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let pairs = [
@@ -114,51 +114,54 @@ pub async fn naming_a_lock_twice_is_refused<F: Fixture>(harness: Harness<F>) {
         let error = locks.acquire_all(pair).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
-    let nothing = locks.acquire_all(Vec::<Request>::new()).await.unwrap();
-    assert!(nothing.guards().is_empty() && nothing.token(Kind::Mutex, "a").is_none());
+    let none = locks.acquire_all(Vec::<Request>::new()).await.unwrap();
+    assert!(none.guards().is_empty() && none.token(Kind::Mutex, "a").is_none());
 }
 
-/// Holders of one of them and of all of them at once, on several engines: the history shows that they excluded each
-/// other.
+/// Holders of single locks and of all locks on several engines exclude each other, as the history shows.
 pub async fn acquire_all_excludes_single_holders<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let recorder = harness.recorder("singles");
-    let together = harness.recorder("together");
+    let together = harness.recorder("all-locks");
     let names = ["x", "y"];
     let mut tasks = tokio::task::JoinSet::new();
     for (n, name) in names.into_iter().enumerate() {
         let (harness, recorder, locks) = (harness.clone(), Arc::clone(&recorder), engines[n].clone());
         tasks.spawn(async move {
             for _ in 0..15 {
-                let taken = harness.acquire(&recorder, &locks, &LockSpec::mutex(name)).await;
-                taken.check_held();
-                taken.release().await.unwrap();
+                let guard = harness.acquire(&recorder, &locks, &LockSpec::mutex(name)).await;
+                guard.check_held();
+                guard.release().await.unwrap();
             }
         });
     }
     for _ in 0..10 {
-        let asked = names.map(|name| together.request(&LockSpec::mutex(name)));
+        let requests = names.map(|name| together.request(&LockSpec::mutex(name)));
         let all = engines[0].acquire_all(names).timeout(harness.timing().wait_limit).await.unwrap();
-        let taken: Vec<_> =
-            all.into_guards().into_iter().zip(asked).map(|(guard, asked)| asked.granted(guard)).collect();
-        for taken in taken {
-            taken.check_held();
-            taken.release().await.unwrap();
+        let guards: Vec<_> = all
+            .into_guards()
+            .into_iter()
+            .zip(requests)
+            .map(|(guard, request)| request.granted(guard))
+            .collect();
+        for guard in guards {
+            guard.check_held();
+            guard.release().await.unwrap();
         }
     }
-    harness.within("an end of the others", tasks.join_all()).await;
+    harness.within("the end of the single holders", tasks.join_all()).await;
 }
 
-/// One of them is lost: that is known of all of them together, and the work under them ends.
+/// The loss of one lock counts as the loss of all, and ends the work under them.
 pub async fn losing_one_lock_ends_the_work_under_all<F: Fixture>(harness: Harness<F>) {
     let operator = harness.locks().await;
     for cause in LossCause::all(&harness).await {
         let locks = harness.locks_with(cause.options(&harness)).await;
-        let names = [format!("kept, {cause:?}"), format!("lost, {cause:?}")];
+        let names = [format!("held, {cause:?}"), format!("lost, {cause:?}")];
         let all = locks.acquire_all(&names).timeout(harness.timing().wait_limit).await.unwrap();
         cause.trigger(&harness, &operator, &LockSpec::mutex(&names[1])).await;
         let work = all.run(std::future::pending::<()>());
-        let error = harness.within("an end of the work", work).await.unwrap_err();
+        let error = harness.within("the end of the work", work).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
         assert!(all.is_lost());
         harness.within("the loss of one", all.lost()).await;

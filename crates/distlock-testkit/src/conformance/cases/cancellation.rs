@@ -1,4 +1,4 @@
-//! Nothing leaks: whatever is dropped, and whenever.
+//! Nothing leaks when a future or a guard is dropped, at any await.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use distlock_core::Locks;
 use crate::conformance::{Fixture, Harness, Polled, poll_at_most};
 use crate::history::LockSpec;
 
-/// More awaits than an acquisition has, on a store that answers at once or late.
+/// More than the number of awaits in an acquisition.
 const MOST_POLLS: u32 = 16;
-/// After this long without being woken often enough an acquisition just waits.
+/// An acquisition that is not woken for this long is waiting for the holder.
 const IDLE: Duration = Duration::from_millis(120);
 
-/// All kinds, those included that share.
+/// All kinds of locks, shared ones included.
 fn everything(locks: &Locks, name: &str) -> Vec<LockSpec> {
     let mut specs = LockSpec::every_exclusive(locks.capabilities(), name);
     specs.push(LockSpec::read(name));
@@ -22,8 +22,8 @@ fn everything(locks: &Locks, name: &str) -> Vec<LockSpec> {
     specs
 }
 
-/// A free lock: the acquisition is dropped after no poll, after one, after two … until it is through. Each time
-/// somebody else can have the lock, although its expiry is far away.
+/// A free lock: the acquisition is dropped after zero, one, two … polls. Each time another client can acquire the lock long
+/// before the expiry.
 pub async fn an_acquire_dropped_at_any_await_leaves_nothing_held<F: Fixture>(harness: Harness<F>) {
     let (user, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("other");
@@ -31,7 +31,6 @@ pub async fn an_acquire_dropped_at_any_await_leaves_nothing_held<F: Fixture>(har
         for polls in 0..MOST_POLLS {
             match poll_at_most(spec.acquire(&user).into_future(), polls, harness.timing().wait_limit).await {
                 Polled::Done(guard) => {
-                    // Dropped like the rest: nothing of it may stay either.
                     drop(guard.expect("a grant"));
                 }
                 Polled::Dropped => {}
@@ -43,8 +42,7 @@ pub async fn an_acquire_dropped_at_any_await_leaves_nothing_held<F: Fixture>(har
     }
 }
 
-/// A lock that somebody holds: the waiter is dropped at every await. It leaves neither a place in the line nor, when
-/// the lock is free, a hold.
+/// A held lock: the waiter is dropped at every await. It leaves neither a queue entry nor a grant.
 pub async fn a_wait_dropped_at_any_await_leaves_no_waiter<F: Fixture>(harness: Harness<F>) {
     let (holder, user, other) = (harness.locks().await, harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("others");
@@ -56,7 +54,7 @@ pub async fn a_wait_dropped_at_any_await_leaves_no_waiter<F: Fixture>(harness: H
         let held = harness.acquire(&recorder, &holder, &exclusive).await;
         for polls in 0..MOST_POLLS {
             match poll_at_most(spec.acquire(&user).into_future(), polls, IDLE).await {
-                Polled::Done(_) => panic!("{spec:?} was granted while somebody else held it"),
+                Polled::Done(_) => panic!("{spec:?} was granted while another client held it"),
                 Polled::Dropped => {}
                 Polled::Idle => break,
             }
@@ -68,15 +66,15 @@ pub async fn a_wait_dropped_at_any_await_leaves_no_waiter<F: Fixture>(harness: H
     }
 }
 
-/// A waiter is dropped in the moment in which the lock becomes free and may already be on its way to it.
+/// A waiter is dropped while the lock becomes free, when its grant may already be in flight.
 pub async fn a_wait_dropped_while_being_granted_releases_the_lock<F: Fixture>(harness: Harness<F>) {
     let (holder, user, other) = (harness.locks().await, harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("others");
-    for spec in LockSpec::every_exclusive(user.capabilities(), "passed on") {
+    for spec in LockSpec::every_exclusive(user.capabilities(), "granted to a dropped waiter") {
         for round in 0..6_u32 {
             let held = harness.acquire(&recorder, &holder, &spec).await;
-            let (locks, wanted) = (user.clone(), spec.clone());
-            let waiter = tokio::spawn(async move { wanted.acquire(&locks).await });
+            let (locks, waited) = (user.clone(), spec.clone());
+            let waiter = tokio::spawn(async move { waited.acquire(&locks).await });
             harness.wait_for_waiters(&other, &spec, 1).await;
             let release = tokio::spawn(held.release());
             for _ in 0..round * 3 {
@@ -84,7 +82,7 @@ pub async fn a_wait_dropped_while_being_granted_releases_the_lock<F: Fixture>(ha
             }
             waiter.abort();
             release.await.unwrap().unwrap();
-            // Dropped with the grant inside, if it was that far.
+            // This drops the guard, if the grant arrived before the abort.
             drop(waiter.await);
             harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
         }
@@ -92,7 +90,7 @@ pub async fn a_wait_dropped_while_being_granted_releases_the_lock<F: Fixture>(ha
     }
 }
 
-/// A release that is dropped at every await is finished in the background, long before the expiry.
+/// A release dropped at any await completes in the background, long before the expiry.
 pub async fn a_release_dropped_at_any_await_completes<F: Fixture>(harness: Harness<F>) {
     let (user, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("other");
@@ -110,21 +108,21 @@ pub async fn a_release_dropped_at_any_await_completes<F: Fixture>(harness: Harne
     }
 }
 
-/// Dropping a guard releases it: on the runtime, and from a thread that has none.
+/// Dropping a guard releases it, on the runtime and on a thread without one.
 pub async fn a_guard_dropped_on_any_thread_is_released<F: Fixture>(harness: Harness<F>) {
     let (user, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
-    for spec in everything(&user, "let go") {
+    for spec in everything(&user, "dropped anywhere") {
         drop(harness.acquire(&recorder, &user, &spec).await);
         harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
-        let taken = harness.acquire(&recorder, &user, &spec).await;
-        std::thread::spawn(move || drop(taken)).join().unwrap();
+        let guard = harness.acquire(&recorder, &user, &spec).await;
+        std::thread::spawn(move || drop(guard)).join().unwrap();
         harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
         harness.wait_until_unused(&other, &spec).await;
     }
 }
 
-/// Several locks at once, dropped at every await: none of them stays.
+/// `acquire_all` dropped at any await leaves none of its locks held.
 pub async fn an_acquire_all_dropped_at_any_await_leaves_nothing_held<F: Fixture>(harness: Harness<F>) {
     let (user, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("other");
@@ -133,9 +131,9 @@ pub async fn an_acquire_all_dropped_at_any_await_leaves_nothing_held<F: Fixture>
     let specs: Vec<_> = specs.into_iter().filter(|spec| !matches!(spec, LockSpec::Read(_))).collect();
     for polls in 0..3 * MOST_POLLS {
         let all = user.acquire_all(specs.iter().map(LockSpec::request)).into_future();
-        let through = match poll_at_most(all, polls, harness.timing().wait_limit).await {
+        let done = match poll_at_most(all, polls, harness.timing().wait_limit).await {
             Polled::Done(guards) => {
-                drop(guards.expect("all of them"));
+                drop(guards.expect("all locks"));
                 true
             }
             Polled::Dropped => false,
@@ -144,7 +142,7 @@ pub async fn an_acquire_all_dropped_at_any_await_leaves_nothing_held<F: Fixture>
         for spec in &specs {
             harness.acquire(&recorder, &other, spec).await.release().await.unwrap();
         }
-        if through {
+        if done {
             break;
         }
     }

@@ -1,19 +1,19 @@
-//! A holder that dies frees the lock at its expiry, or at once; a waiter that dies blocks nobody.
+//! The lock of a killed holder becomes free at its expiry, or at once; a killed waiter blocks no other.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use crate::actors::{Contention, TestOptions};
 use crate::conformance::{Fixture, Harness};
-use crate::history::{LockSpec, Recorder};
+use crate::history::LockSpec;
 
-/// The options of a holder that is to be killed. Where a crash frees at once, its expiry is out of reach: whatever
-/// frees the lock was not that.
-fn mortal<F: Fixture>(harness: &Harness<F>, frees_on_crash: bool) -> TestOptions {
+/// The options of a holder that will be killed. On a store that frees on crash the expiry is long, so that it cannot be the
+/// reason why the lock becomes free.
+fn options_of_victim<F: Fixture>(harness: &Harness<F>, frees_on_crash: bool) -> TestOptions {
     if frees_on_crash { harness.long_lease() } else { harness.short_lease() }
 }
 
-/// A waiter in another process has the lock soon after its holder was killed.
+/// A waiter in another process acquires the lock soon after the holder was killed.
 pub async fn a_killed_holder_frees_the_lock_for_a_waiter<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let specs = LockSpec::every_exclusive(locks.capabilities(), "orphaned");
@@ -21,7 +21,7 @@ pub async fn a_killed_holder_frees_the_lock_for_a_waiter<F: Fixture>(harness: Ha
         .for_each(specs, |harness, spec| async move {
             let locks = harness.locks().await;
             let frees_on_crash = locks.capabilities().frees_on_crash;
-            let holder = harness.actor("holder", mortal(&harness, frees_on_crash));
+            let holder = harness.actor("holder", options_of_victim(&harness, frees_on_crash));
             let before = harness.within("a grant", holder.acquire(1, &spec)).await;
             let waiter = harness.actor("waiter", harness.long_lease());
             let mut waiting = pin!(waiter.acquire(1, &spec));
@@ -33,22 +33,22 @@ pub async fn a_killed_holder_frees_the_lock_for_a_waiter<F: Fixture>(harness: Ha
             let killed = Instant::now();
             holder.kill().await;
             if let Some(after) = early {
-                // The machine stood still for so long that the holder lost it alive; the history tells if it did not. Of
-                // what a kill does nothing is shown then.
+                // The machine stalled for longer than the expiry, so the holder lost the lock before the kill. The history
+                // checks that it did; the case proves nothing about kills then.
                 println!("{spec:?} was lost before its holder was killed");
                 assert!(after > before, "the token of {spec:?} fell from {before} to {after}");
                 return waiter.shutdown().await;
             }
-            let after = harness.within(format!("an heir of {spec:?}"), waiting).await;
-            let noticed = match (harness.timing().crash_detected_within, frees_on_crash) {
-                (Some(noticed), _) => noticed,
+            let after = harness.within(format!("the next holder of {spec:?}"), waiting).await;
+            let detected = match (harness.timing().crash_detected_within, frees_on_crash) {
+                (Some(detected), _) => detected,
                 (None, true) => Duration::ZERO,
                 (None, false) => harness.timing().expiry,
             };
-            let late = killed.elapsed().saturating_sub(noticed);
+            let late = killed.elapsed().saturating_sub(detected);
             assert!(
                 late < harness.timing().wait_limit / 4,
-                "{spec:?} was free, and its waiter came {late:?} late"
+                "the waiter for {spec:?} was granted {late:?} after it became free"
             );
             assert!(after > before, "the token of {spec:?} fell from {before} to {after} with a crash");
             waiter.shutdown().await;
@@ -56,14 +56,14 @@ pub async fn a_killed_holder_frees_the_lock_for_a_waiter<F: Fixture>(harness: Ha
         .await;
 }
 
-/// Permits and readers: each of them dies, and everything can be had again.
+/// Killed readers and permit holders: the whole capacity becomes free again.
 pub async fn killed_readers_and_permit_holders_free_their_share<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
-    let recorder = harness.recorder("heir");
-    let options = mortal(&harness, locks.capabilities().frees_on_crash);
+    let recorder = harness.recorder("next");
+    let options = options_of_victim(&harness, locks.capabilities().frees_on_crash);
     let parts = [
-        (LockSpec::read("read by the dead"), LockSpec::write("read by the dead")),
-        (LockSpec::permits("in dead hands", 3, 1), LockSpec::permits("in dead hands", 3, 3)),
+        (LockSpec::read("killed readers"), LockSpec::write("killed readers")),
+        (LockSpec::permits("killed permits", 3, 1), LockSpec::permits("killed permits", 3, 3)),
     ];
     for (part, whole) in parts {
         if !harness.supports(&locks, &part).await {
@@ -83,7 +83,7 @@ pub async fn killed_readers_and_permit_holders_free_their_share<F: Fixture>(harn
     }
 }
 
-/// The one who would be next dies while it waits. Those behind it get their turn all the same.
+/// The queue head is killed while it waits. The waiters behind it are served.
 pub async fn a_killed_waiter_does_not_block_the_queue<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let specs = LockSpec::every_exclusive(locks.capabilities(), "waited for");
@@ -92,62 +92,55 @@ pub async fn a_killed_waiter_does_not_block_the_queue<F: Fixture>(harness: Harne
             let recorder = harness.recorder("taker");
             let (holder, next) = (harness.locks().await, harness.locks().await);
             let held = harness.acquire(&recorder, &holder, &spec).await;
-            let doomed = harness.actor("doomed", harness.short_lease());
-            let waiting = doomed.acquire(1, &spec);
+            let victim = harness.actor("victim", harness.short_lease());
+            let waiting = victim.acquire(1, &spec);
             harness.wait_for_waiters(&holder, &spec, 1).await;
-            doomed.kill().await;
+            victim.kill().await;
             drop(waiting);
-            let heir = tokio::spawn(take(harness.clone(), recorder, next, spec.clone()));
+            let next = harness.spawn_acquire(&recorder, &next, &spec);
             held.release().await.unwrap();
-            harness.within(format!("a way past a dead waiter for {spec:?}"), heir).await.unwrap();
+            let next =
+                harness.within(format!("a grant of {spec:?} past a killed waiter"), next).await.unwrap();
+            next.release().await.unwrap();
         })
         .await;
 }
 
-async fn take<F: Fixture>(
-    harness: Harness<F>,
-    recorder: std::sync::Arc<Recorder>,
-    locks: distlock_core::Locks,
-    spec: LockSpec,
-) {
-    harness.acquire(&recorder, &locks, &spec).await.release().await.unwrap();
-}
-
-/// Processes are killed in the middle of taking and releasing, wherever that is. The others get all their turns, and
-/// the history shows neither an overlap nor a token that went back.
+/// Processes are killed at arbitrary points while they contend. The survivors finish all their rounds, and the history shows
+/// neither an overlap nor a decreasing token.
 pub async fn processes_killed_while_contending_do_no_harm<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let case = |harness: Harness<F>, spec: LockSpec| async move {
-        let options = mortal(&harness, harness.locks().await.capabilities().frees_on_crash);
+        let options = options_of_victim(&harness, harness.locks().await.capabilities().frees_on_crash);
         let contention = |rounds| Contention::over([spec.clone()], rounds);
         let survivors = [
             harness.actor("survivor", harness.long_lease()),
             harness.actor("survivor", harness.long_lease()),
         ];
-        let turns = survivors.each_ref().map(|actor| actor.contend(contention(20)));
+        let rounds = survivors.each_ref().map(|actor| actor.contend(contention(20)));
         for lives in [20, 60] {
             let victim = harness.actor("victim", options);
-            let turn = victim.contend(contention(u32::MAX));
+            let contending = victim.contend(contention(u32::MAX));
             tokio::time::sleep(Duration::from_millis(lives)).await;
             victim.kill().await;
-            drop(turn);
+            drop(contending);
         }
-        for turn in turns {
-            harness.within(format!("the survivors' turns at {spec:?}"), turn).await;
+        for rounds in rounds {
+            harness.within(format!("the survivors' rounds on {spec:?}"), rounds).await;
         }
         for survivor in survivors {
             survivor.shutdown().await;
         }
     };
-    harness.for_each(LockSpec::every_exclusive(locks.capabilities(), "fought for"), case).await;
+    harness.for_each(LockSpec::every_exclusive(locks.capabilities(), "contended"), case).await;
 }
 
-/// A runtime that ends takes its engine with it, without a word to the store: no worse than a crash.
+/// A runtime ends together with its engine and without a release. That is no worse than a crash.
 pub async fn a_runtime_that_ends_is_no_worse_than_a_crash<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
-    let spec = LockSpec::mutex("of a lost runtime");
-    let options = mortal(&harness, locks.capabilities().frees_on_crash);
-    let taker = {
+    let spec = LockSpec::mutex("ended runtime");
+    let options = options_of_victim(&harness, locks.capabilities().frees_on_crash);
+    let acquire = {
         let (harness, spec) = (harness.clone(), spec.clone());
         move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -159,20 +152,20 @@ pub async fn a_runtime_that_ends_is_no_worse_than_a_crash<F: Fixture>(harness: H
             guard
         }
     };
-    let guard = tokio::task::spawn_blocking(taker).await.unwrap();
-    let recorder = harness.recorder("heir");
+    let guard = tokio::task::spawn_blocking(acquire).await.unwrap();
+    let recorder = harness.recorder("next");
     let token = guard.token();
     if !harness.has_leases().await {
-        // The session lives with the guard, which is the last to hold on to its engine.
+        // The guard keeps the engine and its session alive.
         drop(guard);
         let next = harness.acquire(&recorder, &locks, &spec).await;
         assert!(next.token() > token);
         return next.release().await.unwrap();
     }
     let next = harness.acquire(&recorder, &locks, &spec).await;
-    assert!(guard.is_lost(), "a guard of a runtime that is gone still says that it is held");
+    assert!(guard.is_lost(), "a guard whose runtime has ended reports held");
     assert!(next.token() > token);
-    // Neither a runtime nor an engine is left: dropping it must do no harm.
+    // Without a runtime and an engine, the drop must do no harm.
     drop(guard);
     assert!(next.check_held());
 }

@@ -1,4 +1,4 @@
-//! Harm done to the store itself, where its fixture can do it. These are asked for one by one: see
+//! Failures of the store itself, where its fixture implements them. Each is enabled in the call of
 //! [`conformance!`](crate::conformance!).
 
 use distlock_core::store::Backend;
@@ -23,8 +23,8 @@ macro_rules! __conformance_fault {
     };
 }
 
-/// Takes a lock from a store that may still be on its way back: errors that say so are borne, anything else is not.
-async fn take_after<F: Fixture>(
+/// Acquires a lock on a store that may still be recovering: retries while it is unavailable, fails on any other error.
+async fn acquire_after_fault<F: Fixture>(
     harness: &Harness<F>,
     recorder: &Arc<Recorder>,
     locks: &Locks,
@@ -33,12 +33,12 @@ async fn take_after<F: Fixture>(
     let begun = std::time::Instant::now();
     loop {
         match recorder.acquire_within(locks, spec, harness.timing().wait_limit).await {
-            Ok(taken) => return taken,
+            Ok(guard) => return guard,
             Err(error) if error.kind() == ErrorKind::Unavailable => {
                 let waited = begun.elapsed();
                 assert!(
                     waited < harness.timing().wait_limit,
-                    "the store did not come back in {waited:?}: {error}"
+                    "the store did not recover within {waited:?}: {error}"
                 );
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
@@ -47,78 +47,82 @@ async fn take_after<F: Fixture>(
     }
 }
 
-/// Whether what was held through the harm must still be held: a lease is a record, a session may end with its
-/// connection.
+/// Whether a lock must survive the fault: a lease is a record, a session may end with its connection.
 async fn is_lease<F: Fixture>(harness: &Harness<F>) -> bool {
     matches!(harness.fixture().connect().await, Backend::Lease(_))
 }
 
-/// A holder and a waiter, harm, and then everything goes on: what must be kept is, the waiter gets its turn, and
-/// tokens rise.
-async fn live_through<F: Fixture>(harness: &Harness<F>, kept: bool, harm: impl AsyncFn()) {
+/// A fault occurs with one holder and one waiter. Afterwards the holder still holds if it must, the waiter is granted the
+/// lock, and tokens increase.
+async fn survive<F: Fixture>(harness: &Harness<F>, must_hold: bool, fault: impl AsyncFn()) {
     let (holder, waiter, other) = (harness.locks().await, harness.locks().await, harness.locks().await);
     let is_lease = is_lease(harness).await;
     let recorder = harness.recorder("holder");
-    for (n, spec) in LockSpec::every_exclusive(holder.capabilities(), "through it").into_iter().enumerate() {
-        let held = take_after(harness, &recorder, &holder, &spec).await;
+    for (n, spec) in
+        LockSpec::every_exclusive(holder.capabilities(), "held during the fault").into_iter().enumerate()
+    {
+        let held = acquire_after_fault(harness, &recorder, &holder, &spec).await;
         let waiting = tokio::spawn({
             let (harness, waiter, spec) = (harness.clone(), waiter.clone(), spec.clone());
             let recorder = harness.recorder(&format!("waiter-{n}"));
-            async move { take_after(&harness, &recorder, &waiter, &spec).await }
+            async move { acquire_after_fault(&harness, &recorder, &waiter, &spec).await }
         });
         harness.wait_for_waiters(&other, &spec, 1).await;
-        harm().await;
+        fault().await;
         let token = held.token();
-        if kept && is_lease {
-            assert!(held.check_held(), "the harm cost the holder {spec:?}: {:?}", held.loss());
+        if must_hold && is_lease {
+            assert!(held.check_held(), "the fault cost the holder {spec:?}: {:?}", held.loss());
             assert!(!waiting.is_finished(), "two holders of {spec:?}");
         }
         drop(held);
-        let next = harness.within(format!("the waiter's turn at {spec:?}"), waiting).await.unwrap();
+        let next = harness.within(format!("the grant of {spec:?} to the waiter"), waiting).await.unwrap();
         assert!(next.token() > token, "the token of {spec:?} fell from {token} to {}", next.token());
         next.release().await.ok();
-        let again = take_after(harness, &recorder, &other, &spec).await;
+        let again = acquire_after_fault(harness, &recorder, &other, &spec).await;
         again.release().await.ok();
     }
 }
 
-/// Every connection ends at once. Records are not connections: what is held stays held.
+/// Every connection closes at once. Leases are records, so held locks stay held.
 pub async fn cut_connections<F: Fixture>(harness: Harness<F>) {
-    live_through(&harness, true, async || harness.fixture().cut_connections().await).await;
+    survive(&harness, true, async || harness.fixture().cut_connections().await).await;
 }
 
-/// The store is killed and comes back with what it kept.
+/// The store is killed and restarted with its durable data.
 pub async fn restart<F: Fixture>(harness: Harness<F>) {
     let durable = harness.locks().await.capabilities().durable;
-    live_through(&harness, durable, async || harness.fixture().restart().await).await;
+    survive(&harness, durable, async || harness.fixture().restart().await).await;
 }
 
-/// Another node takes over, with everything that was confirmed.
+/// Another node takes over with all confirmed writes.
 pub async fn fail_over<F: Fixture>(harness: Harness<F>) {
     let durable = harness.locks().await.capabilities().durable;
-    live_through(&harness, durable, async || harness.fixture().fail_over().await).await;
+    survive(&harness, durable, async || harness.fixture().fail_over().await).await;
 }
 
-/// Somebody sets the store's clock back and forward. Tokens rise all the same, and a free lock can be had.
+/// The store's clock is set back and forward. Tokens still increase, and a free lock can be acquired.
 pub async fn move_clock<F: Fixture>(harness: Harness<F>) {
     const HOUR: i64 = 3600;
     let (one, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
-    for spec in LockSpec::every_exclusive(one.capabilities(), "out of time") {
+    for spec in LockSpec::every_exclusive(one.capabilities(), "moved clock") {
         let mut last = 0;
         for offset in [0, -HOUR, HOUR, 0, -2 * HOUR] {
             harness.fixture().move_clock(offset).await;
             for locks in [&one, &other] {
-                let taken = take_after(&harness, &recorder, locks, &spec).await;
-                let token = taken.token().get();
-                assert!(token > last, "with its clock off by {offset} s the store gave {token} after {last}");
+                let guard = acquire_after_fault(&harness, &recorder, locks, &spec).await;
+                let token = guard.token().get();
+                assert!(
+                    token > last,
+                    "with its clock off by {offset} s the store granted token {token} after {last}"
+                );
                 last = token;
-                taken.release().await.unwrap();
+                guard.release().await.unwrap();
             }
         }
-        // Back again while it is held: it lasts longer then, and is still one holder's.
+        // The clock is set back while the lock is held: the lease lasts longer, and excludes others.
         harness.fixture().move_clock(0).await;
-        let held = take_after(&harness, &recorder, &one, &spec).await;
+        let held = acquire_after_fault(&harness, &recorder, &one, &spec).await;
         harness.fixture().move_clock(-HOUR).await;
         assert!(recorder.try_acquire(&other, &spec).await.unwrap().is_none());
         assert!(held.check_held());

@@ -1,29 +1,31 @@
-//! What operators see.
+//! `inspect` and `doctor`.
 
 use distlock_core::store::Query;
 
 use crate::conformance::{Fixture, Harness};
 use crate::history::LockSpec;
 
-/// Who holds, with which token and weight, until when, and of which capacity; and that it is gone once it is given
-/// back.
+/// A holder is shown with token, weight, expiry and capacity, and disappears with its release.
 pub async fn inspect_shows_holders<F: Fixture>(harness: Harness<F>) {
     let (holder, operator) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("holder");
     let mut specs = LockSpec::every_exclusive(holder.capabilities(), "shown");
-    specs.extend([LockSpec::read("shown to readers"), LockSpec::permits("shown in part", 5, 2)]);
+    specs.extend([LockSpec::read("shown to readers"), LockSpec::permits("shown permits", 5, 2)]);
     specs.retain(|spec| spec.is_supported(holder.capabilities()));
     for spec in specs {
         assert!(harness.record(&operator, &spec).await.is_none(), "{spec:?} is shown before it is held");
         let held = harness.acquire(&recorder, &holder, &spec).await;
-        let record = harness.record(&operator, &spec).await.expect("what is held is shown");
+        let record = harness.record(&operator, &spec).await.expect("a held lock is shown");
         assert_eq!(record.kind, spec.kind());
         assert_eq!(record.capacity, spec.capacity());
         assert!(record.waiters.is_empty(), "{record:?}");
-        let [shown] = &record.holders[..] else { panic!("one holder, and {record:?} is shown") };
+        let [shown] = &record.holders[..] else { panic!("expected one holder: {record:?}") };
         assert_eq!(shown.lock_id, *held.lock_id());
         assert_eq!(shown.lock_id.label(), held.lock_id().label());
-        assert!(shown.lock_id.label().starts_with("engine-"), "the label does not say who: {shown:?}");
+        assert!(
+            shown.lock_id.label().starts_with("engine-"),
+            "the label does not name the engine: {shown:?}"
+        );
         assert_eq!(shown.weight, spec.weight());
         if let Some(token) = shown.token {
             assert_eq!(token, held.token(), "{spec:?}");
@@ -36,22 +38,25 @@ pub async fn inspect_shows_holders<F: Fixture>(harness: Harness<F>) {
     }
 }
 
-/// Who waits, where the store knows; elsewhere it shows nobody rather than a guess.
+/// Waiters are shown where the store knows them, and none elsewhere.
 pub async fn inspect_shows_waiters<F: Fixture>(harness: Harness<F>) {
     let (holder, waiter) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("holder");
-    for spec in LockSpec::every_exclusive(holder.capabilities(), "waited for") {
+    for spec in LockSpec::every_exclusive(holder.capabilities(), "shown waiter") {
         let held = harness.acquire(&recorder, &holder, &spec).await;
         let waiting = tokio::spawn({
             let (locks, spec, wait_limit) = (waiter.clone(), spec.clone(), harness.timing().wait_limit);
             async move { spec.acquire(&locks).timeout(wait_limit).await }
         });
         harness.wait_for_waiters(&holder, &spec, 1).await;
-        let record = harness.record(&holder, &spec).await.expect("what is held is shown");
+        let record = harness.record(&holder, &spec).await.expect("a held lock is shown");
         assert_eq!(record.holders.len(), 1, "{record:?}");
         if holder.capabilities().shows_waiters {
-            let [shown] = &record.waiters[..] else { panic!("one waiter, and {record:?} is shown") };
-            assert!(shown.lock_id.label().starts_with("engine-"), "the label does not say who: {shown:?}");
+            let [shown] = &record.waiters[..] else { panic!("expected one waiter: {record:?}") };
+            assert!(
+                shown.lock_id.label().starts_with("engine-"),
+                "the label does not name the engine: {shown:?}"
+            );
             assert_ne!(shown.lock_id.label(), held.lock_id().label());
             assert_eq!(
                 shown.weight,
@@ -59,14 +64,14 @@ pub async fn inspect_shows_waiters<F: Fixture>(harness: Harness<F>) {
             );
         }
         held.release().await.unwrap();
-        let guard = waiting.await.unwrap().expect("a turn");
-        let record = harness.record(&holder, &spec).await.expect("what is held is shown");
+        let guard = waiting.await.unwrap().expect("a grant");
+        let record = harness.record(&holder, &spec).await.expect("a held lock is shown");
         assert_eq!(record.holders[0].lock_id, *guard.lock_id());
-        assert!(record.waiters.is_empty(), "a waiter that was served is still shown: {record:?}");
+        assert!(record.waiters.is_empty(), "a granted waiter is still shown: {record:?}");
     }
 }
 
-/// A query gives what it asks for and nothing else.
+/// A query returns exactly the matching records.
 pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let recorder = harness.recorder("holder");
@@ -80,7 +85,7 @@ pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(harness: Harness<
     let all = locks.inspect(&Query::default()).await.unwrap();
     assert_eq!(all.len(), 5, "{all:?}");
     if all.iter().any(|record| record.name.is_none()) {
-        // Only hashes are kept: nothing but whole names can be found.
+        // The store keeps only hashes, so it can find whole names only.
         let found = locks.inspect(&Query::named("apple")).await.unwrap();
         return assert_eq!(found.len(), 1, "{found:?}");
     }
@@ -92,10 +97,10 @@ pub async fn inspect_finds_by_kind_name_and_prefix<F: Fixture>(harness: Harness<
     assert_eq!(names(locks.inspect(&semaphores).await.unwrap()), [""; 0]);
 }
 
-/// `doctor` reaches the store and says something.
+/// `doctor` reaches the store and reports something.
 pub async fn doctor_reaches_a_working_store<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     let findings = locks.doctor().await.expect("doctor");
-    assert!(!findings.is_empty(), "doctor has nothing to say");
+    assert!(!findings.is_empty(), "doctor reports nothing");
     assert!(!locks.store().is_empty());
 }

@@ -1,4 +1,4 @@
-//! Whoever loses a lock is told, in time and in every way there is to be told.
+//! A holder that loses its lock learns of it in time, through every method of its guard.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use crate::conformance::loss_cause::LossCause;
 use crate::conformance::{Fixture, Harness};
 use crate::history::{LockSpec, ReleaseOutcome};
 
-/// Asserts that breaking a lock is refused, that the refusal names who holds it, and that nothing happened.
+/// Asserts that `break_lock` is refused, names the holder, and changes nothing.
 async fn breaking_is_refused<F: Fixture>(harness: &Harness<F>, spec: &LockSpec) {
     let (holder, operator) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("holder");
@@ -23,15 +23,15 @@ async fn breaking_is_refused<F: Fixture>(harness: &Harness<F>, spec: &LockSpec) 
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let label = held.lock_id().label();
     assert!(error.to_string().contains(label), "the refusal does not name the holder {label}: {error}");
-    assert!(held.check_held(), "a refused break took the lock");
+    assert!(held.check_held(), "a refused `break_lock` released the lock");
     held.release().await.unwrap();
 }
 
-/// Forced release of every kind: the store names who held it, the guard is lost, and says so in every cause.
+/// Forced release of every kind of lock: the store returns the holder, and the guard reports its loss.
 pub async fn breaking_a_lock_turns_its_guard_lost<F: Fixture>(harness: Harness<F>) {
     let (holder, operator) = (harness.locks_with(harness.frequent_renewal()).await, harness.locks().await);
-    let mut specs = LockSpec::every_exclusive(holder.capabilities(), "taken away");
-    specs.extend([LockSpec::read("taken from a reader"), LockSpec::permits("taken from many", 3, 2)]);
+    let mut specs = LockSpec::every_exclusive(holder.capabilities(), "broken");
+    specs.extend([LockSpec::read("broken read lock"), LockSpec::permits("broken permits", 3, 2)]);
     specs.retain(|spec| spec.is_supported(holder.capabilities()));
     let recorder = harness.recorder("holder");
     for spec in specs {
@@ -41,18 +41,18 @@ pub async fn breaking_a_lock_turns_its_guard_lost<F: Fixture>(harness: Harness<F
         }
         let held = harness.acquire(&recorder, &holder, &spec).await;
         let broken = harness.break_lock(&operator, &spec).await;
-        assert_eq!(broken.len(), 1, "{spec:?} had one holder, and {broken:?} were named");
+        assert_eq!(broken.len(), 1, "{spec:?} had one holder: {broken:?}");
         assert_eq!(broken[0].lock_id, *held.lock_id());
         harness.within(format!("the loss of {spec:?}"), held.wait_for_loss()).await;
         assert!(held.is_lost() && held.loss().is_some());
         assert_eq!(held.time_left(), Some(Duration::ZERO));
         assert!(matches!(held.release().await, Err(ReleaseError::Lost { .. })));
         harness.acquire(&recorder, &operator, &spec).await.release().await.unwrap();
-        assert!(harness.break_lock(&operator, &spec).await.is_empty(), "nobody held {spec:?}");
+        assert!(harness.break_lock(&operator, &spec).await.is_empty(), "{spec:?} was free");
     }
 }
 
-/// Tells when it is dropped.
+/// Sets a flag when it is dropped.
 struct OnDrop(Arc<AtomicBool>);
 
 impl Drop for OnDrop {
@@ -61,7 +61,7 @@ impl Drop for OnDrop {
     }
 }
 
-/// `run` drops the work and says why; tokens that were handed out before and after the loss are cancelled.
+/// `run` drops the work and returns the reason. Cancellation tokens created before and after the loss are cancelled.
 pub async fn the_work_under_a_lost_lock_is_cancelled<F: Fixture>(harness: Harness<F>) {
     let operator = harness.locks().await;
     let recorder = harness.recorder("worker");
@@ -71,18 +71,18 @@ pub async fn the_work_under_a_lost_lock_is_cancelled<F: Fixture>(harness: Harnes
         let held = harness.acquire(&recorder, &holder, &spec).await;
         let before = held.cancellation_token();
         let dropped = Arc::new(AtomicBool::new(false));
-        let told = OnDrop(Arc::clone(&dropped));
+        let on_drop = OnDrop(Arc::clone(&dropped));
         let work = async move {
-            let _told = told;
+            let _on_drop = on_drop;
             std::future::pending::<()>().await;
         };
         cause.trigger(&harness, &operator, &spec).await;
-        let error = harness.within("an end of the work", held.run(work)).await.unwrap_err();
+        let error = harness.within("the end of the work", held.run(work)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Lost, "{error}");
-        assert!(dropped.load(Ordering::SeqCst), "the work goes on under a lock that is lost");
+        assert!(dropped.load(Ordering::SeqCst), "the work continues under a lost lock");
         harness.within("a cancelled token", before.cancelled()).await;
-        assert!(held.cancellation_token().is_cancelled(), "a token made after the loss is not cancelled");
-        assert!(held.run(async {}).await.is_err(), "work was begun under a lost lock");
+        assert!(held.cancellation_token().is_cancelled(), "a token created after the loss is not cancelled");
+        assert!(held.run(async {}).await.is_err(), "work was started under a lost lock");
         assert!(!held.check_held());
     }
     let held = harness.acquire(&recorder, &operator, &LockSpec::mutex("worked under")).await;
@@ -99,7 +99,7 @@ fn lost_at_once(guard: &Guard) -> Option<LossReason> {
     }
 }
 
-/// Nobody looks at the guard until somebody else has the lock. Then its very first word is that it is lost.
+/// The guard is first queried after another client acquired the lock. Its first answer is that it is lost.
 pub async fn an_unobserved_loss_is_reported_at_the_first_query<F: Fixture>(harness: Harness<F>) {
     let capabilities = harness.locks().await.capabilities().clone();
     let case = |harness: Harness<F>, spec: LockSpec| async move {
@@ -108,49 +108,49 @@ pub async fn an_unobserved_loss_is_reported_at_the_first_query<F: Fixture>(harne
         let recorder = harness.recorder("both");
         let held = harness.acquire(&recorder, &holder, &spec).await;
         if !harness.has_leases().await {
-            // Nothing expires here: automatic extension is not what keeps it.
+            // Nothing expires here, with or without renewal.
             tokio::time::sleep(2 * harness.timing().expiry).await;
-            assert!(held.check_held(), "a session's hold ended at an expiry it does not have");
+            assert!(held.check_held(), "a session's lock ended at an expiry that it does not have");
             assert!(recorder.try_acquire(&other, &spec).await.unwrap().is_none());
             return held.release().await.unwrap();
         }
         let next = harness.acquire(&recorder, &other, &spec).await;
         let reason = lost_at_once(&held);
         let known = matches!(reason, Some(LossReason::Expired { .. } | LossReason::NotYours));
-        assert!(known, "somebody else has {spec:?}, and its guard says of its loss: {reason:?}");
+        assert!(known, "another client holds {spec:?}, and the first guard reports its loss as: {reason:?}");
         assert!(!held.check_held());
         next.release().await.unwrap();
     };
-    harness.for_each(LockSpec::every_exclusive(&capabilities, "quietly lost"), case).await;
+    harness.for_each(LockSpec::every_exclusive(&capabilities, "unobserved loss"), case).await;
 }
 
-/// A holder that stands still for longer than its expiry: somebody else gets the lock, and the first thing the holder
-/// hears when it goes on is that it is lost. Where nothing expires, it still holds.
+/// A holder is paused for longer than its expiry: another client acquires the lock, and the holder reports its loss as soon as
+/// it resumes. On a store where nothing expires, it still holds.
 pub async fn a_paused_holder_reports_loss_as_soon_as_it_resumes<F: Fixture>(harness: Harness<F>) {
     let capabilities = harness.locks().await.capabilities().clone();
     let case = |harness: Harness<F>, spec: LockSpec| async move {
         let other = harness.locks().await;
         let recorder = harness.recorder("other");
-        let mut holder = harness.actor("sleeper", harness.short_lease());
+        let mut holder = harness.actor("holder", harness.short_lease());
         harness.within("a grant", holder.acquire_watched(1, &spec)).await;
-        let expires = harness.within("an answer", holder.time_left(1)).await.is_some();
+        let expires = harness.within("a reply", holder.time_left(1)).await.is_some();
         holder.pause().await;
         if expires {
             let next = harness.acquire(&recorder, &other, &spec).await;
             holder.resume();
-            assert!(harness.within("an answer", holder.is_lost(1)).await, "{spec:?} has two holders");
+            assert!(harness.within("a reply", holder.is_lost(1)).await, "{spec:?} has two holders");
             assert_eq!(harness.within("a release", holder.release(1)).await, ReleaseOutcome::Lost);
-            assert!(next.check_held(), "a holder that was paused took {spec:?} from the next one");
+            assert!(next.check_held(), "a paused holder released {spec:?} of the next one");
             next.release().await.unwrap();
         } else {
             let limit = 2 * harness.timing().expiry;
             let refused = recorder.acquire_within(&other, &spec, limit).await.unwrap_err();
             assert_eq!(refused.kind(), ErrorKind::Timeout, "{refused}");
             holder.resume();
-            assert!(!harness.within("an answer", holder.is_lost(1)).await, "a pause ended a session");
+            assert!(!harness.within("a reply", holder.is_lost(1)).await, "a pause ended a session");
             assert_eq!(harness.within("a release", holder.release(1)).await, ReleaseOutcome::Clean);
         }
         holder.shutdown().await;
     };
-    harness.for_each(LockSpec::every_exclusive(&capabilities, "slept over"), case).await;
+    harness.for_each(LockSpec::every_exclusive(&capabilities, "paused holder"), case).await;
 }

@@ -1,7 +1,6 @@
-//! Requests that fail on their way there or back: undone, recognised, or tried again.
+//! Failed requests and lost replies: the engine undoes, recognises or retries them.
 
 use std::future::IntoFuture;
-use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::faults::{Fault, Verb};
@@ -13,17 +12,17 @@ use crate::conformance::{Fixture, Harness};
 use crate::history::LockSpec;
 
 fn only_for_leases() {
-    println!("this store has sessions, not leases: its requests are its own business");
+    println!("not applicable: a session store, whose requests are internal");
 }
 
-/// The store granted and the answer was lost: asked again, it recognises the lock id. One holder, one release.
+/// The store granted the lock and the reply was lost. It recognises the lock id of the retry: one holder, one release.
 pub async fn a_grant_whose_reply_was_lost_is_recognised<F: Fixture>(harness: Harness<F>) {
     let Some((locks, faults)) = harness.faulty_locks_with(harness.long_lease()).await else {
         return only_for_leases();
     };
     let other = harness.locks().await;
     let recorder = harness.recorder("both");
-    for spec in LockSpec::every_exclusive(locks.capabilities(), "answered late") {
+    for spec in LockSpec::every_exclusive(locks.capabilities(), "lost reply") {
         faults.next(Verb::Acquire, 1, Fault::lost_reply());
         let held = harness.acquire(&recorder, &locks, &spec).await;
         let record = harness.record(&other, &spec).await.expect("a holder");
@@ -35,15 +34,15 @@ pub async fn a_grant_whose_reply_was_lost_is_recognised<F: Fixture>(harness: Har
     }
 }
 
-/// The store granted, and all that is heard of it are errors: the user is told, and the grant is taken back long
-/// before its expiry.
+/// The store granted the lock and all replies were lost. The user gets an error, and the grant is released long before its
+/// expiry.
 pub async fn a_grant_whose_replies_were_all_lost_is_released<F: Fixture>(harness: Harness<F>) {
     let Some((locks, faults)) = harness.faulty_locks_with(harness.long_lease()).await else {
         return only_for_leases();
     };
     let other = harness.locks().await;
     let recorder = harness.recorder("both");
-    for spec in LockSpec::every_exclusive(locks.capabilities(), "never answered") {
+    for spec in LockSpec::every_exclusive(locks.capabilities(), "all replies lost") {
         faults.always(Verb::Acquire, Fault::lost_reply());
         let error = recorder.acquire_within(&locks, &spec, Duration::from_millis(300)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "an outage must not look like contention: {error}");
@@ -54,43 +53,43 @@ pub async fn a_grant_whose_replies_were_all_lost_is_released<F: Fixture>(harness
     }
 }
 
-/// The request hangs, was carried out all the same, and its user gave up: it is undone when it comes back.
+/// The request hangs, was applied, and its user cancelled it. It is undone when its reply arrives.
 pub async fn a_late_grant_of_a_cancelled_request_is_undone<F: Fixture>(harness: Harness<F>) {
     let Some((locks, faults)) = harness.faulty_locks_with(harness.long_lease()).await else {
         return only_for_leases();
     };
     let other = harness.locks().await;
     let recorder = harness.recorder("other");
-    for spec in LockSpec::every_exclusive(locks.capabilities(), "given up on") {
+    for spec in LockSpec::every_exclusive(locks.capabilities(), "cancelled") {
         for delayed in [Fault::delay_after, Fault::delay_before] {
             let (mut late, limit) = (Duration::from_millis(100), Duration::from_millis(20));
             faults.next(Verb::Acquire, 1, delayed(Fault::none(), late));
-            // A machine that stands still can let even a late answer be in time.
+            // If the machine stalls, even a late reply can be in time.
             while let Ok(granted) = tokio::time::timeout(limit, spec.acquire(&locks).into_future()).await {
                 granted.unwrap().release().await.unwrap();
                 late *= 2;
-                assert!(late < harness.timing().wait_limit, "the request was to be late");
+                assert!(late < harness.timing().wait_limit, "the reply was never late");
                 faults.next(Verb::Acquire, 1, delayed(Fault::none(), late));
             }
             faults.heal();
-            // The late request may be granted after we asked: it must go again, for us.
+            // The late request may be granted before this one: it must be released again.
             harness.acquire(&recorder, &other, &spec).await.release().await.unwrap();
             harness.wait_until_unused(&other, &spec).await;
         }
     }
 }
 
-/// The first request was carried out and is answered only after its user asked again and was granted: that late answer
-/// must not take back what the user has by now.
+/// The reply to the first request arrives only after the retry was granted. The late reply must not release the lock of the
+/// retry.
 pub async fn a_late_reply_after_a_retry_releases_nothing<F: Fixture>(harness: Harness<F>) {
     let capabilities = harness.locks().await.capabilities().clone();
-    harness.for_each(LockSpec::every_exclusive(&capabilities, "asked twice"), ask_twice).await;
+    harness.for_each(LockSpec::every_exclusive(&capabilities, "retried"), retry_before_reply).await;
 }
 
-async fn ask_twice<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
-    // The shorter, the sooner done; but a busy server may need longer for an answer that nobody delays.
+async fn retry_before_reply<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
+    // A short delay makes the case fast, but a busy server may need longer for an undelayed reply.
     let mut late = Duration::from_millis(400);
-    while let Err(error) = answer_late(&harness, &spec, late).await {
+    while let Err(error) = delay_first_reply(&harness, &spec, late).await {
         late *= 4;
         assert!(late < harness.timing().wait_limit, "{spec:?} should have been granted: {error}");
     }
@@ -98,7 +97,7 @@ async fn ask_twice<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
 
 /// # Errors
 /// If the lock was not granted.
-async fn answer_late<F: Fixture>(harness: &Harness<F>, spec: &LockSpec, late: Duration) -> Result<()> {
+async fn delay_first_reply<F: Fixture>(harness: &Harness<F>, spec: &LockSpec, late: Duration) -> Result<()> {
     let options = TestOptions { request_timeout: late / 2, ..harness.long_lease() };
     let Some((locks, faults)) = harness.faulty_locks_with(options).await else {
         only_for_leases();
@@ -111,7 +110,7 @@ async fn answer_late<F: Fixture>(harness: &Harness<F>, spec: &LockSpec, late: Du
         let held = match recorder.acquire_within(&locks, spec, harness.timing().wait_limit).await {
             Ok(held) => held,
             Err(error) => {
-                // What is still under way must be undone before the next one tries.
+                // Requests in flight must be undone before the next attempt.
                 locks.shutdown().await.ok();
                 harness.wait_until_unused(&other, spec).await;
                 return Err(error);
@@ -119,8 +118,8 @@ async fn answer_late<F: Fixture>(harness: &Harness<F>, spec: &LockSpec, late: Du
         };
         let begun = std::time::Instant::now();
         while begun.elapsed() < 2 * late {
-            let taken = recorder.try_acquire(&other, spec).await.unwrap();
-            assert!(taken.is_none(), "a late answer freed {spec:?} under its holder");
+            let other = recorder.try_acquire(&other, spec).await.unwrap();
+            assert!(other.is_none(), "a late reply released {spec:?} of its holder");
             assert!(held.check_held());
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -131,14 +130,14 @@ async fn answer_late<F: Fixture>(harness: &Harness<F>, spec: &LockSpec, late: Du
     Ok(())
 }
 
-/// A release whose answer was lost is told as such, and the lock is free, or soon is, long before its expiry.
+/// A release whose reply was lost returns `Unknown` or succeeds, and the lock becomes free long before its expiry.
 pub async fn a_release_whose_reply_was_lost_completes<F: Fixture>(harness: Harness<F>) {
     let Some((locks, faults)) = harness.faulty_locks_with(harness.long_lease()).await else {
         return only_for_leases();
     };
     let other = harness.locks().await;
     let recorder = harness.recorder("both");
-    for spec in LockSpec::every_exclusive(locks.capabilities(), "given back") {
+    for spec in LockSpec::every_exclusive(locks.capabilities(), "released") {
         for fault in [Fault::lost_reply(), Fault::fail()] {
             let held = harness.acquire(&recorder, &locks, &spec).await;
             faults.next(Verb::Release, 1, fault);
@@ -149,11 +148,11 @@ pub async fn a_release_whose_reply_was_lost_completes<F: Fixture>(harness: Harne
     }
 }
 
-/// A renewal that fails is tried again until the deadline: it takes nothing from its holder.
+/// A failed renewal is retried until the deadline. The holder keeps its lock.
 pub async fn a_failed_renewal_changes_nothing<F: Fixture>(harness: Harness<F>) {
     let options = TestOptions { cadence: Some(harness.timing().expiry / 8), ..harness.short_lease() };
     let other = harness.locks().await;
-    let spec = LockSpec::mutex("extended with trouble");
+    let spec = LockSpec::mutex("failed renewals");
     for (n, fault) in [Fault::fail(), Fault::lost_reply()].into_iter().enumerate() {
         retry_if_stalled(&harness, harness.timing().expiry / 4, async |attempt| {
             let Some((locks, faults)) = harness.faulty_locks_with(options).await else {
@@ -178,7 +177,7 @@ pub async fn a_failed_renewal_changes_nothing<F: Fixture>(harness: Harness<F>) {
     }
 }
 
-/// Renewals that all fail: the guard is lost before the store may give the lock away, and the history shows it.
+/// All renewals fail: the guard is lost before the store grants the lock to the next holder, as the history shows.
 pub async fn a_holder_cut_off_from_its_store_reports_loss_in_time<F: Fixture>(harness: Harness<F>) {
     let capabilities = harness.locks().await.capabilities().clone();
     harness.for_each(LockSpec::every_exclusive(&capabilities, "cut off"), cut_off).await;
@@ -192,11 +191,7 @@ async fn cut_off<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
     let recorder = harness.recorder("both");
     let held = harness.acquire(&recorder, &locks, &spec).await;
     faults.always_all(Fault::fail());
-    let next = tokio::spawn({
-        let (harness, recorder) = (harness.clone(), Arc::clone(&recorder));
-        let spec = spec.clone();
-        async move { harness.acquire(&recorder, &other, &spec).await }
-    });
+    let next = harness.spawn_acquire(&recorder, &other, &spec);
     while held.check_held() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

@@ -96,7 +96,7 @@ macro_rules! __conformance_cases {
                 impossible_weights_are_refused
                 another_capacity_is_a_mismatch
                 ten_thousand_permits_are_drained_and_refilled
-                a_big_request_is_not_starved_by_small_ones
+                a_large_request_is_not_starved_by_small_ones
             }
             rw_lock {
                 many_readers_hold_at_once

@@ -1,19 +1,19 @@
-//! Names are free: any non-empty UTF-8 string works and is only itself.
+//! Any non-empty UTF-8 string is a name of its own.
 
 use distlock_core::{ErrorKind, Locks, MAX_NAME_BYTES};
 
 use crate::conformance::{Fixture, Harness};
 use crate::history::LockSpec;
 
-/// One lock of each kind that the store has, under this name.
+/// One lock of this name for each kind that the store supports.
 fn each_kind(locks: &Locks, name: &str) -> Vec<LockSpec> {
     let mut specs = LockSpec::every_exclusive(locks.capabilities(), name);
     specs.retain(|spec| !matches!(spec, LockSpec::FairMutex(_)));
     specs
 }
 
-/// Names that a careless store folds together: by case, by accents, by trailing blanks, by what it thinks is a path, a
-/// pattern, an end of a string, or by cutting them off.
+/// Names that a store may confuse: by case, accents, trailing blanks, path or pattern syntax, string terminators, or
+/// truncation.
 fn lookalikes() -> Vec<String> {
     let long = "x".repeat(MAX_NAME_BYTES - 1);
     let mut names: Vec<String> = [
@@ -54,7 +54,7 @@ fn lookalikes() -> Vec<String> {
     ]
     .map(str::to_owned)
     .into();
-    // Beyond what an index or a file name holds, and different in the last byte only.
+    // Around and beyond the limits of indexes and file names; some differ in the last byte only.
     for length in [63, 64, 127, 128, 190, 191, 254, 255, 256, 767, 1023, 1024, 2000] {
         names.push("x".repeat(length));
     }
@@ -64,23 +64,26 @@ fn lookalikes() -> Vec<String> {
     names
 }
 
-/// All of them are held at once, by one engine, and each is held for another.
+/// One engine holds all of them at once, and each excludes another engine.
 pub async fn names_that_look_alike_are_different_locks<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
     let mut held = Vec::new();
     for name in lookalikes() {
         let spec = LockSpec::mutex(name);
-        let taken = recorder.try_acquire(&one, &spec).await.unwrap();
-        held.push((taken.unwrap_or_else(|| panic!("{spec:?} is taken for another name")), spec));
+        let acquired = recorder.try_acquire(&one, &spec).await.unwrap();
+        held.push((acquired.unwrap_or_else(|| panic!("{spec:?} is confused with another name")), spec));
     }
     for (_, spec) in &held {
-        assert!(spec.try_acquire(&other).await.unwrap().is_none(), "{spec:?} is not held for others");
+        assert!(
+            spec.try_acquire(&other).await.unwrap().is_none(),
+            "{spec:?} does not exclude another engine"
+        );
     }
-    for (taken, _) in held {
-        taken.release().await.unwrap();
+    for (guard, _) in held {
+        guard.release().await.unwrap();
     }
-    // The kinds that share a record have its own ways to fold names: the worst of them once more.
+    // Other kinds may be stored in another record, which may confuse names of its own.
     for make in [LockSpec::write as fn(String) -> LockSpec, |name| LockSpec::permits(name, 1, 1)] {
         if !harness.supports(&one, &make("any".into())).await {
             continue;
@@ -88,13 +91,13 @@ pub async fn names_that_look_alike_are_different_locks<F: Fixture>(harness: Harn
         let mut held = Vec::new();
         for name in ["orders", "ORDERS", "orders ", "orders\0", "ordérs", "orde\u{301}rs"] {
             let spec = make(name.into());
-            let taken = recorder.try_acquire(&one, &spec).await.unwrap();
-            held.push(taken.unwrap_or_else(|| panic!("{spec:?} is taken for another name")));
+            let acquired = recorder.try_acquire(&one, &spec).await.unwrap();
+            held.push(acquired.unwrap_or_else(|| panic!("{spec:?} is confused with another name")));
         }
     }
 }
 
-/// Names that a careless store takes for something else: a path, SQL, Lua, a glob, a format, a header, an end of input.
+/// Names that a store may interpret: as a path, SQL, Lua, a glob, a format string, a header, an end of input.
 pub async fn any_name_works_and_is_shown_unchanged<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
@@ -146,7 +149,10 @@ pub async fn any_name_works_and_is_shown_unchanged<F: Fixture>(harness: Harness<
         for spec in each_kind(&one, name) {
             let held = harness.acquire(&recorder, &one, &spec).await;
             assert_eq!(held.resource().name(), name);
-            assert!(spec.try_acquire(&other).await.unwrap().is_none(), "{spec:?} is not held for others");
+            assert!(
+                spec.try_acquire(&other).await.unwrap().is_none(),
+                "{spec:?} does not exclude another engine"
+            );
             let record = harness.record(&other, &spec).await;
             let record = record.unwrap_or_else(|| panic!("{spec:?} is not shown"));
             match (&record.name, &record.key) {
@@ -158,7 +164,7 @@ pub async fn any_name_works_and_is_shown_unchanged<F: Fixture>(harness: Harness<
     }
 }
 
-/// What no store could keep is refused before anything is sent, whichever way one asks.
+/// Invalid names are refused by every method before a request is sent.
 pub async fn empty_and_overlong_names_are_refused<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
     for name in [String::new(), "x".repeat(MAX_NAME_BYTES + 1), "é".repeat(MAX_NAME_BYTES / 2 + 1)] {
@@ -177,19 +183,23 @@ pub async fn empty_and_overlong_names_are_refused<F: Fixture>(harness: Harness<F
     }
 }
 
-/// A mutex, a reader-writer lock and a semaphore of one name have nothing to do with each other.
+/// A mutex, a reader-writer lock and a semaphore of one name do not affect each other.
 pub async fn kinds_of_the_same_name_are_independent<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let recorder = harness.recorder("both");
     let specs = each_kind(&one, "one name");
     let mut held = Vec::new();
     for spec in &specs {
-        let taken = recorder.try_acquire(&one, spec).await.unwrap();
-        held.push(taken.unwrap_or_else(|| panic!("{spec:?} met another kind of its name")));
+        let acquired = recorder.try_acquire(&one, spec).await.unwrap();
+        held.push(acquired.unwrap_or_else(|| panic!("{spec:?} conflicts with another kind of its name")));
     }
-    for (spec, taken) in specs.iter().zip(held) {
-        taken.release().await.unwrap();
+    for (spec, guard) in specs.iter().zip(held) {
+        guard.release().await.unwrap();
         let again = recorder.try_acquire(&other, spec).await.unwrap();
-        again.unwrap_or_else(|| panic!("{spec:?} met another kind of its name")).release().await.unwrap();
+        again
+            .unwrap_or_else(|| panic!("{spec:?} conflicts with another kind of its name"))
+            .release()
+            .await
+            .unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The steps of a store, one by one, without an engine around them.
+//! Single requests to the store trait, without the engine.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::conformance::{Fixture, Harness};
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Makes claims, each under a lock id of its own.
+/// Creates claims, each with a new lock id.
 struct Claims(LockIds);
 
 impl Claims {
@@ -37,9 +37,9 @@ fn lease_of(claim: &Claim, token: u64) -> Lease {
     Lease::of(claim, FencingToken::new(token))
 }
 
-/// One claim alone.
+/// Makes one attempt with one claim.
 async fn attempt(store: &dyn LeaseStore, claim: &Claim) -> Attempt {
-    let mut answers = store.try_acquire(std::slice::from_ref(claim)).await.expect("an answer");
+    let mut answers = store.try_acquire(std::slice::from_ref(claim)).await.expect("a reply");
     assert_eq!(answers.len(), 1, "one answer for one claim");
     answers.pop().expect("one answer").unwrap_or_else(|error| panic!("{claim:?}: {error}"))
 }
@@ -56,21 +56,21 @@ async fn is_busy(store: &dyn LeaseStore, claim: &Claim) -> bool {
 }
 
 async fn renew(store: &dyn LeaseStore, lease: &Lease) -> Renewal {
-    let mut answers = store.renew(std::slice::from_ref(lease)).await.expect("an answer");
+    let mut answers = store.renew(std::slice::from_ref(lease)).await.expect("a reply");
     answers.pop().expect("one answer").expect("a renewal")
 }
 
 async fn release(store: &dyn LeaseStore, lease: &Lease) -> Released {
-    let mut answers = store.release(std::slice::from_ref(lease)).await.expect("an answer");
+    let mut answers = store.release(std::slice::from_ref(lease)).await.expect("a reply");
     answers.pop().expect("one answer").expect("a release")
 }
 
-/// The two connections of a lease store; `None`, said aloud, for a session store.
+/// Two connections to a lease store; prints a note and returns `None` for a session store.
 async fn leases<F: Fixture>(harness: &Harness<F>) -> Option<(Arc<dyn LeaseStore>, Arc<dyn LeaseStore>)> {
     match (harness.fixture().connect().await, harness.fixture().connect().await) {
         (Backend::Lease(one), Backend::Lease(other)) => Some((one, other)),
         _ => {
-            println!("this store has sessions, not leases: there is no such step");
+            println!("not applicable: a session store has no such request");
             None
         }
     }
@@ -92,27 +92,27 @@ fn kinds(store: &dyn LeaseStore) -> Vec<Kind> {
         .collect()
 }
 
-/// A claim whose answer was lost is asked again under its lock id: it is recognised, keeps its token and starts its
-/// expiry anew. Nobody else gets it meanwhile.
+/// A claim is retried with the same lock id after a lost reply: the store recognises it, keeps its token and restarts its
+/// expiry. No other claim is granted in between.
 pub async fn a_retried_claim_is_recognised<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
-        let claim = claims.claim(kind, "asked again");
+        let claim = claims.claim(kind, "retried");
         let first = granted(&*one, &claim).await;
-        // Also over another connection: the first one may be gone.
+        // Also over another connection, as after a reconnect.
         let again = granted(&*other, &claim).await;
-        assert!(again >= first, "the token of one grant went from {first} to {again}");
-        assert!(is_busy(&*other, &claims.claim(kind, "asked again")).await, "{kind}: two holders");
+        assert!(again >= first, "the token of one grant fell from {first} to {again}");
+        assert!(is_busy(&*other, &claims.claim(kind, "retried")).await, "{kind}: two holders");
         assert_eq!(renew(&*one, &lease_of(&claim, again)).await, Renewal::Renewed);
         assert!(matches!(release(&*one, &lease_of(&claim, again)).await, Released::Done { .. }));
-        let next = claims.claim(kind, "asked again");
+        let next = claims.claim(kind, "retried");
         assert!(granted(&*other, &next).await > again);
         release(&*other, &lease_of(&next, 0)).await;
     }
 }
 
-/// A renewal extends what is ours and never takes a lock: not a free one, not one that expired, not somebody else's.
+/// A renewal renews a held lock and never acquires one: not a free one, not an expired one, not that of another client.
 pub async fn a_renewal_never_acquires<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
@@ -123,7 +123,7 @@ pub async fn a_renewal_never_acquires<F: Fixture>(harness: Harness<F>) {
         let token = granted(&*one, &claim).await;
         harness.within("an expiry", wait_until_unused(&*other, kind, "renewed")).await;
         let late = renew(&*one, &lease_of(&claim, token)).await;
-        assert_eq!(late, Renewal::NotYours, "a renewal that came too late took the {kind} again");
+        assert_eq!(late, Renewal::NotYours, "a late renewal acquired the expired {kind} again");
         let next = claims.claim(kind, "renewed");
         granted(&*other, &next).await;
         assert_eq!(renew(&*one, &lease_of(&claim, token)).await, Renewal::NotYours);
@@ -131,7 +131,7 @@ pub async fn a_renewal_never_acquires<F: Fixture>(harness: Harness<F>) {
     }
 }
 
-/// A renewal carries a token, and the store keeps the higher one: a quorum writes its token back like this.
+/// A renewal carries a token, and the store keeps the higher one. A quorum writes its token back this way.
 pub async fn a_renewal_raises_the_token<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
@@ -148,39 +148,39 @@ pub async fn a_renewal_raises_the_token<F: Fixture>(harness: Harness<F>) {
     }
 }
 
-/// Whoever gives back what it does not have changes nothing, on either sort of store.
+/// A release under a foreign lock id changes nothing, on lease and session stores.
 pub async fn releasing_a_foreign_lock_changes_nothing<F: Fixture>(harness: Harness<F>) {
     let claims = Claims::new();
-    let stranger = |claim: &Claim| claim.clone().with_lock_id(LockId::from_stored("stranger#0"));
+    let foreign = |claim: &Claim| claim.clone().with_lock_id(LockId::from_stored("foreign#0"));
     if let Some((one, other)) = sessions(&harness).await {
-        let claim = claims.claim(Kind::Mutex, "not theirs");
+        let claim = claims.claim(Kind::Mutex, "foreign release");
         let never = CancellationToken::new();
         let hold = one.acquire(&claim, &never).await.unwrap().expect("a grant");
         for store in [&one, &other] {
-            store.release(&lease_of(&stranger(&claim), hold.token.get())).await.expect("no error");
+            store.release(&lease_of(&foreign(&claim), hold.token.get())).await.expect("no error");
         }
         let once = CancellationToken::new();
         once.cancel();
-        let next = other.acquire(&claims.claim(Kind::Mutex, "not theirs"), &once).await.unwrap();
-        assert!(next.is_none(), "somebody else's release took the lock");
+        let next = other.acquire(&claims.claim(Kind::Mutex, "foreign release"), &once).await.unwrap();
+        assert!(next.is_none(), "a release under a foreign lock id released the lock");
         assert!(hold.session.ended().is_none());
         return one.release(&lease_of(&claim, hold.token.get())).await.unwrap();
     }
     let Some((one, other)) = leases(&harness).await else { return };
     for kind in kinds(&*one) {
-        let claim = claims.claim(kind, "not theirs");
+        let claim = claims.claim(kind, "foreign release");
         let token = granted(&*one, &claim).await;
-        let stranger = lease_of(&stranger(&claim), token);
-        assert_eq!(release(&*other, &stranger).await, Released::NotYours);
-        assert_eq!(renew(&*other, &stranger).await, Renewal::NotYours);
+        let foreign = lease_of(&foreign(&claim), token);
+        assert_eq!(release(&*other, &foreign).await, Released::NotYours);
+        assert_eq!(renew(&*other, &foreign).await, Renewal::NotYours);
         assert_eq!(renew(&*one, &lease_of(&claim, token)).await, Renewal::Renewed, "{kind}");
-        assert!(is_busy(&*other, &claims.claim(kind, "not theirs")).await);
+        assert!(is_busy(&*other, &claims.claim(kind, "foreign release")).await);
         assert!(matches!(release(&*one, &lease_of(&claim, token)).await, Released::Done { .. }));
         assert_eq!(release(&*one, &lease_of(&claim, token)).await, Released::NotYours, "released twice");
     }
 }
 
-/// One attempt and no trace of it: whoever does not wait is not waiting.
+/// A single attempt leaves no waiter.
 pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
     let claims = Claims::new();
     if let Some((one, other)) = sessions(&harness).await {
@@ -191,7 +191,7 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
         let begun = Instant::now();
         assert!(other.acquire(&claims.claim(Kind::Mutex, "tried"), &once).await.unwrap().is_none());
         assert!(begun.elapsed() < harness.timing().wait_limit / 4, "one attempt took {:?}", begun.elapsed());
-        // A wait that is withdrawn ends soon, with nothing.
+        // A withdrawn wait ends soon, without a grant.
         let withdraw = CancellationToken::new();
         let waiting = tokio::spawn({
             let (other, claim, withdraw) =
@@ -201,10 +201,10 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
         tokio::time::sleep(harness.timing().queue_delay).await;
         assert!(!waiting.is_finished());
         withdraw.cancel();
-        assert!(harness.within("an end of the wait", waiting).await.unwrap().unwrap().is_none());
+        assert!(harness.within("the end of the wait", waiting).await.unwrap().unwrap().is_none());
         one.release(&lease_of(&claim, hold.token.get())).await.unwrap();
         let next = claims.claim(Kind::Mutex, "tried");
-        let hold = other.acquire(&next, &once).await.unwrap().expect("nobody holds it");
+        let hold = other.acquire(&next, &once).await.unwrap().expect("it is free");
         return other.release(&lease_of(&next, hold.token.get())).await.unwrap();
     }
     let Some((one, other)) = leases(&harness).await else { return };
@@ -224,7 +224,7 @@ pub async fn one_attempt_leaves_no_trace<F: Fixture>(harness: Harness<F>) {
     }
 }
 
-/// A waiter that withdraws is gone: it is released under its lock id like a holder.
+/// A release under the lock id of a waiter withdraws its claim.
 pub async fn a_withdrawn_claim_leaves_no_waiter<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
@@ -236,13 +236,13 @@ pub async fn a_withdrawn_claim_leaves_no_waiter<F: Fixture>(harness: Harness<F>)
         assert!(is_busy(&*other, &waiter).await);
         release(&*other, &lease_of(&waiter, 0)).await;
         assert!(matches!(release(&*one, &lease_of(&holder, 0)).await, Released::Done { .. }));
-        // A store of many nodes may answer before the last of them knows.
+        // A store of several nodes may reply before the last of them is updated.
         let gone = wait_until_unused(&*other, kind, "withdrawn");
-        harness.within(format!("an end of a {kind}'s waiter that withdrew"), gone).await;
+        harness.within(format!("the withdrawal of a waiter for the {kind}"), gone).await;
     }
 }
 
-/// Looks until nobody holds it and nobody waits for it.
+/// Waits until the resource has neither holders nor waiters.
 async fn wait_until_unused(store: &dyn LeaseStore, kind: Kind, name: &str) {
     let query = Query::named(name).with_kind(kind);
     loop {
@@ -254,29 +254,29 @@ async fn wait_until_unused(store: &dyn LeaseStore, kind: Kind, name: &str) {
     }
 }
 
-/// A batch is many single steps: as many answers as items, in their order, and one bad claim fails alone.
+/// A batch gets one answer per item, in order, and one invalid claim fails alone.
 pub async fn a_batch_is_answered_item_by_item<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     for kind in kinds(&*one) {
-        let taken = claims.claim(kind, "taken before");
-        granted(&*other, &taken).await;
+        let held = claims.claim(kind, "held before");
+        granted(&*other, &held).await;
         let size = 100.min(one.capabilities().max_batch);
         let mut batch: Vec<Claim> =
             (2..size).map(|n| claims.claim(kind, &format!("batch/{}", (n * 7) % size))).collect();
         let busy = batch.len() / 2;
-        batch.insert(busy, claims.claim(kind, "taken before"));
-        let mut bad = None;
+        batch.insert(busy, claims.claim(kind, "held before"));
+        let mut invalid = None;
         if kind == Kind::Semaphore {
-            bad = Some(busy + 1);
-            batch.insert(busy + 1, claims.claim(kind, "taken before").with_capacity(2));
+            invalid = Some(busy + 1);
+            batch.insert(busy + 1, claims.claim(kind, "held before").with_capacity(2));
         }
         let answers = one.try_acquire(&batch).await.unwrap();
         assert_eq!(answers.len(), batch.len());
         let mut leases = Vec::new();
         for (n, (claim, answer)) in batch.iter().zip(answers).enumerate() {
             match answer {
-                Err(error) if Some(n) == bad => assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}"),
+                Err(error) if Some(n) == invalid => assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}"),
                 Ok(Attempt::Busy { .. }) if n == busy => {}
                 Ok(Attempt::Granted { token, .. }) if n != busy => leases.push(Lease::of(claim, token)),
                 other => panic!("item {n} of a batch of {kind}: {other:?}"),
@@ -295,7 +295,7 @@ pub async fn a_batch_is_answered_item_by_item<F: Fixture>(harness: Harness<F>) {
     assert!(one.release(&[]).await.unwrap().is_empty());
 }
 
-/// Two claims for one resource in one batch: one of them gets it.
+/// Several claims for one resource in one batch: one of them is granted.
 pub async fn a_batch_that_names_a_resource_twice_grants_it_once<F: Fixture>(harness: Harness<F>) {
     let Some((one, _)) = leases(&harness).await else { return };
     let claims = Claims::new();
@@ -315,19 +315,19 @@ pub async fn a_batch_that_names_a_resource_twice_grants_it_once<F: Fixture>(harn
     }
 }
 
-/// What keeps us out says for how long: a waiter that is told nothing else comes back at that moment.
+/// A busy lock reports when the current holder expires: without a wake-up, the waiter retries then.
 pub async fn a_busy_lock_says_when_to_retry<F: Fixture>(harness: Harness<F>) {
     let Some((one, other)) = leases(&harness).await else { return };
     let claims = Claims::new();
     let expiry = harness.timing().expiry;
     for kind in kinds(&*one) {
-        let claim = claims.claim(kind, "told when").with_expiry(expiry);
+        let claim = claims.claim(kind, "retry after").with_expiry(expiry);
         granted(&*one, &claim).await;
-        match attempt(&*other, &claims.claim(kind, "told when")).await {
+        match attempt(&*other, &claims.claim(kind, "retry after")).await {
             Attempt::Busy { retry_after: Some(after), .. } => {
                 assert!(after <= expiry + Duration::from_millis(50), "{kind}: {after:?} of {expiry:?}");
             }
-            told => panic!("{kind}: a lock that expires does not say when: {told:?}"),
+            other => panic!("{kind}: a busy lock that expires does not say when: {other:?}"),
         }
         release(&*one, &lease_of(&claim, 0)).await;
     }

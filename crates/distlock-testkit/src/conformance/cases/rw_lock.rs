@@ -1,4 +1,4 @@
-//! Reader-writer locks: many readers or one writer, and no writer is starved.
+//! Reader-writer locks: many readers or one writer; no writer starves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::conformance::{Fixture, Harness};
 use crate::history::LockSpec;
 
-/// Many readers of several engines hold at once.
+/// Readers of several engines hold at once.
 pub async fn many_readers_hold_at_once<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await, harness.locks().await];
     let (read, write) = (LockSpec::read("catalogue"), LockSpec::write("catalogue"));
@@ -21,7 +21,7 @@ pub async fn many_readers_hold_at_once<F: Fixture>(harness: Harness<F>) {
         tasks.spawn(async move { harness.acquire(&recorder, &locks, &read).await });
     }
     let readers = tasks.join_all().await;
-    assert!(readers.iter().all(|taken| taken.check_held()));
+    assert!(readers.iter().all(|reader| reader.check_held()));
     assert!(recorder.try_acquire(&engines[0], &write).await.unwrap().is_none());
     let record = harness.record(&engines[1], &read).await.expect("readers");
     assert_eq!(record.holders.len(), 30, "{record:?}");
@@ -38,7 +38,7 @@ pub async fn many_readers_hold_at_once<F: Fixture>(harness: Harness<F>) {
         .unwrap();
 }
 
-/// A reader keeps writers out, a writer keeps everybody out, on the same engine and on another.
+/// A reader excludes writers and a writer excludes all, on the same engine and on another.
 pub async fn a_writer_excludes_readers_and_writers<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let (read, write) = (LockSpec::read("catalogue"), LockSpec::write("catalogue"));
@@ -62,8 +62,8 @@ pub async fn a_writer_excludes_readers_and_writers<F: Fixture>(harness: Harness<
     recorder.try_acquire(&engines[1], &read).await.unwrap().expect("it is free").release().await.unwrap();
 }
 
-/// Readers come without end, so that never a moment is without one. A writer that waits gets in all the same, where
-/// the store promises it; elsewhere it does when the stream ends.
+/// A stream of readers holds the lock without a gap. A waiting writer is still granted the lock where the store promises it;
+/// elsewhere it is granted when the stream ends.
 pub async fn a_writer_is_not_starved_by_a_stream_of_readers<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let (read, write) = (LockSpec::read("stream"), LockSpec::write("stream"));
@@ -81,7 +81,7 @@ pub async fn a_writer_is_not_starved_by_a_stream_of_readers<F: Fixture>(harness:
         readers.spawn(async move {
             tokio::time::sleep(first).await;
             while !ends.load(Ordering::SeqCst) {
-                let reader = recorder.acquire(&locks, &read).await.expect("a reader's turn");
+                let reader = recorder.acquire(&locks, &read).await.expect("a grant to a reader");
                 tokio::time::sleep(hold).await;
                 reader.release().await.expect("a release");
             }
@@ -93,15 +93,15 @@ pub async fn a_writer_is_not_starved_by_a_stream_of_readers<F: Fixture>(harness:
         ends.store(true, Ordering::SeqCst);
     }
     for _ in 0..3 {
-        let taken = harness.acquire(&writer, &engines[1], &write).await;
-        taken.check_held();
-        taken.release().await.unwrap();
+        let guard = harness.acquire(&writer, &engines[1], &write).await;
+        guard.check_held();
+        guard.release().await.unwrap();
     }
     ends.store(true, Ordering::SeqCst);
-    harness.within("an end of the readers", readers.join_all()).await;
+    harness.within("the end of the readers", readers.join_all()).await;
 }
 
-/// Where a waiting writer keeps later readers out, it is the store that says so: a reader that asks once gets nothing.
+/// On a store that does not starve writers, a single attempt of a reader fails while a writer waits.
 pub async fn a_waiting_writer_blocks_later_readers<F: Fixture>(harness: Harness<F>) {
     let engines = [harness.locks().await, harness.locks().await];
     let (read, write) = (LockSpec::read("queued"), LockSpec::write("queued"));
@@ -118,10 +118,10 @@ pub async fn a_waiting_writer_blocks_later_readers<F: Fixture>(harness: Harness<
     harness.wait_for_waiters(&engines[0], &read, 1).await;
     let late = recorder.try_acquire(&engines[0], &read).await.unwrap();
     if engines[0].capabilities().writer_not_starved {
-        assert!(late.is_none(), "a reader passed the writer that waits");
+        assert!(late.is_none(), "a reader overtook a waiting writer");
     }
     drop(late);
     reader.release().await.unwrap();
-    harness.within("the writer's turn", writer).await.unwrap();
+    harness.within("the grant to the writer", writer).await.unwrap();
     harness.acquire(&recorder, &engines[0], &read).await.release().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! Semaphores: weights, capacities and who comes first.
+//! Semaphores: weights, capacities and order.
 
 use std::sync::Arc;
 
@@ -26,21 +26,21 @@ pub async fn weights_are_counted_across_engines<F: Fixture>(harness: Harness<F>)
     recorder.try_acquire(&one, &spec(4)).await.unwrap().expect("all came back").release().await.unwrap();
 }
 
-/// What makes no sense is refused before anything is sent.
+/// Invalid weights and capacities are refused before a request is sent.
 pub async fn impossible_weights_are_refused<F: Fixture>(harness: Harness<F>) {
     let locks = harness.locks().await;
-    if !harness.supports(&locks, &LockSpec::permits("odd", 4, 1)).await {
+    if !harness.supports(&locks, &LockSpec::permits("invalid", 4, 1)).await {
         return;
     }
     for (permits, wanted) in [(4, 0), (4, 5), (0, 1), (0, 0), (u32::MAX, 1)] {
-        let spec = LockSpec::permits("odd", permits, wanted);
+        let spec = LockSpec::permits("invalid", permits, wanted);
         let error = spec.acquire(&locks).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{wanted} of {permits}: {error}");
     }
 }
 
-/// Two sizes of one semaphore at once would admit more than the smaller one allows: the second one is an error, not a
-/// guess. When nobody uses it, another size is fine.
+/// A request with another capacity than the holders' is an error: two capacities would admit more than the smaller one allows.
+/// An unused semaphore may get another capacity.
 pub async fn another_capacity_is_a_mismatch<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
     let spec = |permits| LockSpec::permits("resized", permits, 1);
@@ -65,7 +65,7 @@ pub async fn another_capacity_is_a_mismatch<F: Fixture>(harness: Harness<F>) {
     harness.acquire(&recorder, &one, &spec(2)).await.release().await.unwrap();
 }
 
-/// A large semaphore is drained by many requests and refilled, and nothing is lost on the cause.
+/// Many requests drain a large semaphore and refill it without losing a permit.
 pub async fn ten_thousand_permits_are_drained_and_refilled<F: Fixture>(harness: Harness<F>) {
     const ALL: u32 = 10_000;
     let engines = [harness.locks().await, harness.locks().await];
@@ -83,10 +83,13 @@ pub async fn ten_thousand_permits_are_drained_and_refilled<F: Fixture>(harness: 
             tasks.spawn(async move { harness.acquire(&recorder, &locks, &spec).await });
         }
         let held = tasks.join_all().await;
-        assert!(recorder.try_acquire(&engines[1], &spec(1)).await.unwrap().is_none(), "more than there are");
+        assert!(
+            recorder.try_acquire(&engines[1], &spec(1)).await.unwrap().is_none(),
+            "more permits than the capacity"
+        );
         let mut tasks = tokio::task::JoinSet::new();
-        for taken in held {
-            tasks.spawn(taken.release());
+        for guard in held {
+            tasks.spawn(guard.release());
         }
         for released in tasks.join_all().await {
             released.unwrap();
@@ -96,10 +99,10 @@ pub async fn ten_thousand_permits_are_drained_and_refilled<F: Fixture>(harness: 
     }
 }
 
-/// Small requests that come later do not pass a big one that waits.
-pub async fn a_big_request_is_not_starved_by_small_ones<F: Fixture>(harness: Harness<F>) {
+/// Later small requests do not overtake a waiting large one.
+pub async fn a_large_request_is_not_starved_by_small_ones<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
-    let spec = |wanted| LockSpec::permits("crowded", 4, wanted);
+    let spec = |wanted| LockSpec::permits("overtaking", 4, wanted);
     if !harness.supports(&one, &spec(1)).await {
         return;
     }
@@ -108,30 +111,22 @@ pub async fn a_big_request_is_not_starved_by_small_ones<F: Fixture>(harness: Har
     for _ in 0..3 {
         small.push(harness.acquire(&recorder, &one, &spec(1)).await);
     }
-    let big = tokio::spawn({
-        let (harness, other) = (harness.clone(), other.clone());
-        let recorder = harness.recorder("big");
-        async move { harness.acquire(&recorder, &other, &spec(4)).await }
-    });
+    let large = harness.spawn_acquire(&harness.recorder("large"), &other, &spec(4));
     harness.wait_for_waiters(&one, &spec(4), 1).await;
     for locks in [&one, &other] {
         let passed = recorder.try_acquire(locks, &spec(1)).await.unwrap();
-        assert!(passed.is_none(), "a small request passed the big one that waits");
+        assert!(passed.is_none(), "a small request overtook the waiting large one");
     }
-    // A stream of small requests, one of which waits at any time.
-    let next = tokio::spawn({
-        let (harness, one) = (harness.clone(), one.clone());
-        let recorder = harness.recorder("next");
-        async move { harness.acquire(&recorder, &one, &spec(1)).await }
-    });
+    // Another small request, which waits behind the large one.
+    let next = harness.spawn_acquire(&harness.recorder("next"), &one, &spec(1));
     harness.wait_for_waiters(&one, &spec(4), 2).await;
-    for taken in small {
-        taken.release().await.unwrap();
+    for guard in small {
+        guard.release().await.unwrap();
     }
-    let big = harness.within("the big request's turn", big).await.unwrap();
-    let token = big.token();
-    big.release().await.unwrap();
-    let next = harness.within("the next one's turn", next).await.unwrap();
-    assert!(next.token() > token, "a small request was served before the big one that had come first");
+    let large = harness.within("the grant of the large request", large).await.unwrap();
+    let token = large.token();
+    large.release().await.unwrap();
+    let next = harness.within("the grant of the small request", next).await.unwrap();
+    assert!(next.token() > token, "a small request was granted before the large one that arrived first");
     next.release().await.unwrap();
 }

@@ -1,8 +1,8 @@
-//! Just enough BSON for the commands that set a server up and ask how it is.
+//! The subset of BSON that set-up and status commands use.
 
 use std::io;
 
-/// A value. The kinds that set-up commands and their replies use; others are read as [`Value::Other`].
+/// A value of a kind that set-up commands and their replies use; others are read as [`Value::Other`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     /// A double.

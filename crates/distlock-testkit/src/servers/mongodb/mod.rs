@@ -25,13 +25,13 @@ pub struct MongoServer {
 }
 
 impl MongoServer {
-    /// Starts a standalone server: without transactions and change streams, which need a replica set.
+    /// Starts a standalone server, without transactions and change streams.
     #[must_use]
     pub fn start() -> Self {
         Self::configure().start()
     }
 
-    /// A server that is to be started with more than the defaults.
+    /// A builder for a server with other settings than the defaults.
     pub fn configure() -> MongoBuilder {
         MongoBuilder::default()
     }
@@ -60,7 +60,7 @@ impl MongoServer {
         }
     }
 
-    /// Moves the server's wall clock so many seconds from the true time, and waits until the server has seen it.
+    /// Moves the server's wall clock by this many seconds from the true time, and waits until the server sees it.
     ///
     /// # Panics
     /// If the server was not started with a movable clock, or does not see it.
@@ -120,7 +120,7 @@ impl MongoBuilder {
             "diagnosticDataCollectionEnabled=false",
             // Once a minute by default.
             "ttlMonitorSleepSecs=1",
-            // A member of a replica set otherwise takes 15 s to end.
+            // Otherwise a member of a replica set takes 15 s to stop.
             "shutdownTimeoutMillisForSignaledShutdown=100",
         ] {
             args.extend(["--setParameter", parameter].map(Into::into));

@@ -8,10 +8,10 @@ use crate::servers::wait_for;
 
 const NAME: &str = "rs0";
 const LIMIT: Duration = Duration::from_secs(60);
-/// A member that is paused accepts connections and never answers.
-const PATIENCE: Duration = Duration::from_millis(250);
+/// The time limit of a command: a paused member accepts connections and never answers.
+const COMMAND_LIMIT: Duration = Duration::from_millis(250);
 
-/// A replica set whose members notice a dead primary after two seconds.
+/// A replica set whose members detect a dead primary after two seconds.
 #[derive(Debug)]
 pub struct MongoReplicaSet {
     members: Vec<MongoServer>,
@@ -28,18 +28,18 @@ impl MongoReplicaSet {
     #[must_use]
     pub fn start_with(count: usize, configure: impl Fn() -> MongoBuilder) -> Self {
         let args = ["--replSet", NAME, "--oplogSize", "50"];
-        // How much longer than agreed a member waits for one that it copies from and that is paused: 5 s by default,
-        // in which no majority can be had.
-        let wait_limit = ["--setParameter", "oplogNetworkTimeoutBufferSeconds=1"];
+        // How much longer than agreed a member waits for a paused sync source: 5 s by default, during which no write reaches a
+        // majority.
+        let buffer = ["--setParameter", "oplogNetworkTimeoutBufferSeconds=1"];
         let members: Vec<MongoServer> =
-            (0..count).map(|_| configure().args(args).args(wait_limit).spawn()).collect();
+            (0..count).map(|_| configure().args(args).args(buffer).spawn()).collect();
         members.iter().for_each(|member| member.wait_ready());
         let set = Self { members };
         set.initiate();
         set
     }
 
-    /// All members, whatever their role.
+    /// All members, in any role.
     #[must_use]
     pub fn members(&self) -> &[MongoServer] {
         &self.members
@@ -52,7 +52,7 @@ impl MongoReplicaSet {
         format!("mongodb://{}/?replicaSet={NAME}", hosts.join(","))
     }
 
-    /// The primary, if there is one that answers. Of two that both believe to be it, the one elected last.
+    /// The primary that answers, if any. Of two self-declared primaries, the one elected last.
     #[must_use]
     pub fn find_primary(&self) -> Option<&MongoServer> {
         let claims = self.members.iter().filter(|member| member.is_running() && !member.is_paused());
@@ -70,7 +70,7 @@ impl MongoReplicaSet {
         wait_for("a primary of the replica set", LIMIT, || self.find_primary())
     }
 
-    /// Waits until the set has a primary and every running member is it or really copies from it.
+    /// Waits until the set has a primary and every other running member replicates from it.
     ///
     /// # Panics
     /// If that is not so after a minute.
@@ -110,11 +110,11 @@ fn host(member: &MongoServer) -> String {
 }
 
 fn hello(member: &MongoServer) -> Option<Document> {
-    wire::run(member.port(), "admin", &Document::new("hello", 1), PATIENCE).ok()
+    wire::run(member.port(), "admin", &Document::new("hello", 1), COMMAND_LIMIT).ok()
 }
 
-/// Whether something written now is copied by `count` members within a second. A member that calls itself a secondary
-/// may still be looking for one to copy from; if that one is paused then, it goes on asking it for twenty seconds.
+/// Whether a write reaches `count` members within a second. A member that reports itself as secondary may still be choosing its
+/// sync source; if that one is paused then, it keeps trying it for twenty seconds.
 fn reaches(primary: &MongoServer, count: i32) -> bool {
     let concern = Document::new("w", count).with("wtimeout", 1000);
     let note = Document::new("appendOplogNote", 1).with("data", Document::new("all", "here?"));
@@ -122,7 +122,7 @@ fn reaches(primary: &MongoServer, count: i32) -> bool {
     reply.is_ok_and(|reply| reply.get("writeConcernError").is_none())
 }
 
-/// Grows with every election.
+/// The election id, which increases with every election.
 fn election(hello: &Document) -> [u8; 12] {
     if let Some(Value::ObjectId(id)) = hello.get("electionId") { *id } else { [0; 12] }
 }

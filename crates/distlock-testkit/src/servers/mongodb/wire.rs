@@ -1,4 +1,4 @@
-//! One command to a MongoDB server and its answer (`OP_MSG`), without a driver.
+//! Sends one command to a MongoDB server (`OP_MSG`), without a driver.
 
 use std::io::{self, Read, Write};
 use std::time::Duration;
@@ -7,13 +7,13 @@ use super::bson::{Document, Value};
 use crate::servers::tcp;
 
 const OP_MSG: u32 = 2013;
-/// Length, request id, id of the request answered, operation.
+/// Length, request id, id of the answered request, operation.
 const HEADER: usize = 16;
 
-/// Runs one command on a connection of its own; every wait ends after `limit`.
+/// Runs one command on its own connection; every wait ends after `limit`.
 ///
 /// # Errors
-/// If the server does not answer, or answers that the command failed: the message then has its words.
+/// If the server does not answer, or the command failed: the error then has the server's message.
 pub fn run(port: u16, database: &str, command: &Document, limit: Duration) -> io::Result<Document> {
     let mut stream = tcp::connect(port, limit)?;
 

@@ -21,9 +21,9 @@ use super::spawn;
 use rustix::process::Signal;
 use wire::{PostgresConnection, Rows};
 
-/// A PostgreSQL server with the superuser `postgres`, who needs no password, and the database `postgres`.
+/// A PostgreSQL server with the superuser `postgres`, without a password, and the database `postgres`.
 ///
-/// It does not sync to disk, which a test does not need: what the kernel has is not lost when the server is killed.
+/// It does not sync to disk, which tests do not need: data in the kernel survives a kill of the server.
 #[derive(Debug)]
 pub struct PostgresServer {
     process: ServerProcess,
@@ -36,7 +36,7 @@ impl PostgresServer {
         Self::configure().start()
     }
 
-    /// A server that is to be started with more than the defaults.
+    /// A builder for a server with other settings than the defaults.
     pub fn configure() -> PostgresBuilder {
         PostgresBuilder::default()
     }
@@ -50,12 +50,12 @@ impl PostgresServer {
     /// Opens a session.
     ///
     /// # Errors
-    /// If the server does not give one within two seconds.
+    /// If the server does not open one within two seconds.
     pub fn connect(&self) -> io::Result<PostgresConnection> {
         PostgresConnection::open(self.port(), Duration::from_secs(2))
     }
 
-    /// Runs SQL in a session of its own.
+    /// Runs SQL in its own session.
     ///
     /// # Panics
     /// If it fails, or does not end within twenty seconds.
@@ -80,7 +80,7 @@ impl PostgresServer {
         rows.first()?.first()?.as_ref()?.parse().ok()
     }
 
-    /// Moves the server's wall clock so many seconds from the true time, and waits until the server has seen it.
+    /// Moves the server's wall clock by this many seconds from the true time, and waits until the server sees it.
     ///
     /// # Panics
     /// If the server was not started with a movable clock, or does not see it.
@@ -89,7 +89,7 @@ impl PostgresServer {
         clock::wait_until_moved(seconds, || self.time());
     }
 
-    /// The first value that SQL gives, empty if there is none.
+    /// The first value of the result, empty without rows.
     ///
     /// # Panics
     /// If it fails, or does not end within twenty seconds.
@@ -116,7 +116,7 @@ pub struct PostgresBuilder {
 }
 
 impl PostgresBuilder {
-    /// Gives a setting of `postgresql.conf` a value: `setting("max_connections", "10")`.
+    /// Sets a value in `postgresql.conf`: `setting("max_connections", "10")`.
     pub fn setting(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
         self
@@ -128,19 +128,19 @@ impl PostgresBuilder {
         self
     }
 
-    /// Creates a database cluster, starts its server and waits until it gives sessions.
+    /// Creates a database cluster, starts its server and waits until it accepts sessions.
     #[must_use]
     pub fn start(self) -> PostgresServer {
         let folder = DataFolder::create();
         let data = data_of(&folder);
-        // Checksums, so that pg_rewind may be used on it.
+        // Checksums, which pg_rewind needs.
         let args =
             ["-A", "trust", "-U", "postgres", "--no-sync", "--locale=C", "--encoding=UTF8", "-k", "-D"];
         spawn::run(&bin("initdb"), args.map(OsString::from).into_iter().chain([data.into()]));
         self.start_in(folder)
     }
 
-    /// Starts a server on the database cluster that is in `folder`.
+    /// Starts a server on the database cluster in `folder`.
     fn start_in(self, folder: DataFolder) -> PostgresServer {
         let port = Port::reserve();
         let mut args: Vec<OsString> = vec!["-D".into(), data_of(&folder).into()];
@@ -150,14 +150,14 @@ impl PostgresBuilder {
             ("listen_addresses", "127.0.0.1"),
             ("unix_socket_directories", &sockets),
             ("fsync", "off"),
-            // Files in the data folder: a killed server leaves none behind in /dev/shm.
+            // Files in the data folder, because a killed server would leave them in /dev/shm.
             ("dynamic_shared_memory_type", "mmap"),
         ];
         let own = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         for (name, value) in defaults.into_iter().chain(own) {
             args.extend(["-c".into(), format!("{name}={value}").into()]);
         }
-        // SIGTERM would wait until the last client has left.
+        // SIGTERM would wait for the last client to disconnect.
         let launch = Launch::new(bin("postgres"), folder, port, ready).args(args).stop_signal(Signal::INT);
         PostgresServer { process: launch.movable_clock(self.movable_clock).start() }
     }

@@ -20,15 +20,15 @@ pub struct PostgresPair {
 }
 
 impl PostgresPair {
-    /// Starts both, and waits until the replica follows. What the primary has acknowledged may not have reached the
-    /// replica when it is promoted; see [`start_synchronous`](Self::start_synchronous).
+    /// Starts both, and waits until the replica follows. A write acknowledged by the primary may not have
+    /// reached the replica when it is promoted; see [`start_synchronous`](Self::start_synchronous).
     #[must_use]
     pub fn start() -> Self {
         Self::start_with(PostgresServer::configure())
     }
 
-    /// [`start`](Self::start), with a primary that acknowledges nothing before the replica has it. It does not
-    /// acknowledge at all while the replica is down.
+    /// [`start`](Self::start), with a primary that acknowledges a write only after the replica has it, and none while the replica
+    /// is down.
     #[must_use]
     pub fn start_synchronous() -> Self {
         let pair = Self::start();
@@ -64,7 +64,7 @@ impl PostgresPair {
         });
     }
 
-    /// Waits until the replica has replayed all that the primary has written so far.
+    /// Waits until the replica has replayed all writes of the primary so far.
     ///
     /// # Panics
     /// If it has not after half a minute.
@@ -76,8 +76,8 @@ impl PostgresPair {
         });
     }
 
-    /// Makes the replica a primary of its own, and waits until it takes writes. The old primary is not touched: kill
-    /// or pause it first, unless two primaries are what the test specs.
+    /// Promotes the replica and waits until it accepts writes. The old primary is not touched: kill or pause it first, unless the
+    /// test wants two primaries.
     ///
     /// # Panics
     /// If it is not promoted after half a minute.

@@ -1,25 +1,24 @@
-//! What the kernel keeps of a PostgreSQL server that was killed.
+//! Removes the shared memory segment of a killed PostgreSQL server.
 //!
-//! Each server marks its data folder as taken with a System V shared memory segment of 56 bytes. One that is killed
-//! leaves it to its successor on the same folder; when the folder goes, nobody would ever remove it, and the kernel
-//! has room for 4,096 of them.
+//! Each server marks its data folder as in use with a System V shared memory segment of 56 bytes. A killed server leaves it for
+//! the next server on that folder. Without that next server the segment would stay for ever, and the kernel has room for 4,096.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The processes of a killed server notice within milliseconds.
+/// The processes of a killed server end within milliseconds.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Removes the segment of the server that was killed with its data in `folder`, when the last of its processes is
-/// gone; nothing to do for any other folder.
+/// Removes the segment of the killed server with its data in `folder`, when the last of its processes has ended. Does nothing
+/// for any other folder.
 pub(in crate::servers) fn release(folder: &Path) {
-    let Ok(note) = fs::read_to_string(folder.join("data/postmaster.pid")) else { return };
+    let Ok(pid_file) = fs::read_to_string(folder.join("data/postmaster.pid")) else { return };
     let begin = Instant::now();
     loop {
         let segments = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
-        match noted(&note, &segments) {
+        match find_segment(&pid_file, &segments) {
             Some(Segment { number, users: 0 }) => {
                 let mut ipcrm = Command::new("ipcrm");
                 let _ = ipcrm
@@ -41,10 +40,9 @@ struct Segment {
     users: i64,
 }
 
-/// The segment that the server noted in `postmaster.pid`: by its key, its number and the process that made it, so
-/// that nobody else's is taken for it.
-fn noted(note: &str, segments: &str) -> Option<Segment> {
-    let mut lines = note.lines();
+/// The segment that `postmaster.pid` names. Key, number and creating process must match, so that no other segment is removed.
+fn find_segment(pid_file: &str, segments: &str) -> Option<Segment> {
+    let mut lines = pid_file.lines();
     let process: i64 = lines.next()?.trim().parse().ok()?;
     let mut words = lines.nth(5)?.split_whitespace();
     let key = words.next()?.parse::<i64>().ok()? as i32;
@@ -61,18 +59,18 @@ fn noted(note: &str, segments: &str) -> Option<Segment> {
 mod tests {
     use super::*;
 
-    const NOTE: &str =
+    const PID_FILE: &str =
         "12408\n/tmp/x/data\n1794772959\n21000\n/tmp/x\n127.0.0.1\n  10029454        17\nready   \n";
-    const HEAD: &str = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid\n";
+    const HEADER: &str = "       key      shmid perms                  size  cpid  lpid nattch   uid   gid\n";
 
     #[test]
-    fn nobody_elses_segment_is_taken_for_that_of_the_dead_server() {
-        let noted = |line: &str| noted(NOTE, &format!("{HEAD}{line}\n"));
+    fn only_the_segment_of_the_dead_server_matches() {
+        let find = |line: &str| find_segment(PID_FILE, &format!("{HEADER}{line}\n"));
         let ours = |users| Some(Segment { number: 17, users });
-        assert_eq!(noted("10029454 17 600 56 12408 12412 0 65534 65534"), ours(0));
-        assert_eq!(noted("10029454 17 600 56 12408 12412 5 65534 65534"), ours(5));
-        assert_eq!(noted("10029454 17 600 56 999 12412 0 65534 65534"), None, "another's");
-        assert_eq!(noted("10029455 17 600 56 12408 12412 0 65534 65534"), None, "another key");
-        assert_eq!(super::noted("", HEAD), None);
+        assert_eq!(find("10029454 17 600 56 12408 12412 0 65534 65534"), ours(0));
+        assert_eq!(find("10029454 17 600 56 12408 12412 5 65534 65534"), ours(5));
+        assert_eq!(find("10029454 17 600 56 999 12412 0 65534 65534"), None, "another's");
+        assert_eq!(find("10029455 17 600 56 12408 12412 0 65534 65534"), None, "another key");
+        assert_eq!(super::find_segment("", HEADER), None);
     }
 }

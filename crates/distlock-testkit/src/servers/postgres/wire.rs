@@ -1,4 +1,4 @@
-//! Just enough of the PostgreSQL protocol to know that a server is ready, and to look into it from a test.
+//! A minimal PostgreSQL client, to check readiness and to query a server from a test.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ impl PostgresConnection {
     /// Opens a session on a loopback port; every wait ends after `limit`.
     ///
     /// # Errors
-    /// If the server does not answer, or not with a session: it may still be starting.
+    /// If the server does not open a session: it may still be starting.
     pub fn open(port: u16, limit: Duration) -> io::Result<Self> {
         let stream = tcp::connect(port, limit)?;
         let mut connection = Self { stream };
@@ -32,11 +32,10 @@ impl PostgresConnection {
         Ok(connection)
     }
 
-    /// Runs SQL, one statement or several, and gives all rows of all of them.
+    /// Runs one or several SQL statements and returns all their rows.
     ///
     /// # Errors
-    /// If the connection breaks or takes too long, or the server answers with an error: the message then has its
-    /// words.
+    /// If the connection fails or times out, or the server returns an error: the message then has its text.
     pub fn query(&mut self, sql: &str) -> io::Result<Rows> {
         self.send(Some(b'Q'), &[sql.as_bytes(), &[0]].concat())?;
         self.rows()
@@ -59,15 +58,15 @@ impl PostgresConnection {
                     error = none;
                     message
                 }
-                // A server that refuses a session says why and hangs up.
-                (Err(_), Some(said)) => return Err(io::Error::other(said)),
+                // A server that refuses a session sends the reason and closes the connection.
+                (Err(_), Some(text)) => return Err(io::Error::other(text)),
                 (Err(e), None) => return Err(e),
             };
             match kind {
                 b'D' => rows.push(data_row(&body).ok_or(io::ErrorKind::InvalidData)?),
                 b'E' => error = Some(error_text(&body)),
                 b'R' if body != [0; 4] => return Err(io::Error::other("the server wants a password")),
-                b'Z' => return error.map_or(Ok(rows), |said| Err(io::Error::other(said))),
+                b'Z' => return error.map_or(Ok(rows), |text| Err(io::Error::other(text))),
                 _ => {}
             }
         }
@@ -102,7 +101,7 @@ fn take<'a>(bytes: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     Some(front)
 }
 
-/// SQLSTATE and message, of the fields of an error.
+/// SQLSTATE and message of an error.
 fn error_text(body: &[u8]) -> String {
     let fields: Vec<String> =
         body.split(|byte| *byte == 0).map(|f| String::from_utf8_lossy(f).into_owned()).collect();

@@ -9,15 +9,14 @@ const MASTERS: usize = 3;
 const SLOTS: usize = 16_384;
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A Redis Cluster of three masters and three replicas that notices a dead node after two seconds.
+/// A Redis Cluster of three masters and three replicas that detects a dead node after two seconds.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
 impl RedisCluster {
-    /// Starts the cluster and waits until every node serves and every replica has its master's data: a replica that
-    /// never had them is never promoted.
+    /// Starts the cluster and waits until every node serves and every replica is in sync: one that never was is never promoted.
     #[must_use]
     pub fn start() -> Self {
         let args = ["--cluster-node-timeout", "2000", "--cluster-replica-validity-factor", "0"];
@@ -29,7 +28,7 @@ impl RedisCluster {
         cluster
     }
 
-    /// All nodes, whatever their role.
+    /// All nodes, in any role.
     #[must_use]
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
@@ -41,7 +40,7 @@ impl RedisCluster {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    /// The running node that is master for `key`, as the nodes see it that can be reached; waits until one is.
+    /// The running node that is master for `key`; waits until there is one.
     ///
     /// # Panics
     /// If there is none after half a minute.
@@ -50,12 +49,12 @@ impl RedisCluster {
         wait_for(&format!("a master for {key:?}"), LIMIT, || self.serving(key))
     }
 
-    /// Waits until all slots are served by masters that run, and all running replicas are connected.
+    /// Waits until running masters serve all slots and all running replicas are connected.
     ///
     /// # Panics
     /// If that is not so after half a minute.
     pub fn wait_healthy(&self) {
-        wait_for("every node of the cluster says that it is whole", LIMIT, || {
+        wait_for("every node reports a complete cluster", LIMIT, || {
             self.up()
                 .all(|node| {
                     cluster_info(node, "cluster_state") == "ok"
@@ -70,13 +69,13 @@ impl RedisCluster {
         self.nodes.iter().filter(|node| node.is_running() && !node.is_paused())
     }
 
-    /// The node that takes a write for `key` now: the one that does not send us elsewhere.
+    /// The node that serves `key` now, without a redirection.
     fn serving(&self, key: &str) -> Option<&RedisServer> {
-        // TYPE on a master is answered by it; a replica answers MOVED even to reads.
+        // A master answers TYPE; a replica answers MOVED even to reads.
         self.up().find(|node| matches!(node.try_command(&["TYPE", key]), Ok(Reply::Status(_))))
     }
 
-    /// EventKind `redis-cli --cluster create` does, without its pauses.
+    /// Does what `redis-cli --cluster create` does, without its pauses.
     fn join(&self) {
         let (masters, replicas) = self.nodes.split_at(MASTERS);
         for (i, master) in masters.iter().enumerate() {
@@ -104,7 +103,7 @@ impl RedisCluster {
             });
         }
         self.wait_healthy();
-        wait_for("every node knows who replicates whom", LIMIT, || {
+        wait_for("every node knows all replicas", LIMIT, || {
             self.nodes
                 .iter()
                 .all(|node| {

@@ -18,23 +18,23 @@ use super::process::{Launch, ServerProcess};
 use super::program::{REDIS_SERVER, VALKEY_SERVER};
 use resp::{RedisConnection, Reply};
 
-/// How far the port that cluster nodes talk to each other on is from the clients'. Before Redis 7 there was no choice.
+/// The distance of the cluster bus port from the client port. Before Redis 7 it was fixed.
 const BUS: u16 = 10_000;
 
-/// A Redis or Valkey server. Keeps nothing on disk unless asked to.
+/// A Redis or Valkey server, by default without persistence.
 #[derive(Debug)]
 pub struct RedisServer {
     process: ServerProcess,
 }
 
 impl RedisServer {
-    /// Starts a Redis server that loses its data when it ends.
+    /// Starts a Redis server without persistence.
     #[must_use]
     pub fn start() -> Self {
         Self::configure().start()
     }
 
-    /// Starts `count` servers that know nothing of each other, as Redlock needs them.
+    /// Starts `count` independent servers, as Redlock needs them.
     #[must_use]
     pub fn start_many(count: usize) -> Vec<Self> {
         let servers: Vec<Self> = (0..count).map(|_| Self::configure().spawn()).collect();
@@ -42,13 +42,13 @@ impl RedisServer {
         servers
     }
 
-    /// Starts a Valkey server that loses its data when it ends.
+    /// Starts a Valkey server without persistence.
     #[must_use]
     pub fn start_valkey() -> Self {
         Self::configure().valkey().start()
     }
 
-    /// A server that is to be started with more than the defaults.
+    /// A builder for a server with other settings than the defaults.
     pub fn configure() -> RedisBuilder {
         RedisBuilder::default()
     }
@@ -59,10 +59,10 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port())
     }
 
-    /// Runs one command on a connection of its own.
+    /// Runs one command on its own connection.
     ///
     /// # Panics
-    /// If the server does not answer within five seconds. An error as answer is a [`Reply::Error`].
+    /// If the server does not answer within five seconds. An error of the server is a [`Reply::Error`].
     pub fn command(&self, words: &[&str]) -> Reply {
         self.try_command(words)
             .unwrap_or_else(|e| panic!("{words:?} on {}: {e}\n{}", self.name(), self.log_tail()))
@@ -82,7 +82,7 @@ impl RedisServer {
         self.try_command(&["TIME"]).ok()?.list()[0].text().parse().ok()
     }
 
-    /// Moves the server's wall clock so many seconds from the true time, and waits until the server has seen it.
+    /// Moves the server's wall clock by this many seconds from the true time, and waits until the server sees it.
     ///
     /// # Panics
     /// If the server was not started with a movable clock, or does not see it.
@@ -91,7 +91,7 @@ impl RedisServer {
         clock::wait_until_moved(seconds, || self.time());
     }
 
-    /// One field of what `INFO` answers, empty if it is missing or the server is down.
+    /// One field of `INFO`, empty if it is missing or the server is down.
     #[must_use]
     pub fn info(&self, field: &str) -> String {
         let text = self.try_command(&["INFO"]).map(|reply| reply.text()).unwrap_or_default();
@@ -120,7 +120,7 @@ pub struct RedisBuilder {
 }
 
 impl RedisBuilder {
-    /// Adds arguments, which win over the defaults: `["--appendonly", "yes", "--appendfsync", "always"]`.
+    /// Adds arguments, which override the defaults: `["--appendonly", "yes", "--appendfsync", "always"]`.
     pub fn args<A: Into<OsString>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
         self
@@ -146,8 +146,8 @@ impl RedisBuilder {
         server
     }
 
-    /// Makes it a node of a Cluster that has no other yet. Its second port is reserved as well, which the argument
-    /// `--cluster-enabled` alone would not do.
+    /// Makes it a Cluster node without peers. This also reserves its bus port, which the argument `--cluster-enabled` alone
+    /// would not do.
     pub fn cluster_node(mut self) -> Self {
         self.cluster = true;
         self
@@ -186,7 +186,7 @@ impl RedisBuilder {
         args.extend(["--bind", "127.0.0.1", "--dir"].map(Into::into));
         args.push(folder.path().into());
         if self.sentinel.is_none() {
-            // Without the last one, a replica's first copy begins five seconds after it asked.
+            // Without the last option, the first sync of a replica starts after five seconds.
             args.extend(
                 ["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"].map(Into::into),
             );
@@ -200,13 +200,13 @@ impl RedisBuilder {
     }
 }
 
-/// `PONG`, and not the error of a server that is still reading its data.
+/// Expects `PONG`: a server that still loads its data returns an error.
 fn ready(port: u16) -> Result<(), String> {
     let reply =
         RedisConnection::open(port, Duration::from_millis(500)).and_then(|mut c| c.command(&["PING"]));
     match reply {
         Ok(Reply::Status(pong)) if pong == "PONG" => Ok(()),
-        Ok(other) => Err(format!("PING was answered with {other:?}")),
+        Ok(other) => Err(format!("unexpected reply to PING: {other:?}")),
         Err(e) => Err(e.to_string()),
     }
 }

@@ -1,4 +1,4 @@
-//! Just enough of the Redis protocol to set servers up, and to look into them from a test.
+//! A minimal Redis client, to set servers up and to query them from a test.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,11 +11,11 @@ use crate::servers::tcp;
 pub enum Reply {
     /// A status such as `OK`.
     Status(String),
-    /// An error that the server answered with.
+    /// An error of the server.
     Error(String),
     /// An integer.
     Integer(i64),
-    /// A string; what is not UTF-8 in it is replaced.
+    /// A string; invalid UTF-8 in it is replaced.
     Text(String),
     /// No value.
     Nil,
@@ -48,19 +48,19 @@ pub struct RedisConnection {
 }
 
 impl RedisConnection {
-    /// Connects to a port on the loopback interface; every wait of the connection ends after `limit`.
+    /// Connects to a loopback port; every wait ends after `limit`.
     ///
     /// # Errors
-    /// If nobody answers there.
+    /// If the connection fails.
     pub fn open(port: u16, limit: Duration) -> io::Result<Self> {
         let stream = tcp::connect(port, limit)?;
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// Sends a command and reads its reply. An error that the server answers with is a [`Reply::Error`].
+    /// Sends a command and reads its reply. An error of the server is a [`Reply::Error`].
     ///
     /// # Errors
-    /// If the connection breaks or takes too long.
+    /// If the connection fails or times out.
     pub fn command(&mut self, words: &[&str]) -> io::Result<Reply> {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
@@ -70,10 +70,10 @@ impl RedisConnection {
         self.reply()
     }
 
-    /// Reads one reply: the next message of a subscription.
+    /// Reads one reply, or the next message of a subscription.
     ///
     /// # Errors
-    /// If the connection breaks or takes too long.
+    /// If the connection fails or times out.
     pub fn reply(&mut self) -> io::Result<Reply> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;

@@ -9,7 +9,7 @@ use crate::servers::{Port, wait_for};
 const LIMIT: Duration = Duration::from_secs(60);
 const SENTINELS: usize = 3;
 
-/// A master with two replicas, watched by three sentinels that take it for dead after one second.
+/// A master with two replicas and three sentinels, which consider it down after one second.
 #[derive(Debug)]
 pub struct RedisSentinel {
     data: Vec<RedisServer>,
@@ -17,11 +17,11 @@ pub struct RedisSentinel {
 }
 
 impl RedisSentinel {
-    /// The name that the sentinels know the master by.
+    /// The master's name for the sentinels.
     pub const MASTER_NAME: &'static str = "mymaster";
 
-    /// Starts all six, and waits until the replicas have the master's data and the sentinels know of everyone, so
-    /// that a failover can begin at once.
+    /// Starts all six servers and waits until the replicas are in sync and the sentinels know all servers, so that a fail-over can
+    /// begin at once.
     #[must_use]
     pub fn start() -> Self {
         let master = RedisServer::start();
@@ -42,19 +42,19 @@ impl RedisSentinel {
         let all = Self { data, sentinels };
         all.data.iter().chain(&all.sentinels).for_each(|server| server.wait_ready());
         for sentinel in &all.sentinels {
-            // By default it looks at the servers every ten seconds and stands back for thirty after a pause of its own.
+            // By default a sentinel polls the servers every ten seconds, and suspends itself for thirty after a pause of its own.
             // Before Redis 7 that cannot be changed.
             let words =
                 ["SENTINEL", "DEBUG", "INFO-PERIOD", "1000", "PUBLISH-PERIOD", "500", "TILT-PERIOD", "2000"];
             let reply = sentinel.command(&words);
-            let old = matches!(&reply, Reply::Error(said) if said.contains("Unknown subcommand"));
+            let old = matches!(&reply, Reply::Error(text) if text.contains("Unknown subcommand"));
             assert!(old || reply.text() == "OK", "{words:?} on {}: {reply:?}", sentinel.name());
         }
         all.wait_healthy();
         all
     }
 
-    /// Master and replicas, whatever their role now.
+    /// Master and replicas, in their current roles.
     #[must_use]
     pub fn data_servers(&self) -> &[RedisServer] {
         &self.data
@@ -72,7 +72,7 @@ impl RedisSentinel {
         self.sentinels.iter().map(RedisServer::url).collect()
     }
 
-    /// The master that all running sentinels agree on and that says so itself; waits until there is one.
+    /// The master that all running sentinels agree on and that reports this role itself; waits until there is one.
     ///
     /// # Panics
     /// If there is none after a minute.
@@ -90,7 +90,7 @@ impl RedisSentinel {
         })
     }
 
-    /// Waits until the running replicas follow the master and the running sentinels could replace it.
+    /// Waits until the running replicas follow the master and the running sentinels could fail over.
     ///
     /// # Panics
     /// If that is not so after a minute.
@@ -115,13 +115,13 @@ impl RedisSentinel {
         let Ok(replicas) = sentinel.try_command(&["SENTINEL", "REPLICAS", Self::MASTER_NAME]) else {
             return false;
         };
-        // A replica can be promoted when the sentinel has read its INFO: it then knows the link to the master.
-        let good = |replica: &&Reply| {
+        // A sentinel can promote a replica once it has read its INFO with the link to the master.
+        let promotable = |replica: &&Reply| {
             let fields: Vec<String> = replica.list().iter().map(Reply::text).collect();
             let has = |name: &str, value: &str| fields.windows(2).any(|w| w[0] == name && w[1] == value);
             has("flags", "slave") && has("master-link-status", "ok")
         };
-        replicas.list().iter().filter(good).count() == up(&self.data).count() - 1
+        replicas.list().iter().filter(promotable).count() == up(&self.data).count() - 1
     }
 }
 
@@ -129,7 +129,7 @@ fn up(servers: &[RedisServer]) -> impl Iterator<Item = &RedisServer> {
     servers.iter().filter(|server| server.is_running() && !server.is_paused())
 }
 
-/// Says at once what sentinels otherwise find out about each other in two seconds and more.
+/// Configures what sentinels would otherwise discover about each other in two seconds or more.
 fn configuration(data: &[RedisServer], sentinels: &[u16], me: usize) -> String {
     let name = RedisSentinel::MASTER_NAME;
     let id = |i: usize| format!("{:040x}", i + 1);

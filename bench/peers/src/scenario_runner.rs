@@ -1,19 +1,19 @@
-//! The course that everybody runs.
+//! Runs the same scenarios for every participant.
 
 use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::field::{Arena, Server};
 use crate::participant_process::Participant;
-use crate::protocol::{Answer, Order};
+use crate::protocol::{Command, Reply};
+use crate::servers::{PeerServer, Server};
 
 const SLICE_MILLIS: u64 = 250;
 const CONTENDERS: usize = 64;
 const EXPIRY_MILLIS: u64 = 9000;
 const TAKEOVER_EXPIRY_MILLIS: u64 = 1000;
 
-/// What came of one scenario for one participant. `None` where it does not apply, with the reason.
+/// The figures of one scenario for one participant. `None` where they do not apply, with the reason.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figure {
     pub ops_per_s: Option<f64>,
@@ -36,13 +36,13 @@ pub struct Row {
 
 #[derive(Debug, Serialize)]
 pub struct Results {
-    pub arena: &'static str,
+    pub store: &'static str,
     pub server: String,
     pub setup: &'static str,
     pub rows: Vec<Row>,
 }
 
-/// What was seen of one participant over all its slices.
+/// The sum of all slices of one participant.
 #[derive(Default)]
 struct Sum {
     nanos: Vec<u64>,
@@ -53,17 +53,17 @@ struct Sum {
 }
 
 impl Sum {
-    fn add(&mut self, answer: Answer, requests: Option<u64>) {
-        self.nanos.extend(&answer.nanos);
-        self.counts.resize(self.counts.len().max(answer.counts.len()), 0);
-        // Which task is which changes from slice to slice; the sum of sorted counts is on the strict side.
-        let mut counts = answer.counts;
+    fn add(&mut self, reply: Reply, requests: Option<u64>) {
+        self.nanos.extend(&reply.nanos);
+        self.counts.resize(self.counts.len().max(reply.counts.len()), 0);
+        // The order of tasks changes from slice to slice. Summing sorted counts overstates unfairness, never understates it.
+        let mut counts = reply.counts;
         counts.sort_unstable();
         for (sum, count) in self.counts.iter_mut().zip(counts) {
             *sum += count;
         }
-        self.elapsed += answer.elapsed_nanos;
-        self.cpu += answer.cpu_nanos;
+        self.elapsed += reply.elapsed_nanos;
+        self.cpu += reply.cpu_nanos;
         if let Some(requests) = requests {
             *self.requests.get_or_insert(0) += requests;
         }
@@ -91,39 +91,42 @@ impl Sum {
     }
 }
 
-pub fn run(arena: &'static Arena, seconds: f64, held: usize) -> Results {
-    let server = arena.start();
+pub fn run(setup: &'static PeerServer, seconds: f64, held: usize) -> Results {
+    let server = setup.start();
     let mut rows = Vec::new();
     let mut row = |participant: &str, scenario, figure| {
         rows.push(Row { participant: participant.to_owned(), scenario, figure });
     };
     let mut present: Vec<(&str, Participant)> = Vec::new();
-    for who in arena.participants {
+    for who in setup.participants {
         match Participant::start(who, &server.url) {
             Ok(participant) => present.push((who, participant)),
             Err(reason) => {
-                eprintln!("peers: {who} does not take part: {reason}");
+                eprintln!("peers: {who} is left out: {reason}");
                 row(who, "start", Figure { reason: Some(reason), ..Figure::default() });
             }
         }
     }
     for (scenario, tasks) in [("uncontended", 1), ("throughput-64", 64), ("throughput-256", 256)] {
-        let order =
-            |who: &str| Order::Cycles { tasks, millis: SLICE_MILLIS, prefix: format!("peers/{who}/cycle/") };
-        for (who, figure) in interleave(&server, &mut present, seconds, order) {
+        let command = |who: &str| Command::Cycles {
+            tasks,
+            millis: SLICE_MILLIS,
+            prefix: format!("peers/{who}/cycle/"),
+        };
+        for (who, figure) in interleave(&server, &mut present, seconds, command) {
             row(&who, scenario, figure);
         }
     }
-    let handover = |who: &str| Order::Handover {
+    let handoff = |who: &str| Command::Handoff {
         millis: (seconds * 1000.0) as u64 / 2,
         settle_millis: 20,
-        name: format!("peers/{who}/handover"),
+        name: format!("peers/{who}/handoff"),
     };
-    for (who, mut figure) in interleave(&server, &mut present, seconds * 0.5, handover) {
+    for (who, mut figure) in interleave(&server, &mut present, seconds * 0.5, handoff) {
         figure.ops_per_s = None;
-        row(&who, "handover", figure);
+        row(&who, "handoff", figure);
     }
-    let contend = |who: &str| Order::Contend {
+    let contend = |who: &str| Command::Contend {
         tasks: CONTENDERS,
         millis: (seconds * 1000.0) as u64,
         name: format!("peers/{who}/contended"),
@@ -132,40 +135,40 @@ pub fn run(arena: &'static Arena, seconds: f64, held: usize) -> Results {
         row(&who, "contended-64", figure);
     }
     for (who, participant) in &mut present {
-        row(who, "held", keep(&server, participant, who, held, seconds));
+        row(who, "held", hold_many(&server, participant, who, held, seconds));
     }
     drop(present);
-    for who in arena.participants.iter().filter(|who| **who != "raw") {
+    for who in setup.participants.iter().filter(|who| **who != "baseline") {
         row(who, "takeover", takeover(&server, who, seconds));
     }
-    Results { arena: arena.name, server: server.version.clone(), setup: arena.setup, rows }
+    Results { store: setup.name, server: server.version.clone(), setup: setup.setup, rows }
 }
 
-/// All participants by turns, in an order that changes from round to round, until each had its time.
+/// Alternates slices of all participants, in an order that is reversed every round, until each has run for `seconds`.
 fn interleave(
     server: &Server,
     present: &mut [(&str, Participant)],
     seconds: f64,
-    order: impl Fn(&str) -> Order,
+    command: impl Fn(&str) -> Command,
 ) -> Vec<(String, Figure)> {
     let mut sums: Vec<Result<Sum, String>> = present.iter().map(|_| Ok(Sum::default())).collect();
     let mut rounds = 0_usize;
     let begun = Instant::now();
-    // Everybody gets so many seconds; the first round is to warm up.
+    // The first round warms up and is not counted.
     let mut spent = 0.0;
     while (spent < seconds || rounds < 2) && begun.elapsed().as_secs_f64() < seconds * 40.0 {
         let round = Instant::now();
         let count = present.len();
-        for turn in 0..count {
-            let at = if rounds.is_multiple_of(2) { turn } else { count - 1 - turn };
+        for position in 0..count {
+            let at = if rounds.is_multiple_of(2) { position } else { count - 1 - position };
             let (who, participant) = &mut present[at];
             let Ok(sum) = &mut sums[at] else { continue };
             let mark = server.mark();
-            match participant.obey(&order(who)) {
-                Ok(answer) => {
+            match participant.execute(&command(who)) {
+                Ok(reply) => {
                     let requests = server.since(mark);
                     if rounds > 0 {
-                        sum.add(answer, requests);
+                        sum.add(reply, requests);
                     }
                 }
                 Err(reason) => sums[at] = Err(reason),
@@ -185,28 +188,32 @@ fn interleave(
         .collect()
 }
 
-/// Locks that are only kept alive.
-fn keep(server: &Server, participant: &mut Participant, who: &str, held: usize, seconds: f64) -> Figure {
-    // A lock of these is a file.
+/// Holds many locks that are only renewed.
+fn hold_many(server: &Server, participant: &mut Participant, who: &str, held: usize, seconds: f64) -> Figure {
+    // Each lock is an open file.
     let count = if server.url.starts_with("file:") { held.min(900) } else { held };
     let millis = ((seconds * 1000.0) as u64).max(EXPIRY_MILLIS);
-    let order =
-        Order::Keep { count, millis, expiry_millis: EXPIRY_MILLIS, prefix: format!("peers/{who}/held/") };
-    let kept = participant.tell(&order).and_then(|()| participant.hear()).and_then(|_| {
-        // The first line came when all were held; the second comes before they are given back, the third after that.
+    let command = Command::HoldMany {
+        count,
+        millis,
+        expiry_millis: EXPIRY_MILLIS,
+        prefix: format!("peers/{who}/held/"),
+    };
+    let held = participant.send(&command).and_then(|()| participant.receive()).and_then(|_| {
+        // The first reply comes when all are held, the second before their release, the third after it.
         let mark = server.mark();
-        let answer = participant.hear()?;
+        let reply = participant.receive()?;
         let requests = server.since(mark);
-        participant.hear()?;
-        Ok((answer, requests))
+        participant.receive()?;
+        Ok((reply, requests))
     });
-    match kept {
-        Ok((answer, requests)) => {
-            let seconds = answer.elapsed_nanos as f64 / 1e9;
+    match held {
+        Ok((reply, requests)) => {
+            let seconds = reply.elapsed_nanos as f64 / 1e9;
             Figure {
                 requests_per_s: requests.map(|requests| requests as f64 / seconds),
-                cpu_cores: Some(answer.cpu_nanos as f64 / answer.elapsed_nanos.max(1) as f64),
-                bytes_per_lock: Some(answer.bytes_per_lock),
+                cpu_cores: Some(reply.cpu_nanos as f64 / reply.elapsed_nanos.max(1) as f64),
+                bytes_per_lock: Some(reply.bytes_per_lock),
                 ..Figure::default()
             }
         }
@@ -214,7 +221,7 @@ fn keep(server: &Server, participant: &mut Participant, who: &str, held: usize, 
     }
 }
 
-/// The holder's process is killed while another waits.
+/// The process of the holder is killed while another participant waits.
 fn takeover(server: &Server, who: &str, seconds: f64) -> Figure {
     let mut past = Vec::new();
     let begun = Instant::now();
@@ -235,18 +242,18 @@ fn one_takeover(server: &Server, who: &str, name: &str) -> Result<u64, String> {
     let expiry_millis = TAKEOVER_EXPIRY_MILLIS;
     let mut holder = Participant::start(who, &server.url)?;
     let mut waiter = Participant::start(who, &server.url)?;
-    let held = holder.obey(&Order::Hold { name: name.to_owned(), expiry_millis })?;
+    let held = holder.execute(&Command::Hold { name: name.to_owned(), expiry_millis })?;
     if who == "mongodb-lock" {
         return Err("never: its locks do not expire".to_owned());
     }
-    waiter.tell(&Order::Wait { name: name.to_owned(), expiry_millis })?;
+    waiter.send(&Command::Wait { name: name.to_owned(), expiry_millis })?;
     std::thread::sleep(std::time::Duration::from_millis(100));
     let killed = boot_nanos();
     holder.kill();
-    let got = waiter.hear()?.moment_nanos;
+    let granted = waiter.receive()?.moment_nanos;
     let sessions = ["file:", "postgres+advisory:"].iter().any(|scheme| server.url.starts_with(scheme));
     let free = if sessions { killed } else { (held.moment_nanos + expiry_millis * 1_000_000).max(killed) };
-    Ok(got.saturating_sub(free))
+    Ok(granted.saturating_sub(free))
 }
 
 fn boot_nanos() -> u64 {

@@ -1,36 +1,36 @@
-//! Who takes part, on which server.
+//! The servers and the participants on each.
 
 use std::any::Any;
 
 use distlock_testkit::servers::mongodb::bson::{Document, Value};
 use distlock_testkit::servers::{MongoReplicaSet, PostgresServer, RedisServer};
 
-/// A server and those who compete on it.
-pub struct Arena {
+/// A server and its participants.
+pub struct PeerServer {
     pub name: &'static str,
     pub setup: &'static str,
     pub participants: &'static [&'static str],
     start: fn() -> Server,
 }
 
-/// A running server: its URL, and its own count of requests.
+/// A running server with its request counter.
 pub struct Server {
     pub url: String,
     pub version: String,
-    /// Begins to count anew, where that can be done.
+    /// Resets the counter, where that is possible.
     reset: Option<Box<dyn Fn()>>,
     requests: Box<dyn Fn() -> Option<u64>>,
-    _keeps: Option<Box<dyn Any>>,
+    _guard: Option<Box<dyn Any>>,
 }
 
-impl Arena {
+impl PeerServer {
     pub fn start(&self) -> Server {
         (self.start)()
     }
 }
 
 impl Server {
-    /// The count now, to be given to [`since`](Server::since).
+    /// The count now, for [`since`](Server::since).
     pub fn mark(&self) -> Option<u64> {
         if let Some(reset) = &self.reset {
             reset();
@@ -38,19 +38,19 @@ impl Server {
         (self.requests)()
     }
 
-    /// How many requests were carried out since, where the server counts.
+    /// The number of requests since the mark, where the server counts them.
     pub fn since(&self, mark: Option<u64>) -> Option<u64> {
         (self.requests)().zip(mark).map(|(now, mark)| now.saturating_sub(mark))
     }
 }
 
-pub const ARENAS: &[Arena] = &[
-    Arena {
+pub const ALL: &[PeerServer] = &[
+    PeerServer {
         name: "redis",
         setup: "one server, nothing on disk",
         participants: &[
             "distlock",
-            "raw",
+            "baseline",
             "rslock",
             "distributed-lock-redis",
             "redsync",
@@ -59,34 +59,34 @@ pub const ARENAS: &[Arena] = &[
         ],
         start: redis,
     },
-    Arena {
+    PeerServer {
         name: "postgres",
-        setup: "durable; distributed-lock has advisory locks, so it stands beside postgres-advisory too",
-        participants: &["distlock", "raw"],
+        setup: "durable; distributed-lock uses advisory locks, see postgres-advisory",
+        participants: &["distlock", "baseline"],
         start: || postgres("postgres"),
     },
-    Arena {
+    PeerServer {
         name: "postgres-advisory",
         setup: "advisory locks",
-        participants: &["distlock", "raw", "distributed-lock-postgres"],
+        participants: &["distlock", "baseline", "distributed-lock-postgres"],
         start: || postgres("postgres+advisory"),
     },
-    Arena {
+    PeerServer {
         name: "mongodb",
-        setup: "replica set of one; we write with majority and journal, the peers as the server's default says",
-        participants: &["distlock", "raw", "distributed-lock-mongo", "mongodb-lock"],
+        setup: "replica set of one; distlock writes with majority and journal, the peers with the server's default",
+        participants: &["distlock", "baseline", "distributed-lock-mongo", "mongodb-lock"],
         start: mongodb,
     },
-    Arena {
+    PeerServer {
         name: "file",
         setup: "a local folder",
-        participants: &["distlock", "raw", "distributed-lock-file"],
+        participants: &["distlock", "baseline", "distributed-lock-file"],
         start: file,
     },
 ];
 
-/// What clients send. The server counts what scripts call inside as well, and the commands that the scripts of these
-/// libraries call are left out: GET, DEL, PEXPIRE and the like.
+/// The commands that clients send. The server also counts the calls inside scripts; commands that only scripts of these libraries
+/// call (GET, DEL, PEXPIRE and the like) are left out.
 const REDIS_REQUESTS: [&str; 8] =
     ["set", "setnx", "evalsha", "eval", "subscribe", "unsubscribe", "script|load", "ping"];
 
@@ -101,8 +101,7 @@ fn redis() -> Server {
                 text.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))?;
             line.split(',').next()?.parse::<u64>().ok()
         };
-        // Our own scripts call SET inside, once for each grant, and always TIME; nobody else's does. The count begins
-        // anew for each participant.
+        // Only distlock's scripts call TIME, and they call SET once per grant. The counter is reset for each participant.
         let ours = text.lines().any(|line| line.starts_with("cmdstat_time:"));
         let counted = REDIS_REQUESTS.iter().filter(|command| !(ours && **command == "set"));
         Some(counted.filter_map(|command| calls(command)).sum())
@@ -112,7 +111,7 @@ fn redis() -> Server {
         version: format!("Redis {}", server.info("redis_version")),
         reset: Some(Box::new(reset)),
         requests: Box::new(requests),
-        _keeps: None,
+        _guard: None,
     }
 }
 
@@ -124,14 +123,14 @@ fn postgres(scheme: &str) -> Server {
         .start();
     let server = std::rc::Rc::new(server);
     let counting = std::rc::Rc::clone(&server);
-    // Transactions that wrote; those of advisory locks write nothing.
+    // Counts transactions with writes; advisory locks have none.
     let requests = move || counting.value("SELECT pg_snapshot_xmax(pg_current_snapshot())").parse().ok();
     Server {
         url: server.url().replacen("postgres://", &format!("{scheme}://"), 1),
         version: format!("PostgreSQL {}", server.value("SHOW server_version")),
         reset: None,
         requests: Box::new(requests),
-        _keeps: None,
+        _guard: None,
     }
 }
 
@@ -154,7 +153,7 @@ fn mongodb() -> Server {
         version: format!("MongoDB {}", version.unwrap_or_default()),
         reset: None,
         requests: Box::new(requests),
-        _keeps: None,
+        _guard: None,
     }
 }
 
@@ -166,6 +165,6 @@ fn file() -> Server {
         version: format!("Linux {}", kernel.trim()),
         reset: None,
         requests: Box::new(|| None),
-        _keeps: Some(Box::new(folder)),
+        _guard: Some(Box::new(folder)),
     }
 }

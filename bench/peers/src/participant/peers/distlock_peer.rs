@@ -1,4 +1,4 @@
-//! Us, and the raw driver below us.
+//! distlock and its baseline.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use distlock::{Guard, Locks, Options};
 
 use crate::scenarios::Peer;
 
-pub struct Ours(Locks);
+pub struct Distlock(Locks);
 
-impl Peer for Ours {
+impl Peer for Distlock {
     type Held = Guard;
-    const EXTENDS: bool = true;
+    const RENEWS: bool = true;
 
     async fn connect(url: &str, expiry: Option<Duration>) -> Result<Self, String> {
         let options = match expiry {
@@ -19,7 +19,7 @@ impl Peer for Ours {
             None => Options::new(),
         };
         let backend = distlock::open(url).await.map_err(|error| error.to_string())?;
-        Locks::builder(backend).options(options).build().map(Ours).map_err(|error| error.to_string())
+        Locks::builder(backend).options(options).build().map(Distlock).map_err(|error| error.to_string())
     }
 
     async fn acquire(&self, name: &str) -> Result<Guard, String> {
@@ -31,19 +31,19 @@ impl Peer for Ours {
     }
 }
 
-/// The bare round trips: taking does nothing, and giving back does both.
-pub struct Raw {
+/// The bare round trips: acquire does nothing, and release does both.
+pub struct BaselinePeer {
     driver: Box<dyn Baseline>,
 }
 
-impl Peer for Raw {
+impl Peer for BaselinePeer {
     type Held = String;
-    const EXTENDS: bool = false;
+    const RENEWS: bool = false;
     const WAITS: bool = false;
 
     async fn connect(url: &str, _: Option<Duration>) -> Result<Self, String> {
         let driver = distlock::bench::baseline(url).await.map_err(|error| error.to_string())?;
-        driver.map(|driver| Raw { driver }).ok_or_else(|| "there is no raw driver".to_owned())
+        driver.map(|driver| BaselinePeer { driver }).ok_or_else(|| "the store has no baseline".to_owned())
     }
 
     async fn acquire(&self, name: &str) -> Result<String, String> {

@@ -1,4 +1,4 @@
-//! Tasks in a closed loop, for one slice of time.
+//! Workloads: tasks in a closed loop, run in slices.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use tokio::task::JoinSet;
 use crate::latencies::Latencies;
 use crate::usage;
 
-/// What came of one slice, or of several together.
+/// The result of one slice, or the sum of several.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
-    /// How many operations each task ended.
+    /// The number of completed operations of each task.
     pub(crate) counts: Vec<u64>,
     pub(crate) latencies: Latencies,
     pub(crate) elapsed: Duration,
     /// CPU time of the client.
     pub(crate) cpu: Duration,
-    /// Requests by the server's count.
+    /// Requests, as counted by the server.
     pub(crate) requests: Option<u64>,
 }
 
@@ -50,40 +50,40 @@ impl Tally {
         (seconds > 0.0 && self.operations() > 0).then(|| self.operations() as f64 / seconds)
     }
 
-    /// Most against fewest operations of a task.
+    /// Most / fewest operations of a task.
     pub(crate) fn fairness(&self) -> Option<f64> {
         let (most, fewest) = (self.counts.iter().max()?, self.counts.iter().min()?);
         Some(*most as f64 / (*fewest).max(1) as f64)
     }
 }
 
-/// Something that can be put under load for a while, and again.
-pub(crate) trait Load {
-    /// Runs for about this long. What is under way then is ended, and counts.
+/// A load that runs in slices.
+pub(crate) trait Workload {
+    /// Runs for about this long. Operations in progress at the end are completed and counted.
     fn slice(&mut self, length: Duration) -> impl Future<Output = Result<Tally>> + Send;
 }
 
-/// One of many that do the same.
-pub(crate) trait Step: Send + 'static {
-    /// One operation. Answers how long the part took that is measured.
-    fn step(&mut self) -> impl Future<Output = Result<Duration>> + Send;
+/// The operation that one task repeats.
+pub(crate) trait Operation: Send + 'static {
+    /// Runs one operation and returns the duration of its measured part.
+    fn run_once(&mut self) -> impl Future<Output = Result<Duration>> + Send;
 }
 
-/// A load of tasks in this process.
+/// A workload of tasks in this process.
 pub(crate) struct Tasks<S>(pub(crate) Vec<S>);
 
-impl<S: Step> Load for Tasks<S> {
+impl<S: Operation> Workload for Tasks<S> {
     async fn slice(&mut self, length: Duration) -> Result<Tally> {
         let (begun, cpu) = (Instant::now(), usage::cpu_time());
         let mut running = JoinSet::new();
         let count = self.0.len();
-        for (number, mut step) in self.0.drain(..).enumerate() {
+        for (number, mut run_once) in self.0.drain(..).enumerate() {
             running.spawn(async move {
-                // Kept as they are until the slice is over: no histogram is touched between two operations.
+                // Recorded after the slice, so that no histogram is updated between two operations.
                 let mut took = Vec::with_capacity(1024);
                 let mut ended = Ok(());
                 while begun.elapsed() < length {
-                    match step.step().await {
+                    match run_once.run_once().await {
                         Ok(duration) => took.push(duration),
                         Err(error) => {
                             ended = Err(error);
@@ -91,25 +91,25 @@ impl<S: Step> Load for Tasks<S> {
                         }
                     }
                 }
-                (number, step, took, ended)
+                (number, run_once, took, ended)
             });
         }
         let mut tally = Tally { counts: vec![0; count], ..Tally::default() };
-        let mut back = Vec::with_capacity(count);
+        let mut finished = Vec::with_capacity(count);
         let mut failure = None;
         while let Some(joined) = running.join_next().await {
-            let (number, step, took, ended) = joined.map_err(broken)?;
+            let (number, run_once, took, ended) = joined.map_err(task_failed)?;
             tally.counts[number] = took.len() as u64;
             took.iter().for_each(|duration| tally.latencies.record(*duration));
-            back.push((number, step));
+            finished.push((number, run_once));
             if let Err(error) = ended {
                 failure.get_or_insert(error);
             }
         }
         tally.elapsed = begun.elapsed();
         tally.cpu = usage::cpu_time().saturating_sub(cpu);
-        back.sort_by_key(|(number, _)| *number);
-        self.0 = back.into_iter().map(|(_, step)| step).collect();
+        finished.sort_by_key(|(number, _)| *number);
+        self.0 = finished.into_iter().map(|(_, run_once)| run_once).collect();
         match failure {
             Some(error) => Err(error),
             None => Ok(tally),
@@ -117,9 +117,9 @@ impl<S: Step> Load for Tasks<S> {
     }
 }
 
-/// A task of the benchmark itself ended badly.
-pub(crate) fn broken(error: impl std::fmt::Display) -> Error {
-    Error::new(ErrorKind::Internal, format!("a task of the benchmark did not end: {error}"))
+/// The error of a failed task of the benchmark itself.
+pub(crate) fn task_failed(error: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Internal, format!("a task of the benchmark failed: {error}"))
 }
 
 #[cfg(test)]
@@ -128,15 +128,15 @@ mod tests {
 
     struct Fixed(Duration);
 
-    impl Step for Fixed {
-        async fn step(&mut self) -> Result<Duration> {
+    impl Operation for Fixed {
+        async fn run_once(&mut self) -> Result<Duration> {
             tokio::task::yield_now().await;
             Ok(self.0)
         }
     }
 
     #[tokio::test]
-    async fn every_task_is_counted_and_comes_back_for_the_next_slice() {
+    async fn every_task_is_counted_and_runs_in_the_next_slice() {
         let mut tasks = Tasks(vec![Fixed(Duration::from_micros(3)), Fixed(Duration::from_micros(5))]);
         let mut sum = Tally::default();
         for _ in 0..3 {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_got_nothing_shows_as_unfair() {
+    fn a_starved_task_shows_as_unfair() {
         let tally = Tally { counts: vec![503, 0], ..Tally::default() };
         assert_eq!(tally.fairness(), Some(503.0));
     }

@@ -1,0 +1,124 @@
+//! Acquiring several locks: all or none, without deadlock.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use futures_core::future::BoxFuture;
+
+use super::guard::Guard;
+use super::guard_set::GuardSet;
+use super::locks::Locks;
+use super::request::Request;
+use super::timeout::TimeLimit;
+use crate::clock::Moment;
+use crate::engine::Wait;
+use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
+
+/// Acquires several locks: `.await` it. Made by [`Locks::acquire_all`].
+///
+/// All requests are checked before anything is sent. If a lock is lost while the next ones are waited for, all are released
+/// and acquired again, within the time limit if there is one: the returned set is held as a whole.
+///
+/// # Errors
+/// As for [`Acquire`](super::Acquire); [`ErrorKind::InvalidInput`] if one resource is named twice, which would wait for
+/// itself; [`ErrorKind::Lost`] if a lock was lost meanwhile and the time limit allows no other try. If a request fails,
+/// the locks acquired before it are released.
+///
+/// # Cancel safety
+/// Dropping the future at any point leaves nothing held.
+#[derive(Debug)]
+#[must_use = "nothing is acquired before it is awaited"]
+pub struct AcquireAll {
+    locks: Locks,
+    requests: Vec<Request>,
+    timeout: Option<Duration>,
+}
+
+impl AcquireAll {
+    pub(crate) fn new(locks: Locks, requests: Vec<Request>) -> Self {
+        AcquireAll { locks, requests, timeout: None }
+    }
+
+    /// One time limit for all of them together; zero is one attempt for each.
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// Other options than those of the [`Locks`].
+    pub fn options(mut self, options: Options) -> Self {
+        self.locks = self.locks.with_options(options);
+        self
+    }
+
+    /// Puts the requests in the order in which every client acquires them, and checks them. A client that waits holds
+    /// only locks that are earlier in that order, so no two wait for each other.
+    fn sort_and_check(&mut self) -> Result<()> {
+        self.requests.sort_by(|a, b| a.key().cmp(&b.key()));
+        if let Some(pair) = self.requests.windows(2).find(|pair| pair[0].key() == pair[1].key()) {
+            let (kind, name) = pair[0].key();
+            return Err(Error::new(ErrorKind::InvalidInput, format!("the {kind} {name:?} is named twice"))
+                .doing("acquire all")
+                .advise("name each resource once: it would wait for itself"));
+        }
+        self.requests.iter().try_for_each(|request| request.check(&self.locks).map(drop))
+    }
+
+    /// Acquires all of them once. The inner error: one was lost meanwhile, and all are released.
+    async fn acquire_once(&self, limit: &TimeLimit) -> Result<Result<GuardSet>> {
+        let clock = &self.locks.engine.shared.clock;
+        let mut acquired = Acquired(Vec::with_capacity(self.requests.len()));
+        for request in &self.requests {
+            acquired.0.push(request.acquire(&self.locks, limit).await?);
+            // The rest would be waited for in vain.
+            if let Some(lost) = acquired.loss(clock.now()) {
+                return Ok(Err(lost.doing("acquire all").on(self.locks.store().to_owned())));
+            }
+        }
+        Ok(Ok(GuardSet::new(std::mem::take(&mut acquired.0))))
+    }
+}
+
+impl IntoFuture for AcquireAll {
+    type Output = Result<GuardSet>;
+    type IntoFuture = BoxFuture<'static, Result<GuardSet>>;
+
+    fn into_future(mut self) -> Self::IntoFuture {
+        Box::pin(async move {
+            self.sort_and_check()?;
+            let limit = TimeLimit::starting_now(&self.locks, self.timeout);
+            let clock = &self.locks.engine.shared.clock;
+            loop {
+                match self.acquire_once(&limit).await? {
+                    Ok(set) => return Ok(set),
+                    Err(lost) if limit.wait == Wait::Once || limit.wait.over(clock.now()) => {
+                        return Err(lost);
+                    }
+                    Err(_) => {}
+                }
+            }
+        })
+    }
+}
+
+/// The guards acquired so far. Dropping it undoes them, last first.
+struct Acquired(Vec<Guard>);
+
+impl Acquired {
+    /// The first guard that is lost, as an error.
+    fn loss(&self, now: Moment) -> Option<Error> {
+        self.0.iter().find_map(|guard| {
+            let reason = guard.loss_at(now)?;
+            let what = format!("it was lost while the others were waited for: {reason}");
+            let error = Error::new(ErrorKind::Lost, what).about(guard.resource());
+            Some(error.advise("set a longer expiry, or leave automatic extension on"))
+        })
+    }
+}
+
+impl Drop for Acquired {
+    fn drop(&mut self) {
+        self.0.drain(..).rev().for_each(Guard::undo);
+    }
+}
