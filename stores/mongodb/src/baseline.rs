@@ -1,36 +1,41 @@
-//! The driver alone, for benchmarks: one upsert to take the lock and one delete to give it back, both on the disks of a
-//! majority.
+//! The bare driver, for benchmarks: one upsert to acquire and one delete to release, both journaled by a majority.
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_core::Result;
 use distlock_core::bench::Baseline;
+use distlock_core::store::StoreUrl;
+use distlock_core::{Error, ErrorKind, Kind, Result};
 use mongodb::Collection;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::WriteConcern;
 
-use crate::core::Core;
-use crate::failure;
-use crate::wire::Place;
+use crate::commands::Namespace;
+use crate::config::MongoConfig;
+use crate::error;
+use crate::pool::document_id;
+use crate::state::StoreState;
+use crate::store::MongoStore;
 
 const EXPIRY_MS: i64 = 30_000;
 
-/// What clients ask for, by the server's names: those that wait for news of a change stream too. Drivers' and members'
-/// heartbeats are not requests of anybody.
+/// The commands of clients by the server's names, those of change streams included. Heartbeats of drivers and members do
+/// not count.
 const REQUESTS: [&str; 8] =
     ["findAndModify", "update", "delete", "insert", "find", "aggregate", "getMore", "killCursors"];
 
-pub(crate) struct BaselineDriver {
-    core: Arc<Core>,
+struct BareDriver {
+    state: Arc<StoreState>,
     collection: Collection<Document>,
 }
 
-/// The bare round trips have a collection of their own, dropped at the end.
-pub(crate) fn open(core: &Arc<Core>) -> Box<dyn Baseline> {
-    let name = format!("{}.bench_{:08x}", core.wire.collection(Place::Locks), fastrand::u32(..));
-    let collection = core.wire.database().collection(&name);
-    Box::new(BaselineDriver { core: Arc::clone(core), collection })
+/// Connects. The bare cycles have a collection of their own, dropped at the end.
+pub(crate) async fn connect(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> {
+    let store = MongoStore::connect(MongoConfig::from_url(&url)?).await?;
+    let state = Arc::clone(store.state());
+    let name = format!("{}.bench_{:08x}", state.commands.collection(Namespace::Locks), fastrand::u32(..));
+    let collection = state.commands.database().collection(&name);
+    Ok(Some(Box::new(BareDriver { state, collection })))
 }
 
 fn majority() -> WriteConcern {
@@ -40,57 +45,58 @@ fn majority() -> WriteConcern {
 }
 
 #[async_trait]
-impl Baseline for BaselineDriver {
+impl Baseline for BareDriver {
     async fn cycle(&self, name: &str) -> Result<()> {
         let id = format!("{:016x}", fastrand::u64(..));
-        let free = doc! { "_id": name, "expiresAt": { "$lte": mongodb::bson::DateTime::now() } };
-        let lasts = mongodb::bson::DateTime::from_millis(
-            mongodb::bson::DateTime::now().timestamp_millis() + EXPIRY_MS,
-        );
-        let hold = doc! { "$set": { "lockId": &id, "expiresAt": lasts }, "$inc": { "fencingToken": 1_i64 } };
+        let free = doc! { "_id": name, "expiresAt": { "$lte": DateTime::now() } };
+        let expires_at = DateTime::from_millis(DateTime::now().timestamp_millis() + EXPIRY_MS);
+        let hold =
+            doc! { "$set": { "lockId": &id, "expiresAt": expires_at }, "$inc": { "fencingToken": 1_i64 } };
         self.collection
             .find_one_and_update(free, hold)
             .upsert(true)
             .write_concern(majority())
             .await
-            .map_err(|error| failure::from_driver(&error))?;
+            .map_err(|error| error::from_driver(&error))?;
         self.collection
             .delete_one(doc! { "_id": name, "lockId": &id })
             .write_concern(majority())
             .await
-            .map_err(|error| failure::from_driver(&error))?;
+            .map_err(|error| error::from_driver(&error))?;
         Ok(())
     }
 
     async fn server_requests(&self) -> Result<Option<u64>> {
-        let ask = doc! { "serverStatus": 1, "wiredTiger": 0, "locks": 0, "repl": 0 };
-        let status = self.core.wire.ask("admin", ask, None).await?;
+        let command = doc! { "serverStatus": 1, "wiredTiger": 0, "locks": 0, "repl": 0 };
+        let status = self.state.commands.run_on("admin", command, None).await?;
         let Ok(commands) =
             status.get_document("metrics").and_then(|metrics| metrics.get_document("commands"))
         else {
             return Ok(None);
         };
         let total = |name: &&str| {
-            let count = commands.get_document(*name).ok()?.get("total").and_then(failure::number)?;
+            let count = commands.get_document(*name).ok()?.get("total").and_then(error::number)?;
             u64::try_from(count).ok()
         };
         Ok(Some(REQUESTS.iter().filter_map(total).sum()))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {
-        self.collection.drop().await.map_err(|error| failure::from_driver(&error))?;
-        let database = self.core.wire.database();
-        // In the second collection the kind stands in front of the name.
-        let kinds = ["mutex:", "rwlock:", "semaphore:", "turn:"];
-        let locks = [(Place::Locks, "")].into_iter();
-        for (place, kind) in locks.chain(kinds.map(|kind| (Place::Queues, kind))) {
-            let first = format!("{kind}{prefix}");
+        if prefix.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "an empty prefix would remove every lock")
+                .advise("use the prefix of the benchmark's names"));
+        }
+        self.collection.drop().await.map_err(|error| error::from_driver(&error))?;
+        let kinds = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue];
+        let queues = kinds.map(|kind| (Namespace::Queues, document_id(kind, prefix)));
+        for (namespace, first) in [(Namespace::Locks, prefix.to_owned())].into_iter().chain(queues) {
             let past = format!("{first}\u{10ffff}");
+            let database = self.state.commands.database();
             database
-                .collection::<Document>(self.core.wire.collection(place))
+                .collection::<Document>(self.state.commands.collection(namespace))
                 .delete_many(doc! { "_id": { "$gte": first, "$lt": past } })
                 .await
-                .map_err(|error| failure::from_driver(&error))?;
+                .map_err(|error| error::from_driver(&error))?;
         }
         Ok(())
     }

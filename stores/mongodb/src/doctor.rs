@@ -1,4 +1,4 @@
-//! What was found at the server, and what is dangerous there.
+//! What `distlock doctor` finds at the server.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,30 +8,30 @@ use distlock_core::{ErrorKind, Result};
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::SelectionCriteria;
 
-use crate::core::Core;
-use crate::failure::number;
-use crate::floor::{self, DAY_MS};
-use crate::record::is_countable;
+use crate::commands::{Durability, Namespace};
+use crate::documents::is_countable;
+use crate::error::{NAMESPACE_NOT_FOUND, number};
+use crate::server_clock::{CLOCK_NOTE, DAY_MS, noted_setback};
+use crate::state::StoreState;
 use crate::topology::Shape;
-use crate::wire::{Concern, Place};
-use crate::{index, wakes};
+use crate::{change_stream, indexes};
 
-/// Clocks further apart than this are worth a word.
-const FAR_MS: i64 = 1000;
+/// A larger difference between two clocks is a warning.
+const CLOCK_TOLERANCE_MS: i64 = 1000;
 
-pub(crate) async fn examine(core: &Arc<Core>) -> Result<Vec<Finding>> {
-    // The first question decides whether anybody is there at all.
-    let hello = core.wire.ask("admin", doc! { "hello": 1 }, None).await?;
-    let mut findings = vec![version(core).await, shape(core, &hello), concern(core, &hello).await];
-    findings.extend(indexes(core).await);
-    findings.extend(rights(core).await);
-    findings.extend(tokens(core, &hello).await);
-    findings.extend(clocks(core, &hello).await);
+pub(crate) async fn examine(state: &Arc<StoreState>) -> Result<Vec<Finding>> {
+    // The first request decides whether the server is reachable.
+    let hello = state.commands.run_on("admin", doc! { "hello": 1 }, None).await?;
+    let mut findings = vec![version(state).await, shape(state, &hello), write_concern(state, &hello).await];
+    findings.extend(indexes(state).await);
+    findings.extend(rights(state).await);
+    findings.extend(tokens(state, &hello).await);
+    findings.extend(clocks(state, &hello).await);
     Ok(findings)
 }
 
-async fn version(core: &Core) -> Finding {
-    match core.wire.ask("admin", doc! { "buildInfo": 1 }, None).await {
+async fn version(state: &StoreState) -> Finding {
+    match state.commands.run_on("admin", doc! { "buildInfo": 1 }, None).await {
         Ok(info) => {
             Finding::ok(format!("MongoDB {}", info.get_str("version").unwrap_or("of unknown version")))
         }
@@ -41,12 +41,12 @@ async fn version(core: &Core) -> Finding {
     }
 }
 
-fn shape(core: &Core, hello: &Document) -> Finding {
+fn shape(state: &StoreState, hello: &Document) -> Finding {
     let count = |key: &str| hello.get_array(key).map_or(0, Vec::len);
     let set = hello.get_str("setName").unwrap_or_default();
-    match core.topology.shape {
+    match state.topology.shape {
         Shape::Standalone => Finding::warning(
-            "a standalone server: waiters ask again and again instead of being woken, and a lost disk loses all locks",
+            "a standalone server: waiters poll instead of being woken, and a lost disk loses all locks",
             "make it a replica set; one of a single member already has change streams",
         ),
         Shape::Sharded => Finding::ok(
@@ -70,19 +70,19 @@ fn shape(core: &Core, hello: &Document) -> Finding {
     }
 }
 
-/// A step that finds nothing: it changes nothing, needs the rights that taking a lock needs, and waits until a
-/// majority has everything that was written before it.
-fn nothing(collection: &str) -> Document {
+/// An update that matches nothing. It needs the rights that acquiring a lock needs, and waits until a majority has every
+/// earlier write.
+fn empty_update(collection: &str) -> Document {
     doc! {
         "update": collection,
         "updates": [{ "q": { "_id": { "$in": [] } }, "u": [{ "$set": { "lockId": "" } }], "upsert": false }],
-        "writeConcern": Concern::Majority.document(),
+        "writeConcern": Durability::Majority.write_concern(),
     }
 }
 
 /// Whether our write concern is met, and how long that takes.
-async fn concern(core: &Core, hello: &Document) -> Finding {
-    if core.topology.shape == Shape::ReplicaSet
+async fn write_concern(state: &StoreState, hello: &Document) -> Finding {
+    if state.topology.shape == Shape::ReplicaSet
         && hello.get("isWritablePrimary").or_else(|| hello.get("ismaster")).and_then(Bson::as_bool)
             != Some(true)
     {
@@ -91,15 +91,15 @@ async fn concern(core: &Core, hello: &Document) -> Finding {
             "name the whole replica set in the URL, without directConnection",
         );
     }
-    let begun = std::time::Instant::now();
-    match core.wire.run(nothing(&core.wire.names().locks)).await {
+    let started = std::time::Instant::now();
+    match state.commands.run(empty_update(&state.commands.names().locks)).await {
         Ok(_) => Finding::ok(format!(
             "writes are confirmed by a majority with journal, whatever the server's default; it takes {:?}",
-            round(begun.elapsed()),
+            round(started.elapsed()),
         )),
         Err(error) => Finding::warning(
             format!("a write with majority and journal fails: {error}"),
-            error.advice().unwrap_or("look after the replica set").to_owned(),
+            error.advice().unwrap_or("check the members of the replica set").to_owned(),
         ),
     }
 }
@@ -108,17 +108,17 @@ fn round(duration: Duration) -> Duration {
     Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or_default() / 100 * 100)
 }
 
-async fn indexes(core: &Core) -> Vec<Finding> {
+async fn indexes(state: &StoreState) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (collection, wanted) in index::wanted(core.wire.names()) {
+    for (collection, wanted) in indexes::wanted(state.commands.names()) {
         let command = doc! { "listIndexes": &collection, "cursor": { "batchSize": 1000 } };
-        let found = match core.wire.run(command).await {
+        let found = match state.commands.try_run(command).await {
             Ok(reply) => reply,
             // The collection was never used.
-            Err(error) if error.to_string().contains("code 26") => Document::new(),
-            Err(error) => {
+            Err(failure) if failure.code == Some(NAMESPACE_NOT_FOUND) => Document::new(),
+            Err(failure) => {
                 findings.push(Finding::warning(
-                    format!("the indexes of {collection} cannot be read: {error}"),
+                    format!("the indexes of {collection} cannot be read: {}", failure.error),
                     "give the user the right listIndexes",
                 ));
                 continue;
@@ -127,13 +127,13 @@ async fn indexes(core: &Core) -> Vec<Finding> {
         let batch = found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
         let found: Vec<&Document> = batch.into_iter().flatten().filter_map(Bson::as_document).collect();
         for index in wanted {
-            findings.push(one_index(&collection, &index, &found));
+            findings.push(index_finding(&collection, &index, &found));
         }
     }
     findings
 }
 
-fn one_index(collection: &str, wanted: &Document, found: &[&Document]) -> Finding {
+fn index_finding(collection: &str, wanted: &Document, found: &[&Document]) -> Finding {
     let name = wanted.get_str("name").unwrap_or_default();
     let seconds = |index: &Document| index.get("expireAfterSeconds").and_then(number);
     match found.iter().find(|index| index.get_str("name").is_ok_and(|found| found == name)) {
@@ -148,8 +148,8 @@ fn one_index(collection: &str, wanted: &Document, found: &[&Document]) -> Findin
             "drop it and run what `distlock schema` prints",
         ),
         None => Finding::warning(
-            format!("the index {name} of {collection} is missing: what nobody needs any more stays"),
-            "run what `distlock schema` prints, or take a lock once with a user that may create indexes",
+            format!("the index {name} of {collection} is missing: old documents are not purged"),
+            "run what `distlock schema` prints, or acquire a lock once with a user that may create indexes",
         ),
     }
 }
@@ -162,12 +162,12 @@ fn key(key: &Bson) -> Vec<(String, Option<i64>)> {
         .collect()
 }
 
-/// Tries what has to be possible.
-async fn rights(core: &Arc<Core>) -> Vec<Finding> {
-    let names = core.wire.names();
+/// Tries what the store needs.
+async fn rights(state: &Arc<StoreState>) -> Vec<Finding> {
+    let names = state.commands.names();
     let mut findings = Vec::new();
     for collection in [&names.locks, &names.queues] {
-        findings.push(match core.wire.run(nothing(collection)).await {
+        findings.push(match state.commands.run(empty_update(collection)).await {
             Ok(_) => Finding::ok(format!("{collection} may be written")),
             Err(error) => Finding::warning(
                 format!("{collection} may not be written: {error}"),
@@ -175,31 +175,33 @@ async fn rights(core: &Arc<Core>) -> Vec<Finding> {
             ),
         });
     }
-    if core.topology.pushes() {
-        findings.push(match wakes::subscribe(core, &distlock_core::store::Inbox::new("doctor")).await {
-            Ok(_) => Finding::ok("a change stream can be opened"),
-            Err(error) if error.kind() == ErrorKind::Denied => Finding::warning(
-                format!("no change stream can be opened, so waiters ask again and again: {error}"),
-                "give the user the rights find and changeStream on the database",
-            ),
-            Err(error) => Finding::warning(
-                format!("no change stream can be opened, so waiters ask again and again: {error}"),
-                "see what the server says",
-            ),
-        });
+    if state.topology.has_change_streams() {
+        findings.push(
+            match change_stream::subscribe(state, &distlock_core::store::Inbox::new("doctor")).await {
+                Ok(_) => Finding::ok("a change stream can be opened"),
+                Err(error) if error.kind() == ErrorKind::Denied => Finding::warning(
+                    format!("no change stream can be opened, so waiters poll: {error}"),
+                    "give the user the rights find and changeStream on the database",
+                ),
+                Err(error) => Finding::warning(
+                    format!("no change stream can be opened, so waiters poll: {error}"),
+                    "see the server's log",
+                ),
+            },
+        );
     }
     findings
 }
 
-/// Tokens that are no time: another program's, or a mistake.
-async fn tokens(core: &Core, hello: &Document) -> Vec<Finding> {
+/// Tokens that cannot be readings of the clock: another program's, or a mistake.
+async fn tokens(state: &StoreState, hello: &Document) -> Vec<Finding> {
     const SHOWN: i64 = 3;
-    let names = core.wire.names();
+    let names = state.commands.names();
     let now = hello.get_datetime("localTime").map(|now| now.timestamp_millis()).unwrap_or_default();
-    let latest = now.max(core.floor.get()).saturating_add(DAY_MS);
+    let latest = now.max(state.clock.lowest_token()).saturating_add(DAY_MS);
     let mut findings = Vec::new();
     for (collection, field) in [(&names.locks, "fencingToken"), (&names.queues, "token")] {
-        let found = core.wire.run(doc! {
+        let found = state.commands.run(doc! {
             "find": collection,
             "filter": { field: { "$type": "number", "$not": { "$lte": latest } } },
             "projection": { field: 1 },
@@ -208,52 +210,52 @@ async fn tokens(core: &Core, hello: &Document) -> Vec<Finding> {
         });
         let found = match found.await {
             Ok(found) => found,
-            // What may not be read was told before.
+            // Missing rights are reported already.
             Err(error) if error.kind() == ErrorKind::Denied => continue,
             Err(error) => {
                 findings.push(Finding::warning(
                     format!("the tokens in {collection} cannot be read: {error}"),
-                    "see what the server says",
+                    "see the server's log",
                 ));
                 continue;
             }
         };
         let batch = found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
         for document in batch.into_iter().flatten().filter_map(Bson::as_document) {
-            findings.push(one_token(collection, document, field));
+            findings.push(token_finding(collection, document, field));
         }
     }
     if findings.is_empty() {
         findings.push(Finding::ok("no fencing token is far ahead of the server's clock"));
     }
-    findings.extend(clock_note(core, now).await);
+    findings.extend(clock_note(state, now).await);
     findings
 }
 
-fn one_token(collection: &str, document: &Document, field: &str) -> Finding {
+fn token_finding(collection: &str, document: &Document, field: &str) -> Finding {
     let id = document.get("_id").and_then(Bson::as_str).unwrap_or_default();
     let token = document.get(field).unwrap_or(&Bson::Null);
     let what = format!("the fencing token {token} of the document {id:?} in {collection}");
     if is_countable(Some(token)) {
         return Finding::warning(
             format!(
-                "{what} is more than a day ahead of the clock; what is left of that name is never purged"
+                "{what} is more than a day ahead of the clock; the tombstone of that name is never purged"
             ),
-            "find out which program wrote it; delete the document only if nobody compares tokens of that name",
+            "find out which program wrote it; delete the document only if no resource compares tokens of that name",
         );
     }
     Finding::warning(
         format!("{what} cannot be counted on from, so that lock is refused"),
-        "find out which program wrote it, and delete the document once nobody uses that lock",
+        "find out which program wrote it, and delete the document once no client uses that lock",
     )
 }
 
-/// The note of how far the clock was set back shifts the tokens of every name.
-async fn clock_note(core: &Core, now: i64) -> Option<Finding> {
-    let found = core.wire.read(Place::Queues, &[floor::ID], None).await.ok()?;
-    let collection = core.wire.collection(Place::Queues);
-    let what = format!("the document {:?} in {collection}", floor::ID);
-    match floor::noted(&found.get(floor::ID)?.document, now) {
+/// The note of the clock shifts the tokens of every name.
+async fn clock_note(state: &StoreState, now: i64) -> Option<Finding> {
+    let found = state.commands.read(Namespace::Queues, &[CLOCK_NOTE], None).await.ok()?;
+    let collection = state.commands.collection(Namespace::Queues);
+    let what = format!("the document {:?} in {collection}", CLOCK_NOTE);
+    match noted_setback(&found.get(CLOCK_NOTE)?.document, now) {
         Some(behind) if behind > DAY_MS => Some(Finding::warning(
             format!(
                 "{what} says that the clock was set back by {} days; all tokens are that far ahead",
@@ -263,14 +265,14 @@ async fn clock_note(core: &Core, now: i64) -> Option<Finding> {
         )),
         Some(_) => None,
         None => Some(Finding::warning(
-            format!("{what} says that the clock was set back by more than there is; it is not believed"),
+            format!("{what} says that the clock was set back by an impossible time; it is ignored"),
             "delete the document",
         )),
     }
 }
 
-/// The primary's clock decides when a lock expires, and the next primary's does after it.
-async fn clocks(core: &Core, hello: &Document) -> Vec<Finding> {
+/// The primary's clock decides when a lock expires, and after a fail-over the next primary's does.
+async fn clocks(state: &StoreState, hello: &Document) -> Vec<Finding> {
     let hosts = hello.get_array("hosts").into_iter().flatten().filter_map(Bson::as_str);
     let mut members = Vec::new();
     for host in hosts {
@@ -278,33 +280,33 @@ async fn clocks(core: &Core, hello: &Document) -> Vec<Finding> {
         let server = SelectionCriteria::Predicate(Arc::new(move |server: &mongodb::ServerInfo<'_>| {
             server.address().to_string() == address
         }));
-        if let Some(distance) = distance(core, Some(server)).await {
-            members.push((host, distance));
+        if let Some(offset) = clock_offset(state, Some(server)).await {
+            members.push((host, offset));
         }
     }
     if members.is_empty() {
-        members.extend(distance(core, None).await.map(|distance| ("the server", distance)));
+        members.extend(clock_offset(state, None).await.map(|offset| ("the server", offset)));
     }
     let (Some(least), Some(most)) =
         (members.iter().map(|(_, ms)| *ms).min(), members.iter().map(|(_, ms)| *ms).max())
     else {
         return vec![Finding::warning(
-            "no member tells its time",
+            "no member sends its clock",
             "check that the members can be reached from here",
         )];
     };
     let mut findings = Vec::new();
-    if most - least > FAR_MS {
+    if most - least > CLOCK_TOLERANCE_MS {
         let each: Vec<String> = members.iter().map(|(host, ms)| format!("{host} {ms:+} ms")).collect();
         findings.push(Finding::warning(
             format!("the clocks of the members are {} ms apart ({})", most - least, each.join(", ")),
-            "synchronise them: when another member takes over, locks expire earlier or later by that much",
+            "synchronise them: after a fail-over locks expire earlier or later by that much",
         ));
     }
-    findings.push(if most.abs().max(least.abs()) > FAR_MS {
+    findings.push(if most.abs().max(least.abs()) > CLOCK_TOLERANCE_MS {
         Finding::warning(
             format!("the server's clock is {most:+} ms from ours"),
-            "synchronise them; the server's decides, and the times that `distlock ls` shows are its own",
+            "synchronise them; the server's clock decides, and `distlock ls` shows its times",
         )
     } else {
         Finding::ok(format!("the server's clock is {most:+} ms from ours"))
@@ -312,12 +314,12 @@ async fn clocks(core: &Core, hello: &Document) -> Vec<Finding> {
     findings
 }
 
-/// How far a server's clock is ahead of ours, in the middle of the question.
-async fn distance(core: &Core, server: Option<SelectionCriteria>) -> Option<i64> {
+/// How far a server's clock is ahead of ours, halfway through the request.
+async fn clock_offset(state: &StoreState, server: Option<SelectionCriteria>) -> Option<i64> {
     let ms =
         || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok().map(|now| now.as_millis() as i64);
     let before = ms()?;
-    let hello = core.wire.ask("admin", doc! { "hello": 1 }, server).await.ok()?;
+    let hello = state.commands.run_on("admin", doc! { "hello": 1 }, server).await.ok()?;
     let after = ms()?;
     let theirs = hello.get_datetime("localTime").ok()?.timestamp_millis();
     Some(theirs - (before + after) / 2)

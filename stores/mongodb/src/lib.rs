@@ -1,22 +1,22 @@
 //! The MongoDB store of distlock: mutexes, reader-writer locks and semaphores on MongoDB 4.2 and later, standalone,
 //! replica set or sharded.
 //!
-//! A mutex is one document in the collection `distributed.locks`, in a format that programs in other languages use
-//! too, and they share the lock with us: `_id` (the name), `lockId`, `acquiredAt`, `expiresAt`, `fencingToken`.
-//! Reader-writer locks, semaphores and those who wait for a mutex are in a second collection, with `.queues` behind
-//! its name. Every verb is one atomic step on one document, decided by the server's clock, and every grant is on the
-//! disks of a majority before it is returned.
+//! A mutex is one document in the collection `distributed.locks`, in a format that programs in other languages share:
+//! `_id` (the name), `lockId`, `acquiredAt`, `expiresAt`, `fencingToken`. Reader-writer locks, semaphores and the wait
+//! queues of mutexes are in a second collection, with `.queues` appended to its name. Every verb is one atomic update of
+//! one document, decided by the server's clock, and a majority has journaled every grant before it is returned.
 //!
-//! On a replica set a change stream, filtered to what concerns this process and open only while somebody waits, tells
-//! waiters of their turn. A standalone server has no change streams: there they ask again and again.
+//! On a replica set a change stream wakes waiters. It is filtered to what concerns this process and open only while the
+//! process has waiters. A standalone server has no change streams: waiters poll.
 //!
 //! ```no_run
 //! # async fn example() -> distlock_core::Result<()> {
 //! use distlock_core::Locks;
-//! use distlock_core::store::Backend;
-//! use distlock_mongodb::{MongoOptions, MongoStore};
+//! use distlock_core::store::{Backend, StoreUrl};
+//! use distlock_mongodb::{MongoConfig, MongoStore};
 //!
-//! let store = MongoStore::connect("mongodb://localhost/app", &MongoOptions::new()).await?;
+//! let url = StoreUrl::parse("mongodb://localhost/app")?;
+//! let store = MongoStore::connect(MongoConfig::from_url(&url)?).await?;
 //! let locks = Locks::new(Backend::lease(store))?;
 //! let guard = locks.semaphore("gpu", 4).acquire().await?;
 //! guard.release().await?;
@@ -26,48 +26,44 @@
 #[cfg(feature = "bench")]
 mod baseline;
 mod batch;
+mod change_stream;
+mod commands;
 mod config;
-mod core;
+mod connect;
 mod doctor;
-mod failure;
-mod floor;
-mod index;
+mod document_cache;
+mod documents;
+mod error;
+mod indexes;
 mod inspect;
-mod known;
-mod lock;
-mod message;
+mod mutex;
 mod pipelines;
 mod pool;
-mod record;
-mod seen;
+mod server_clock;
+mod state;
 mod store;
 mod topology;
-mod url;
-mod wakes;
-mod wire;
+mod waiter_cache;
+mod wake_messages;
 
-pub use config::{DEFAULT_COLLECTION, DEFAULT_DATABASE, DEFAULT_RETENTION, MongoOptions};
+pub use config::{DEFAULT_COLLECTION, DEFAULT_DATABASE, DEFAULT_RETENTION, MongoConfig};
 pub use store::MongoStore;
 
-use config::Target;
-use distlock_core::Result;
-use distlock_core::store::{Backend, Driver, StoreUrl};
+use distlock_core::store::{Backend, Driver};
 
 /// `mongodb://` and `mongodb+srv://`.
 pub static DRIVER: Driver = driver();
 
 const fn driver() -> Driver {
     let driver = Driver::new(&["mongodb", "mongodb+srv"], "mongodb://host:27017/database", |url| {
-        Box::pin(async move { Ok(Backend::lease(open(url).await?)) })
+        Box::pin(async move { Ok(Backend::lease(MongoStore::connect(MongoConfig::from_url(&url)?).await?)) })
     })
-    .with_schema(|url| Ok(index::script(&Target::from_url(url.clone())?.names)));
+    .with_options(config::URL_OPTIONS)
+    .with_schema(|url| {
+        let config = MongoConfig::from_url(url)?;
+        Ok(indexes::script(&config.names(config.default_database())?))
+    });
     #[cfg(feature = "bench")]
-    let driver = driver.with_baseline(|url| Box::pin(async move { Ok(Some(open(url).await?.baseline())) }));
+    let driver = driver.with_baseline(|url| Box::pin(baseline::connect(url)));
     driver
-}
-
-async fn open(url: StoreUrl) -> Result<MongoStore> {
-    let target = Target::from_url(url)?;
-    let place = target.place();
-    MongoStore::open(target).await.map_err(|error| error.on(place))
 }

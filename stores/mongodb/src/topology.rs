@@ -1,27 +1,26 @@
-//! What sort of deployment answers.
+//! The kind and the version of the deployment.
 
 use distlock_core::{Error, ErrorKind, Result};
 use mongodb::bson::Document;
 
-use crate::failure::number;
+use crate::error::number;
 
-/// The first version with pipelines in updates, 4.2, as the wire protocol counts.
+/// The wire version of MongoDB 4.2, the first with pipelines in updates.
 const WIRE_4_2: i64 = 8;
-/// The first version with expressions in projections, 4.4.
+/// The wire version of MongoDB 4.4, the first with expressions in projections.
 const WIRE_4_4: i64 = 9;
 
-/// A deployment, as its `hello` told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// One server by itself: it has no change streams.
+    /// A single server outside a replica set. It has no change streams.
     Standalone,
-    /// A replica set, whatever its size.
+    /// A replica set of any size.
     ReplicaSet,
-    /// A sharded cluster, behind `mongos`.
+    /// A sharded cluster, reached through `mongos`.
     Sharded,
 }
 
-/// What was found out when we connected. It does not change during the life of a store.
+/// The reply to `hello` at connect. It does not change during the life of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Topology {
     pub(crate) shape: Shape,
@@ -45,18 +44,17 @@ impl Topology {
         Ok(Topology { shape, wire_version })
     }
 
-    /// Whether there are change streams.
-    pub(crate) fn pushes(self) -> bool {
+    pub(crate) fn has_change_streams(self) -> bool {
         self.shape != Shape::Standalone
     }
 
-    /// Whether an aggregation may look into another collection and merge into its own.
-    pub(crate) fn merges(self) -> bool {
+    /// Whether an aggregation can read one collection and merge into another.
+    pub(crate) fn can_merge(self) -> bool {
         self.shape == Shape::ReplicaSet && self.wire_version >= WIRE_4_4
     }
 
-    /// Whether replies can carry the server's clock.
-    pub(crate) fn has_expressions(self) -> bool {
+    /// Whether a projection may contain expressions, so that replies carry the server's clock.
+    pub(crate) fn has_projection_expressions(self) -> bool {
         self.wire_version >= WIRE_4_4
     }
 }
@@ -67,15 +65,15 @@ mod tests {
     use mongodb::bson::doc;
 
     #[test]
-    fn a_standalone_server_cannot_push_and_an_old_one_is_refused() {
+    fn a_standalone_server_has_no_change_streams_and_an_old_server_is_refused() {
         let topology = |hello: Document| Topology::read(&hello);
-        assert!(!topology(doc! { "maxWireVersion": 17 }).unwrap().pushes());
-        assert!(topology(doc! { "maxWireVersion": 17, "setName": "rs0" }).unwrap().pushes());
+        assert!(!topology(doc! { "maxWireVersion": 17 }).unwrap().has_change_streams());
+        assert!(topology(doc! { "maxWireVersion": 17, "setName": "rs0" }).unwrap().has_change_streams());
         assert_eq!(topology(doc! { "maxWireVersion": 8, "msg": "isdbgrid" }).unwrap().shape, Shape::Sharded);
         let old_set = topology(doc! { "maxWireVersion": 8, "setName": "rs0" }).unwrap();
-        assert!(old_set.pushes() && !old_set.merges());
-        assert!(topology(doc! { "maxWireVersion": 9, "setName": "rs0" }).unwrap().merges());
-        assert!(!topology(doc! { "maxWireVersion": 17, "msg": "isdbgrid" }).unwrap().merges());
+        assert!(old_set.has_change_streams() && !old_set.can_merge());
+        assert!(topology(doc! { "maxWireVersion": 9, "setName": "rs0" }).unwrap().can_merge());
+        assert!(!topology(doc! { "maxWireVersion": 17, "msg": "isdbgrid" }).unwrap().can_merge());
         assert_eq!(topology(doc! { "maxWireVersion": 6 }).unwrap_err().kind(), ErrorKind::Unsupported);
     }
 }

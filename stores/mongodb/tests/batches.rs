@@ -5,8 +5,8 @@ mod common;
 
 use std::collections::HashSet;
 
-use common::bare::Bare;
-use common::{MS, Place, SECOND, commands, eventually};
+use common::bare_store::BareStore;
+use common::{MS, SECOND, TestDatabase, commands, eventually};
 use distlock_core::store::{Attempt, Claim, Lease, Released, Renewal};
 use distlock_core::{ErrorKind, FencingToken, Kind};
 use distlock_testkit::servers::MongoServer;
@@ -24,7 +24,7 @@ fn leases(claims: &[Claim], answers: Vec<distlock_core::Result<Attempt>>) -> Vec
         .collect()
 }
 
-/// What a server was asked while something was done: single steps, updates, reads.
+/// The commands a server executed during `work`: `findAndModify`, `update`, `find`.
 async fn cost(database: &Database, work: impl Future<Output = ()>) -> [i64; 3] {
     let count = || async {
         [
@@ -39,15 +39,15 @@ async fn cost(database: &Database, work: impl Future<Output = ()>) -> [i64; 3] {
     [0, 1, 2].map(|n| after[n] - before[n])
 }
 
-/// A server that nobody else asks anything: one wait for the disk for all of them, however many they are.
+/// Counts on a server of its own. However many claims a batch has, they wait for the disk once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_claims_are_one_update_and_one_read() {
     let server = MongoServer::start();
-    let place = Place::on(&server.url());
-    let (bare, database) = (Bare::new(&place).await, place.database().await);
-    // The indexes first: what makes them is no concern of this test.
+    let test_db = TestDatabase::on(&server.url());
+    let (bare, database) = (BareStore::new(&test_db).await, test_db.database().await);
+    // Create the indexes first, so that their commands are not counted.
     bare.ask(&bare.claim(Kind::Mutex, "first", SECOND)).await;
-    eventually("the indexes are made", || async {
+    eventually("the indexes exist", || async {
         let queues = database.collection::<Document>("distributed.locks.queues");
         queues.list_index_names().await.is_ok_and(|names| names.iter().any(|name| name == "purgeAt_ttl"))
     })
@@ -61,17 +61,17 @@ async fn many_claims_are_one_update_and_one_read() {
             let taken = cost(&database, async {
                 held = leases(&claims, bare.store.try_acquire(&claims).await.unwrap());
             });
-            assert_eq!(taken.await, [0, 1, 1], "to take 200 of {kind}");
+            assert_eq!(taken.await, [0, 1, 1], "to acquire 200 of {kind}");
         }
         let tokens: HashSet<FencingToken> = held.iter().map(|lease| lease.token).collect();
         assert!(tokens.iter().all(|token| token.get() > 0));
 
-        let extended = cost(&database, async {
+        let renewed = cost(&database, async {
             for answer in bare.store.renew(&held).await.unwrap() {
                 assert_eq!(answer.unwrap(), Renewal::Renewed);
             }
         });
-        assert_eq!(extended.await, [0, 1, 0], "to extend 200 of {kind}");
+        assert_eq!(renewed.await, [0, 1, 0], "to renew 200 of {kind}");
 
         let released = cost(&database, async {
             for answer in bare.store.release(&held).await.unwrap() {
@@ -85,11 +85,11 @@ async fn many_claims_are_one_update_and_one_read() {
     }
 }
 
-/// What expired meanwhile was not ours to give back, alone or among others.
+/// A lease that has expired is not ours to renew or release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_expired_is_told_apart_in_a_batch() {
-    let place = Place::on_standalone();
-    let bare = Bare::new(&place).await;
+async fn expired_leases_are_recognised_in_a_batch() {
+    let test_db = TestDatabase::on_standalone();
+    let bare = BareStore::new(&test_db).await;
     for kind in [Kind::Mutex, Kind::Semaphore] {
         let mut claims: Vec<Claim> =
             (0..6).map(|n| bare.claim(kind, &format!("some-{n}"), 60 * SECOND)).collect();
@@ -97,7 +97,7 @@ async fn what_expired_is_told_apart_in_a_batch() {
             claims[short].expiry = 50 * MS;
         }
         let held = leases(&claims, bare.store.try_acquire(&claims).await.unwrap());
-        // The server's clock decides; somebody else could take one of them now.
+        // The server's clock decides: another client can acquire one of them now.
         eventually("two of them expire", || async {
             let other = bare.claim(kind, "some-1", 10 * MS);
             let free = other.with_capacity(1);
@@ -128,39 +128,39 @@ async fn what_expired_is_told_apart_in_a_batch() {
     }
 }
 
-/// So was what an operator broke, what was given back before, and what somebody else has by now.
+/// Neither is a lease that was broken, released before, or acquired by another client since.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_broken_or_given_back_before_is_told_apart_in_a_batch() {
-    let place = Place::on_standalone();
-    let bare = Bare::new(&place).await;
+async fn broken_released_and_reacquired_leases_are_recognised_in_a_batch() {
+    let test_db = TestDatabase::on_standalone();
+    let bare = BareStore::new(&test_db).await;
     let claims: Vec<Claim> =
         (0..300).map(|n| bare.claim(Kind::Mutex, &format!("some-{n}"), 60 * SECOND)).collect();
     let held = leases(&claims, bare.store.try_acquire(&claims).await.unwrap());
-    let (broken, given_back, taken) = (1, 150, 299);
-    for gone in [broken, taken] {
+    let (broken, released, reacquired) = (1, 150, 299);
+    for gone in [broken, reacquired] {
         assert_eq!(bare.store.break_lock(&held[gone].resource).await.unwrap().len(), 1);
     }
-    bare.store.release(&held[given_back..=given_back]).await.unwrap().pop().unwrap().unwrap();
+    bare.store.release(&held[released..=released]).await.unwrap().pop().unwrap().unwrap();
     let other = bare.claim(Kind::Mutex, "some-299", 60 * SECOND);
     assert!(matches!(bare.ask(&other).await, Attempt::Granted { .. }));
     // Longer ago than the release below takes, even on a slow machine.
     tokio::time::sleep(2 * SECOND).await;
     for (n, answer) in bare.store.release(&held).await.unwrap().into_iter().enumerate() {
-        let expected = if [broken, given_back, taken].contains(&n) {
+        let expected = if [broken, released, reacquired].contains(&n) {
             Released::NotYours
         } else {
             Released::Done { woke: false }
         };
         assert_eq!(answer.unwrap(), expected, "{n}");
     }
-    assert!(matches!(bare.ask(&other).await, Attempt::Granted { .. }), "it was taken from another");
+    assert!(matches!(bare.ask(&other).await, Attempt::Granted { .. }), "it was taken from another client");
 }
 
-/// Whoever asks for many at once knows which names have a document. That can be wrong: documents are purged.
+/// The document cache may be wrong: documents are purged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn documents_that_went_meanwhile_are_made_again() {
-    let place = Place::on_standalone();
-    let (bare, database) = (Bare::new(&place).await, place.database().await);
+async fn purged_documents_are_created_again() {
+    let test_db = TestDatabase::on_standalone();
+    let (bare, database) = (BareStore::new(&test_db).await, test_db.database().await);
     let mut last = FencingToken::new(0);
     for round in 0..3 {
         let claims: Vec<Claim> =
@@ -180,11 +180,11 @@ async fn documents_that_went_meanwhile_are_made_again() {
     }
 }
 
-/// Two claims of one name in one request: one has it, the other finds it taken.
+/// Two claims of one name in one batch: one is granted, the other finds the lock held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_twice_in_a_batch_has_one_holder() {
-    let place = Place::on_standalone();
-    let bare = Bare::new(&place).await;
+    let test_db = TestDatabase::on_standalone();
+    let bare = BareStore::new(&test_db).await;
     for round in ["new", "known"] {
         let names = ["twice", "once", "twice"];
         let claims = names.map(|name| bare.claim(Kind::Mutex, name, 60 * SECOND));
@@ -200,11 +200,11 @@ async fn a_name_twice_in_a_batch_has_one_holder() {
     }
 }
 
-/// Something that was never there, and something that is no pool at all.
+/// A pool that does not exist, and a document that is not a pool.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn releasing_what_is_not_there_makes_nothing_and_changes_nothing() {
-    let place = Place::on_standalone();
-    let (bare, database) = (Bare::new(&place).await, place.database().await);
+async fn releasing_a_missing_pool_creates_and_changes_nothing() {
+    let test_db = TestDatabase::on_standalone();
+    let (bare, database) = (BareStore::new(&test_db).await, test_db.database().await);
     let queues = database.collection::<Document>("distributed.locks.queues");
     let stranger = doc! { "_id": "semaphore:stranger", "queue": "of customers" };
     queues.insert_one(stranger.clone()).await.unwrap();
@@ -216,26 +216,27 @@ async fn releasing_what_is_not_there_makes_nothing_and_changes_nothing() {
     assert_eq!(queues.find_one(doc! { "_id": "semaphore:stranger" }).await.unwrap(), Some(stranger));
 }
 
-/// Two upserts of a new name meet all the time: one of them has it, and nobody hears of an error.
+/// Concurrent upserts of a new name collide: one claim is granted, and no caller gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn upserts_that_meet_are_no_error() {
-    let place = Place::on_standalone();
-    let bares = [Bare::new(&place).await, Bare::new(&place).await, Bare::new(&place).await];
+async fn colliding_upserts_are_no_error() {
+    let test_db = TestDatabase::on_standalone();
+    let bares =
+        [BareStore::new(&test_db).await, BareStore::new(&test_db).await, BareStore::new(&test_db).await];
     for round in 0..20 {
         for kind in [Kind::Mutex, Kind::Semaphore] {
-            // Three lone ones and three batches, all of new names.
-            let asking = bares.iter().enumerate().map(|(n, bare)| {
+            // Single claims and batches, all of new names.
+            let attempts = bares.iter().enumerate().map(|(n, bare)| {
                 let count = if (round + n) % 2 == 0 { 1 } else { 8 };
                 let claims: Vec<Claim> = (0..count)
                     .map(|name| {
-                        let claim = bare.claim(kind, &format!("met-{round}-{name}"), 60 * SECOND);
+                        let claim = bare.claim(kind, &format!("collide-{round}-{name}"), 60 * SECOND);
                         claim.with_capacity(1)
                     })
                     .collect();
                 async move { bare.store.try_acquire(&claims).await.unwrap() }
             });
             let mut holders = [0; 8];
-            for answers in futures_util::future::join_all(asking).await {
+            for answers in futures_util::future::join_all(attempts).await {
                 for (name, answer) in answers.into_iter().enumerate() {
                     holders[name] += u32::from(matches!(answer.unwrap(), Attempt::Granted { .. }));
                 }

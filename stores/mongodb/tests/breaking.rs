@@ -1,11 +1,11 @@
-//! Forced release: the holders are told, and those who wait.
+//! Forced release: holders and waiters are woken.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::bare::Bare;
-use common::other_program::OtherProgram;
-use common::{MS, Place, SECOND, within};
+use common::bare_store::BareStore;
+use common::foreign_client::ForeignClient;
+use common::{MS, SECOND, TestDatabase, within};
 use distlock_core::store::{Attempt, Claim, Inbox, Wake, WakeStream};
 use distlock_core::{Kind, LockId};
 use mongodb::bson::{Document, doc};
@@ -17,7 +17,7 @@ async fn next(wakes: &mut WakeStream) -> Wake {
     within("a wake-up", next).await.expect("an open stream")
 }
 
-/// So many wake-ups, whatever their order.
+/// The lock ids of this many wake-ups, in any order.
 async fn broken_and_woken(wakes: &mut WakeStream, count: usize) -> (Vec<LockId>, Vec<LockId>) {
     let (mut broken, mut woken) = (Vec::new(), Vec::new());
     for _ in 0..count {
@@ -30,27 +30,27 @@ async fn broken_and_woken(wakes: &mut WakeStream, count: usize) -> (Vec<LockId>,
     (broken, woken)
 }
 
-async fn grant(bare: &Bare, claim: &Claim) -> LockId {
+async fn grant(bare: &BareStore, claim: &Claim) -> LockId {
     assert!(matches!(bare.ask(claim).await, Attempt::Granted { .. }), "{claim:?}");
     claim.lock_id.clone()
 }
 
-/// Whether it ever waited or not, and whether anybody waits for it or not.
+/// Whether or not it waited before, and with and without a waiter behind it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_is_told_at_once_that_its_lock_was_broken() {
-    let place = Place::on_one_node();
-    let (holder, operator) = (Bare::new(&place).await, Bare::new(&place).await);
+async fn a_holder_is_woken_when_its_lock_is_broken() {
+    let test_db = TestDatabase::on_replica_set();
+    let (holder, operator) = (BareStore::new(&test_db).await, BareStore::new(&test_db).await);
     let mut wakes = holder.store.subscribe(&Inbox::new(holder.ids.prefix())).await.unwrap();
     for kind in KINDS {
         for has_waiter in [false, true] {
             for may_wait in [false, true] {
                 let name = format!("{has_waiter} {may_wait}");
-                let everything = if kind == Kind::Mutex { 1 } else { 10 };
+                let whole_capacity = if kind == Kind::Mutex { 1 } else { 10 };
                 let claim = match may_wait {
                     false => holder.claim(kind, &name, 60 * SECOND),
                     true => holder.waiting(kind, &name, holder.ids.next(), 60 * SECOND),
                 };
-                let held = grant(&holder, &claim.with_weight(everything)).await;
+                let held = grant(&holder, &claim.with_weight(whole_capacity)).await;
                 let waiter = holder.waiting(kind, &name, holder.ids.next(), 60 * SECOND);
                 if has_waiter {
                     assert!(matches!(holder.ask(&waiter).await, Attempt::Busy { .. }));
@@ -67,9 +67,9 @@ async fn a_holder_is_told_at_once_that_its_lock_was_broken() {
 
 /// Several holders of one pool, in different processes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_holder_of_a_pool_is_told() {
-    let place = Place::on_one_node();
-    let (one, other) = (Bare::new(&place).await, Bare::new(&place).await);
+async fn every_holder_of_a_broken_pool_is_woken() {
+    let test_db = TestDatabase::on_replica_set();
+    let (one, other) = (BareStore::new(&test_db).await, BareStore::new(&test_db).await);
     let mut held = Vec::new();
     let mut streams = Vec::new();
     for bare in [&one, &other] {
@@ -80,7 +80,7 @@ async fn every_holder_of_a_pool_is_told() {
         }
         held.push(ids);
     }
-    // Its time is over: there is nothing to take from it, and nothing to tell.
+    // An expired holder loses nothing and is not woken.
     grant(&one, &one.claim(Kind::Semaphore, "many", MS)).await;
     tokio::time::sleep(20 * MS).await;
     let resource = one.claim(Kind::Semaphore, "many", SECOND).resource;
@@ -90,13 +90,13 @@ async fn every_holder_of_a_pool_is_told() {
     }
 }
 
-/// Nobody can be told whose lock id does not say where it is; nothing is left in the second collection for it.
+/// A foreign lock id names no inbox, so no message is left in the queue collection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_of_another_program_is_broken_without_a_trace() {
-    let place = Place::on_one_node();
-    let bare = Bare::new(&place).await;
-    let database = place.database().await;
-    let other = OtherProgram::new(&database, "other");
+async fn breaking_a_foreign_lock_leaves_no_message() {
+    let test_db = TestDatabase::on_replica_set();
+    let bare = BareStore::new(&test_db).await;
+    let database = test_db.database().await;
+    let other = ForeignClient::new(&database, "other");
     other.acquire("foreign", 60 * SECOND).await;
     let resource = bare.claim(Kind::Mutex, "foreign", SECOND).resource;
     assert_eq!(bare.store.break_lock(&resource).await.unwrap().len(), 1);

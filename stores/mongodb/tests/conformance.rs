@@ -9,7 +9,7 @@ use distlock_mongodb::DRIVER;
 use distlock_testkit::conformance::Fixture;
 use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
 
-/// A server's URL with a database of its own in it: what keeps the cases apart that share servers.
+/// A server's URL with a database of its own, so that cases can share servers.
 fn with_own_database(url: &str) -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let database = format!("case-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! A replica set of three members whose primary is killed or stands still while locks are held and asked for: nobody
-//! holds together, tokens rise, what is held stays held, and waiters go on.
+//! Fail-over: the primary of three members is killed or stalled while locks are held and waited for. No two clients hold
+//! at once, tokens rise, holders keep their locks, and waiters are served.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,29 +8,33 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use common::{MS, Place, SECOND, eventually, expiring, until_waiting};
+use common::{MS, SECOND, TestDatabase, eventually, expiring, until_waiting};
 use distlock_core::store::Query;
 use distlock_core::{ErrorKind, Locks, Options};
 use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
 use tokio::sync::{Mutex, MutexGuard};
 
-/// One set for all cases, one case at a time: each of them breaks it and mends it.
+/// One replica set for all tests. One test at a time: each stops a member and restores it.
 async fn three_nodes() -> (&'static MongoReplicaSet, MutexGuard<'static, ()>) {
     static SET: OnceLock<MongoReplicaSet> = OnceLock::new();
-    static TURN: Mutex<()> = Mutex::const_new(());
-    let turn = TURN.lock().await;
+    static EXCLUSIVE: Mutex<()> = Mutex::const_new(());
+    let exclusive = EXCLUSIVE.lock().await;
     let set = SET.get_or_init(|| MongoReplicaSet::start(3));
     set.wait_healthy();
-    (set, turn)
+    (set, exclusive)
 }
 
-/// How long an election may take on a busy machine, with the driver's finding out.
+/// How long an election may take on a busy machine, until the driver knows its result.
 const ELECTION: Duration = Duration::from_secs(30);
 
-/// Whoever holds, and whoever waits, lives through it; contenders go on.
-async fn live_through(set: &MongoReplicaSet, harm: impl Fn(&MongoServer), mend: impl Fn(&MongoServer)) {
-    let place = Place::on(&set.url());
-    let (holder, waiter, witness) = (place.locks().await, place.locks().await, place.locks().await);
+/// The holder keeps its locks, the waiter is served, and contenders continue.
+async fn survive_failover(
+    set: &MongoReplicaSet,
+    stop: impl Fn(&MongoServer),
+    restore: impl Fn(&MongoServer),
+) {
+    let test_db = TestDatabase::on(&set.url());
+    let (holder, waiter, witness) = (test_db.locks().await, test_db.locks().await, test_db.locks().await);
     let held = holder.mutex("held").acquire().await.unwrap();
     let read = holder.rw_lock("held").read().await.unwrap();
     let waiting = {
@@ -39,31 +43,31 @@ async fn live_through(set: &MongoReplicaSet, harm: impl Fn(&MongoServer), mend: 
     };
     until_waiting(&witness, "held", 1).await;
 
-    let contest = Contest::begin(&place, 3).await;
-    eventually("the contest is on", || async { contest.grants() > 10 }).await;
+    let contest = Contest::start(&test_db, 3).await;
+    eventually("the contest has started", || async { contest.grants() > 10 }).await;
 
     let old = set.primary();
-    harm(old);
+    stop(old);
     let before = contest.grants();
-    let begun = Instant::now();
+    let started = Instant::now();
     while contest.grants() < before + 20 {
-        assert!(begun.elapsed() < ELECTION, "no grants after the primary was lost");
+        assert!(started.elapsed() < ELECTION, "no grants after the primary was lost");
         tokio::time::sleep(20 * MS).await;
     }
-    println!("grants go on {:?} after the primary was lost", begun.elapsed());
+    println!("grants continue {:?} after the primary was lost", started.elapsed());
     assert!(!held.is_lost() && !read.is_lost(), "a fail-over cost the holder its lock");
     assert!(!waiting.is_finished(), "two holders");
     let token = held.token();
-    release_through(held.release()).await;
-    let next = tokio::time::timeout(ELECTION, waiting).await.expect("the waiter's turn").unwrap();
+    release_in_election(held.release()).await;
+    let next = tokio::time::timeout(ELECTION, waiting).await.expect("the waiter is granted").unwrap();
     assert!(next.token() > token);
-    release_through(next.release()).await;
-    release_through(read.release()).await;
+    release_in_election(next.release()).await;
+    release_in_election(read.release()).await;
 
-    mend(old);
+    restore(old);
     let before = contest.grants();
     set.wait_healthy();
-    eventually("the contest goes on when the old primary is back", || async {
+    eventually("the contest continues after the old primary is back", || async {
         contest.grants() > before + 5
     })
     .await;
@@ -74,15 +78,15 @@ async fn live_through(set: &MongoReplicaSet, harm: impl Fn(&MongoServer), mend: 
     .await;
 }
 
-/// A release into an election may end with an unknown outcome; the engine sees it through.
-async fn release_through(release: impl Future<Output = Result<(), distlock_core::ReleaseError>>) {
+/// A release during an election may have an unknown outcome; the engine completes it.
+async fn release_in_election(release: impl Future<Output = Result<(), distlock_core::ReleaseError>>) {
     match release.await {
         Ok(()) | Err(distlock_core::ReleaseError::Unknown { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Engines that take one mutex again and again.
+/// Engines that contend for one mutex.
 struct Contest {
     stop: Arc<AtomicBool>,
     granted: Arc<AtomicU32>,
@@ -90,16 +94,16 @@ struct Contest {
 }
 
 impl Contest {
-    async fn begin(place: &Place, contenders: u32) -> Self {
+    async fn start(test_db: &TestDatabase, contenders: u32) -> Self {
         let (stop, granted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (inside, last) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU64::new(0)));
         let mut tasks = Vec::new();
         for _ in 0..contenders {
-            let locks = place.locks_with(patient()).await;
+            let locks = test_db.locks_with(patient()).await;
             let (stop, granted, inside, last) = (stop.clone(), granted.clone(), inside.clone(), last.clone());
             tasks.push(tokio::spawn(async move {
                 while !stop.load(Ordering::SeqCst) {
-                    take_once(&locks, &inside, &last, &granted).await;
+                    acquire_once(&locks, &inside, &last, &granted).await;
                     tokio::time::sleep(5 * MS).await;
                 }
             }));
@@ -123,10 +127,10 @@ fn patient() -> Options {
     expiring(60 * SECOND).request_timeout(2 * SECOND).unwrap()
 }
 
-async fn take_once(locks: &Locks, inside: &AtomicU32, last: &AtomicU64, granted: &AtomicU32) {
+async fn acquire_once(locks: &Locks, inside: &AtomicU32, last: &AtomicU64, granted: &AtomicU32) {
     let guard = match locks.mutex("contended").acquire().await {
         Ok(guard) => guard,
-        // Whoever comes into an election is told so.
+        // Expected during an election.
         Err(error) if error.kind() == ErrorKind::Unavailable => return tokio::time::sleep(50 * MS).await,
         Err(error) => panic!("{error}"),
     };
@@ -138,28 +142,27 @@ async fn take_once(locks: &Locks, inside: &AtomicU32, last: &AtomicU64, granted:
     assert!(!guard.is_lost());
     inside.fetch_sub(1, Ordering::SeqCst);
     granted.fetch_add(1, Ordering::SeqCst);
-    release_through(guard.release()).await;
+    release_in_election(guard.release()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_live_through_a_killed_primary() {
-    let (set, _turn) = three_nodes().await;
-    live_through(set, |primary| primary.kill(), |primary| primary.start_again()).await;
+async fn locks_survive_a_killed_primary() {
+    let (set, _exclusive) = three_nodes().await;
+    survive_failover(set, |primary| primary.kill(), |primary| primary.start_again()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_live_through_a_frozen_primary() {
-    let (set, _turn) = three_nodes().await;
-    live_through(set, |primary| primary.pause(), |primary| primary.resume()).await;
+async fn locks_survive_a_stalled_primary() {
+    let (set, _exclusive) = three_nodes().await;
+    survive_failover(set, |primary| primary.pause(), |primary| primary.resume()).await;
 }
 
-/// Two of three members stand still: a write that only the primary knows is no grant. When they are back nothing is
-/// left of it.
+/// Two of three members are stalled: a write that only the primary has is no grant, and is undone when they resume.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_without_a_majority_is_no_grant_and_leaves_nothing() {
-    let (set, _turn) = three_nodes().await;
-    let place = Place::on(&set.url());
-    let locks = place.locks_with(Options::new().request_timeout(SECOND).unwrap()).await;
+    let (set, _exclusive) = three_nodes().await;
+    let test_db = TestDatabase::on(&set.url());
+    let locks = test_db.locks_with(Options::new().request_timeout(SECOND).unwrap()).await;
     locks.mutex("alone").acquire().await.unwrap().release().await.unwrap();
     let primary = set.primary().port();
     let others: Vec<_> = set.members().iter().filter(|member| member.port() != primary).collect();
@@ -169,8 +172,8 @@ async fn a_write_without_a_majority_is_no_grant_and_leaves_nothing() {
     assert!(locks.semaphore("alone", 1).acquire().timeout(SECOND).await.is_err());
     others.iter().for_each(|member| member.resume());
     set.wait_healthy();
-    let other = place.locks().await;
-    eventually("somebody else can have both", || async {
+    let other = test_db.locks().await;
+    eventually("another client can acquire both", || async {
         let mutex = other.mutex("alone").try_acquire().await.ok().flatten();
         let permit = other.semaphore("alone", 1).try_acquire().await.ok().flatten();
         mutex.is_some() && permit.is_some()

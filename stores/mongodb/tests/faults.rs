@@ -1,4 +1,4 @@
-//! Harm done to the server and to the way there: the suite's cases for it.
+//! The conformance suite's cases for faults of the server and of the network.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use distlock_core::store::Driver;
@@ -19,8 +19,8 @@ impl Fixture for Alone {
         &DRIVER
     }
 
-    /// The driver's monitor asks the server to wait for news for a while, by the server's clock. If that is set back
-    /// meanwhile, the monitor gives up and ends every connection, once; that is not what these cases are about.
+    /// With `poll`: the driver's streaming monitor waits by the server's clock. If that is set back, it gives up and
+    /// closes every connection once, which is not what these cases test.
     fn url(&self) -> String {
         format!("{}&serverMonitoringMode=poll", self.0.url())
     }
@@ -67,24 +67,24 @@ impl Fixture for OneNode {
     }
 }
 
-const NOBODY: &str = "faults::no_other_process_is_started";
+const NO_ACTOR: &str = "faults::no_other_process_is_started";
 
 #[test]
-fn what_is_held_on_a_standalone_server_is_still_held_after_it_was_killed() {
-    run::<Alone, _, _>(NOBODY, cases::faults::restart);
+fn locks_survive_a_killed_standalone_server() {
+    run::<Alone, _, _>(NO_ACTOR, cases::faults::restart);
 }
 
 #[test]
-fn what_is_held_on_a_replica_set_is_still_held_after_it_was_killed() {
-    run::<OneNode, _, _>(NOBODY, cases::faults::restart);
+fn locks_survive_a_killed_replica_set() {
+    run::<OneNode, _, _>(NO_ACTOR, cases::faults::restart);
 }
 
 #[test]
-fn tokens_rise_and_one_holds_however_the_clock_is_set() {
-    run::<Alone, _, _>(NOBODY, cases::faults::move_clock);
+fn a_changed_clock_breaks_neither_tokens_nor_exclusion() {
+    run::<Alone, _, _>(NO_ACTOR, cases::faults::move_clock);
 }
 
 #[test]
-fn what_is_held_is_still_held_when_every_connection_ended() {
-    run::<OneNode, _, _>(NOBODY, cases::faults::cut_connections);
+fn locks_survive_broken_connections() {
+    run::<OneNode, _, _>(NO_ACTOR, cases::faults::cut_connections);
 }

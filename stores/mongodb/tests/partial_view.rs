@@ -1,12 +1,12 @@
-//! What operators see where a part cannot be read: the rest, and word of what is missing.
+//! `inspect` with missing rights or unreadable documents: it shows the rest and warns about what is missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::bare::Bare;
-use common::guarded::{guarded_url, user_with};
-use common::said::{listen, said};
-use common::{Place, connect};
+use common::bare_store::BareStore;
+use common::log_capture::{capture_logs, logged};
+use common::restricted_users::{auth_url, user_with};
+use common::{TestDatabase, connect};
 use distlock_core::store::Query;
 use distlock_core::{ErrorKind, Kind, Locks};
 use mongodb::bson::{DateTime, Document, doc};
@@ -16,18 +16,18 @@ async fn shown(locks: &Locks, query: &Query) -> Vec<(Kind, String)> {
     records.into_iter().map(|record| (record.kind, record.name.unwrap())).collect()
 }
 
-/// One document without a field: everything else is shown.
+/// Documents that lack a field.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_document_that_cannot_be_read_does_not_hide_the_others() {
-    listen();
-    for place in [Place::on_standalone(), Place::on_one_node()] {
-        let locks = place.locks().await;
+    capture_logs();
+    for test_db in [TestDatabase::on_standalone(), TestDatabase::on_replica_set()] {
+        let locks = test_db.locks().await;
         let _held = (
             locks.mutex("good").acquire().await.unwrap(),
             locks.semaphore("good", 1).acquire().await.unwrap(),
             locks.rw_lock("well").write().await.unwrap(),
         );
-        let database = place.database().await;
+        let database = test_db.database().await;
         let soon = DateTime::from_millis(DateTime::now().timestamp_millis() + 60_000);
         let mutexes = [
             doc! { "_id": "no token", "lockId": "x", "acquiredAt": DateTime::now(), "expiresAt": soon },
@@ -38,8 +38,8 @@ async fn a_document_that_cannot_be_read_does_not_hide_the_others() {
         let pools = [
             doc! { "_id": "semaphore:no capacity", "queue": [], "holders": [entry.clone()] },
             doc! { "_id": "rwlock:no token", "capacity": 1, "queue": [], "holders": [entry.clone()] },
-            doc! { "_id": "turn:no moment", "capacity": 1, "queue": [entry], "holders": [] },
-            doc! { "_id": "mutex:no moment", "queue": [{ "lockId": "x" }] },
+            doc! { "_id": "turn:no date", "capacity": 1, "queue": [entry], "holders": [] },
+            doc! { "_id": "mutex:no date", "queue": [{ "lockId": "x" }] },
         ];
         database.collection::<Document>("distributed.locks.queues").insert_many(pools).await.unwrap();
         let all = [
@@ -49,21 +49,21 @@ async fn a_document_that_cannot_be_read_does_not_hide_the_others() {
         ];
         assert_eq!(shown(&locks, &Query::default()).await, all);
         for unreadable in
-            ["no token", "no lock id", "semaphore:no capacity", "rwlock:no token", "turn:no moment"]
+            ["no token", "no lock id", "semaphore:no capacity", "rwlock:no token", "turn:no date"]
         {
             let name = format!("{unreadable:?}");
-            assert!(said("cannot be read", &name) > 0, "no word of {name}");
+            assert!(logged("cannot be read", &name) > 0, "no warning about {name}");
         }
     }
 }
 
-/// Rights to the mutexes alone, which is enough to take one.
+/// Rights to the mutexes are enough to acquire one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_with_rights_to_the_mutexes_alone_sees_and_breaks_them() {
-    listen();
+async fn a_user_with_rights_to_mutexes_only_sees_and_breaks_them() {
+    capture_logs();
     let rights: &[&str] = &["find", "insert", "update", "remove"];
     user_with("mutexes", "mutexes", &[("distributed.locks", rights)]).await;
-    let locks = Locks::new(connect(&guarded_url("mutexes", "s3cret", "mutexes")).await.unwrap()).unwrap();
+    let locks = Locks::new(connect(&auth_url("mutexes", "s3cret", "mutexes")).await.unwrap()).unwrap();
     let _held = locks.mutex("a").acquire().await.unwrap();
     let only = [(Kind::Mutex, "a".to_owned())];
     for query in
@@ -71,10 +71,10 @@ async fn a_user_with_rights_to_the_mutexes_alone_sees_and_breaks_them() {
     {
         assert_eq!(shown(&locks, &query).await, only, "{query:?}");
     }
-    assert!(said("cannot be shown", "mutexes.distributed.locks.queues") > 0);
-    // Asked for those alone, the store does not say that there are none.
+    assert!(logged("cannot be shown", "mutexes.distributed.locks.queues") > 0);
+    // A query for pools fails; it does not return an empty list.
     let pools = Query::default().with_kind(Kind::Semaphore);
-    let store = Bare::at(&guarded_url("mutexes", "s3cret", "mutexes")).await.store;
+    let store = BareStore::at(&auth_url("mutexes", "s3cret", "mutexes")).await.store;
     assert_eq!(store.inspect(&pools).await.unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(locks.break_lock(Kind::Semaphore, "a").await.unwrap_err().kind(), ErrorKind::Denied);
     let broken = locks.break_lock(Kind::Mutex, "a").await.unwrap();
@@ -82,21 +82,21 @@ async fn a_user_with_rights_to_the_mutexes_alone_sees_and_breaks_them() {
     assert!(shown(&locks, &Query::default()).await.is_empty());
 }
 
-/// And the other way round.
+/// The same with rights to the pools.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_with_rights_to_the_pools_alone_sees_and_breaks_them() {
-    listen();
+async fn a_user_with_rights_to_pools_only_sees_and_breaks_them() {
+    capture_logs();
     let rights: &[&str] = &["find", "insert", "update", "remove"];
     user_with("pools", "pools", &[("distributed.locks.queues", rights)]).await;
-    let locks = Locks::new(connect(&guarded_url("pools", "s3cret", "pools")).await.unwrap()).unwrap();
+    let locks = Locks::new(connect(&auth_url("pools", "s3cret", "pools")).await.unwrap()).unwrap();
     let _held = locks.semaphore("a", 1).acquire().await.unwrap();
     assert_eq!(shown(&locks, &Query::default()).await, [(Kind::Semaphore, "a".to_owned())]);
-    assert!(said("cannot be shown", "pools.distributed.locks") > 0);
+    assert!(logged("cannot be shown", "pools.distributed.locks") > 0);
     let mutexes = Query::default().with_kind(Kind::Mutex);
-    let store = Bare::at(&guarded_url("pools", "s3cret", "pools")).await.store;
+    let store = BareStore::at(&auth_url("pools", "s3cret", "pools")).await.store;
     assert_eq!(store.inspect(&mutexes).await.unwrap_err().kind(), ErrorKind::Denied);
     assert_eq!(locks.break_lock(Kind::Semaphore, "a").await.unwrap().len(), 1);
     user_with("nothing", "nothing", &[("other", rights)]).await;
-    let locks = Locks::new(connect(&guarded_url("nothing", "s3cret", "nothing")).await.unwrap()).unwrap();
+    let locks = Locks::new(connect(&auth_url("nothing", "s3cret", "nothing")).await.unwrap()).unwrap();
     assert_eq!(locks.inspect(&Query::default()).await.unwrap_err().kind(), ErrorKind::Denied);
 }

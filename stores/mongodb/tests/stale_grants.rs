@@ -1,5 +1,5 @@
-//! A grant that was pushed to a waiter belongs to one attempt of it, and is over when its window is: however late the
-//! waiter hears of it, it never runs beside the next holder.
+//! A pushed grant belongs to one attempt of its waiter and ends with its window. However late the waiter receives it, it
+//! never holds together with the next holder.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::bare::Bare;
+use common::bare_store::BareStore;
 use common::late_wakes::LateWakes;
-use common::{MS, Place, SECOND, connect, eventually, expiring, until_waiting, within};
+use common::{MS, SECOND, TestDatabase, connect, eventually, expiring, until_waiting, within};
 use distlock_core::faults::{Fault, FaultyStore, Verb};
 use distlock_core::store::{Attempt, Backend, Claim, Inbox, Lease, PushedGrant, Wake, WakeStream};
 use distlock_core::{FencingToken, Kind, LockId, Locks};
@@ -28,7 +28,7 @@ fn spec(kind: Kind, name: &str) -> LockSpec {
     }
 }
 
-/// Each of these several times, all kinds at once.
+/// Runs a case for all kinds concurrently.
 async fn for_each_kind<F>(play: impl Fn(Kind) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
@@ -39,13 +39,13 @@ where
     }
 }
 
-/// For a while: the second one holds, so the waiter does not.
+/// For this long: while the second client holds, the waiter does not.
 async fn never_two(kind: Kind, waits: Duration, second: &distlock_core::Guard, granted: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while begun.elapsed() < waits {
-        // In this order: a waiter that was granted after the second one was lost is none of our business.
+    let started = Instant::now();
+    while started.elapsed() < waits {
+        // In this order: a waiter that is granted after the second client lost its lock is correct.
         let (granted, lost) = (granted(), second.is_lost());
-        assert!(lost || !granted, "{kind}: two inside, {:?} after the waiter resumed", begun.elapsed());
+        assert!(lost || !granted, "{kind}: two inside, {:?} after the waiter resumed", started.elapsed());
         assert!(!lost, "{kind}: the second holder lost its lock");
         tokio::time::sleep(2 * MS).await;
     }
@@ -56,14 +56,14 @@ fn actor_entry() {
     run_if_actor(|url| async move { connect(&url).await.unwrap() });
 }
 
-/// The waiter is stopped while it waits, the holder releases, and after the window another takes the lock. When the waiter
-/// continues, the old grant and its next attempt race.
+/// The waiter is paused, the holder releases, and after the window another client acquires the lock. When the waiter
+/// resumes, the old grant and its next attempt race.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_the_next_holder() {
+async fn a_waiter_paused_for_longer_than_its_grant_never_holds_with_the_next_holder() {
     const ROUNDS: usize = 5;
     for_each_kind(|kind| async move {
-        let place = Place::on_one_node();
-        let (holder, other) = (place.locks().await, place.locks().await);
+        let test_db = TestDatabase::on_replica_set();
+        let (holder, other) = (test_db.locks().await, test_db.locks().await);
         let logs = std::env::temp_dir().join(format!("distlock-{}-{kind}", std::process::id()));
         std::fs::create_dir_all(&logs).unwrap();
         let director = Recorder::create(&logs, "director");
@@ -72,7 +72,7 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
             name: "waiter".into(),
             logs: logs.clone(),
             options: terms,
-            address: Some(place.url.clone()),
+            address: Some(test_db.url.clone()),
         };
         let mut waiter = Actor::spawn_process("actor_entry", &role, &director);
         for round in 0..ROUNDS {
@@ -81,7 +81,7 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
             let held = spec.acquire(&holder).await.unwrap();
             let mut waiting = Box::pin(waiter.acquire(1, &spec));
             until_waiting(&holder, &name, 1).await;
-            // Now and then in the middle of an attempt.
+            // At different points of its attempts.
             tokio::time::sleep(Duration::from_millis(230 * u64::try_from(round).unwrap())).await;
             waiter.pause().await;
             held.release().await.unwrap();
@@ -98,7 +98,7 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
             never_two(kind, 1500 * MS, &second, || granted.load(Ordering::SeqCst) > 0).await;
             let last = second.token().get();
             second.release().await.unwrap();
-            assert!(within("the waiter's turn", waiting).await.unwrap() > last);
+            assert!(within("the waiter is granted", waiting).await.unwrap() > last);
             waiter.release(1).await;
         }
         waiter.shutdown().await;
@@ -107,27 +107,27 @@ async fn a_waiter_that_was_stopped_for_longer_than_its_grant_never_runs_beside_t
     .await;
 }
 
-/// No fault but late messages: the window of the grant is over when the message comes.
+/// The message of a grant arrives after its window. There is no other fault.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_whose_message_comes_after_its_window_is_not_believed() {
+async fn a_grant_whose_message_arrives_after_its_window_is_rejected() {
     for_each_kind(|kind| async move {
         for late_ms in [1200, 2150, 3000, 4100] {
             let mut tries = 0;
-            while !is_told_late(kind, late_ms).await {
+            while !is_woken_late(kind, late_ms).await {
                 tries += 1;
-                assert!(tries < 10, "{kind}: the waiter always asks in time");
+                assert!(tries < 10, "{kind}: the waiter always tries in time");
             }
         }
     })
     .await;
 }
 
-/// False: the waiter asked within the window, and so has the lock rightly.
-async fn is_told_late(kind: Kind, late_ms: u64) -> bool {
-    let place = Place::on_one_node();
-    let theirs = place.locks().await;
+/// False: the waiter tried again within the window, so it holds the lock correctly.
+async fn is_woken_late(kind: Kind, late_ms: u64) -> bool {
+    let test_db = TestDatabase::on_replica_set();
+    let theirs = test_db.locks().await;
     let delay_ms = Arc::new(AtomicU64::new(0));
-    let Backend::Lease(inner) = connect(&place.url).await.unwrap() else { panic!("no leases") };
+    let Backend::Lease(inner) = connect(&test_db.url).await.unwrap() else { panic!("no leases") };
     let late = LateWakes { inner, delay_ms: Arc::clone(&delay_ms) };
     let (late, faults) = FaultyStore::new(Arc::new(late));
     let ours = Locks::builder(Backend::lease(late)).options(expiring(500 * MS)).build().unwrap();
@@ -140,7 +140,7 @@ async fn is_told_late(kind: Kind, late_ms: u64) -> bool {
     until_waiting(&theirs, "late", 1).await;
     tokio::time::sleep(100 * MS).await;
     delay_ms.store(late_ms, Ordering::SeqCst);
-    // Its next attempt is to come when the window is over.
+    // Its next attempt is sent after the window.
     faults.next(Verb::Acquire, 1, Fault::none().delay_before(700 * MS));
     held.release().await.unwrap();
     let second = tokio::select! {
@@ -150,7 +150,7 @@ async fn is_told_late(kind: Kind, late_ms: u64) -> bool {
     };
     never_two(kind, Duration::from_millis(late_ms + 700), &second, || waiting.is_finished()).await;
     second.release().await.unwrap();
-    assert!(!within("the waiter's turn", waiting).await.unwrap().is_lost());
+    assert!(!within("the waiter is granted", waiting).await.unwrap().is_lost());
     true
 }
 
@@ -172,12 +172,12 @@ fn numbered(claim: &Claim, attempt: u64) -> Claim {
     claim
 }
 
-/// The waiter sent three attempts; the grant counts from the third and says so. One that was sent before it and is
-/// applied after it changes nothing.
+/// The waiter sent three attempts: the grant has the number of the third and counts from it. An older attempt that is
+/// applied later changes nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pushed_grant_carries_the_number_of_the_newest_attempt() {
-    let place = Place::on_one_node();
-    let bare = Bare::new(&place).await;
+    let test_db = TestDatabase::on_replica_set();
+    let bare = BareStore::new(&test_db).await;
     let mut wakes = bare.store.subscribe(&Inbox::new(bare.ids.prefix())).await.unwrap();
     for kind in KINDS {
         for newest in [1, 3] {
@@ -205,15 +205,15 @@ async fn a_pushed_grant_carries_the_number_of_the_newest_attempt() {
     }
 }
 
-/// An attempt that is applied after a later one of the same lock id, as the entry in the queue shows it.
+/// The queue entry after an attempt that is applied after a later one of the same lock id.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_attempt_leaves_the_entry_of_a_later_one_as_it_is() {
-    let place = Place::on_one_node();
-    let bare = Bare::new(&place).await;
+async fn an_older_attempt_does_not_change_the_entry_of_a_later_one() {
+    let test_db = TestDatabase::on_replica_set();
+    let bare = BareStore::new(&test_db).await;
     let held = bare.claim(Kind::Semaphore, "queue", 60 * SECOND).with_weight(10);
     assert!(matches!(bare.ask(&held).await, Attempt::Granted { .. }));
     let waiter = bare.waiting(Kind::Semaphore, "queue", bare.ids.next(), 60 * SECOND);
-    let queues = place.database().await.collection::<Document>("distributed.locks.queues");
+    let queues = test_db.database().await.collection::<Document>("distributed.locks.queues");
     let entry = || async {
         let pool = queues.find_one(doc! { "_id": "semaphore:queue" }).await.unwrap().unwrap();
         pool.get_array("queue").unwrap().clone()
@@ -227,14 +227,14 @@ async fn an_older_attempt_leaves_the_entry_of_a_later_one_as_it_is() {
     assert_ne!(entry().await, newest);
 }
 
-/// What the number saves: a waiter that was handed the lock does not ask for it again.
+/// A waiter that was handed the lock sends no further request for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pushed_grant_is_taken_without_another_request() {
-    let place = Place::on_one_node();
-    let (holder, waiter) = (place.locks().await, place.locks().await);
-    let database = place.database().await;
+async fn a_pushed_grant_needs_no_further_request() {
+    let test_db = TestDatabase::on_replica_set();
+    let (holder, waiter) = (test_db.locks().await, test_db.locks().await);
+    let database = test_db.database().await;
     for kind in KINDS {
-        let mut taken_at_once = 0;
+        let mut without_request = 0;
         for round in 0..10 {
             let name = format!("{kind} {round}");
             let spec = spec(kind, &name);
@@ -249,8 +249,8 @@ async fn a_pushed_grant_is_taken_without_another_request() {
                 if kind == Kind::Mutex { "distributed.locks" } else { "distributed.locks.queues" };
             let collection = database.collection::<Document>(collection);
             held.release().await.unwrap();
-            let next = within("the waiter's turn", waiting).await.unwrap();
-            // Whoever asked holds for its whole expiry from then on; whoever was told has the window.
+            let next = within("the waiter is granted", waiting).await.unwrap();
+            // A waiter that tried again holds for its whole expiry; one that was woken has the window.
             let found = collection.find_one(doc! { "_id": id }).await.unwrap().unwrap();
             let hold = match found.get_array("holders") {
                 Ok(holders) => holders[0].as_document().unwrap().clone(),
@@ -258,10 +258,10 @@ async fn a_pushed_grant_is_taken_without_another_request() {
             };
             let (from, until) =
                 (hold.get_datetime("acquiredAt").unwrap(), hold.get_datetime("expiresAt").unwrap());
-            taken_at_once += usize::from(until.timestamp_millis() - from.timestamp_millis() <= 2000);
+            without_request += usize::from(until.timestamp_millis() - from.timestamp_millis() <= 2000);
             next.release().await.unwrap();
             eventually("it is free", || async { common::records(&holder, &name).await.is_empty() }).await;
         }
-        assert!(taken_at_once >= 5, "{kind}: {taken_at_once} of 10 grants were taken as they were pushed");
+        assert!(without_request >= 5, "{kind}: {without_request} of 10 grants needed no further request");
     }
 }

@@ -1,5 +1,5 @@
-//! Writes that the server stalls. `$$NOW` is fixed before a command waits, so a command that is applied last may carry
-//! the oldest clock reading.
+//! Stalled writes. The server reads `$$NOW` before a command waits, so the command that is applied last may have the oldest
+//! reading.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,8 +8,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::bare::Bare;
-use common::{MS, Place, SECOND, eventually, until_indexed, within};
+use common::bare_store::BareStore;
+use common::{MS, SECOND, TestDatabase, eventually, until_indexed, within};
 use distlock_core::store::{Attempt, Claim, Inbox, Lease, LeaseStore, Renewal, Wake};
 use distlock_core::{FencingToken, Kind};
 use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
@@ -20,13 +20,13 @@ use tokio::task::JoinHandle;
 /// How much older the clock reading of the stalled write is.
 const OLDER: Duration = Duration::from_millis(700);
 
-/// A server that stalls commands on demand, and deletes nothing by itself.
+/// A server that stalls commands on demand and has no TTL monitor.
 fn stalling() -> MongoReplicaSet {
     let args = ["--setParameter", "enableTestCommands=1", "--setParameter", "ttlMonitorEnabled=false"];
     MongoReplicaSet::start_with(1, || MongoServer::configure().args(args))
 }
 
-/// Which commands are stalled: those of a lone claim or lease, or those of a batch.
+/// Which commands are stalled: those of single claims and leases, or those of batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stalled {
     FindAndModify,
@@ -36,10 +36,10 @@ enum Stalled {
 const TRIES: usize = 20;
 const BATCHES: &str = "hangDuringBatchUpdate";
 
-/// How long a `findAndModify` is stalled: the fail point there has a time, and ends for nobody sooner.
+/// How long a `findAndModify` is stalled: its fail point has a fixed duration.
 const FOR_THE_COLLECTION: Duration = Duration::from_secs(5);
 
-/// A command that the server stalls, after its clock reading and before it looks at a document.
+/// A command that the server stalls between its clock reading and its first document.
 struct Stall {
     admin: Database,
     which: Stalled,
@@ -47,27 +47,27 @@ struct Stall {
 }
 
 impl Stall {
-    /// Sends a command about a hold and has it stalled; when this returns, its clock reading is `OLDER`.
-    async fn of<F>(place: &Place, which: Stalled, hold: &Claim, command: impl Fn() -> F) -> Self
+    /// Sends a command about a hold and stalls it. On return its clock reading is `OLDER`.
+    async fn of<F>(test_db: &TestDatabase, which: Stalled, hold: &Claim, command: impl Fn() -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
         for _ in 0..TRIES {
-            if let Some(stall) = Stall::once(place, which, hold, command()).await {
+            if let Some(stall) = Stall::once(test_db, which, hold, command()).await {
                 return stall;
             }
         }
         panic!("the server does not stall {which:?}");
     }
 
-    /// `None`: it was applied, since a thread of the server's own came to the fail point first.
+    /// `None`: it was applied, because an internal thread of the server reached the fail point first.
     async fn once(
-        place: &Place,
+        test_db: &TestDatabase,
         which: Stalled,
         hold: &Claim,
         command: impl Future<Output = ()> + Send + 'static,
     ) -> Option<Self> {
-        let admin = place.database().await.client().database("admin");
+        let admin = test_db.database().await.client().database("admin");
         let fail_point = match which {
             Stalled::FindAndModify => doc! {
                 "configureFailPoint": "setAutoGetCollectionWait",
@@ -76,18 +76,18 @@ impl Stall {
             },
             Stalled::Update => doc! { "configureFailPoint": BATCHES, "mode": "alwaysOn" },
         };
-        let before = ends(place, hold).await;
+        let before = ends(test_db, hold).await;
         admin.run_command(fail_point).await.unwrap();
         let command = tokio::spawn(command);
         tokio::time::sleep(OLDER).await;
-        if ends(place, hold).await == before {
+        if ends(test_db, hold).await == before {
             return Some(Stall { admin, which, command });
         }
         within("the command", command).await.unwrap();
         None
     }
 
-    /// Until the command is answered.
+    /// Resumes the command and waits for its reply.
     async fn end(self) {
         assert!(!self.command.is_finished(), "it was not stalled for long enough");
         if self.which == Stalled::Update {
@@ -97,24 +97,24 @@ impl Stall {
     }
 }
 
-/// A database in which nothing is made in the background any more.
-async fn ready(set: &MongoReplicaSet) -> (Place, Bare) {
-    let place = Place::on(&set.url());
-    let bare = Bare::new(&place).await;
+/// A database whose indexes exist, so that nothing runs in the background.
+async fn ready(set: &MongoReplicaSet) -> (TestDatabase, BareStore) {
+    let test_db = TestDatabase::on(&set.url());
+    let bare = BareStore::new(&test_db).await;
     assert!(matches!(bare.ask(&bare.claim(Kind::Mutex, "first", SECOND)).await, Attempt::Granted { .. }));
-    until_indexed(&place.database().await).await;
-    (place, bare)
+    until_indexed(&test_db.database().await).await;
+    (test_db, bare)
 }
 
 fn collection(kind: Kind) -> &'static str {
     if kind == Kind::Mutex { "distributed.locks" } else { "distributed.locks.queues" }
 }
 
-/// When a hold ends, by its document.
-async fn ends(place: &Place, claim: &Claim) -> i64 {
+/// The expiry of a hold in its document.
+async fn ends(test_db: &TestDatabase, claim: &Claim) -> i64 {
     let (kind, name) = (claim.resource.kind(), claim.resource.name());
     let id = if kind == Kind::Mutex { name.to_owned() } else { format!("{kind}:{name}") };
-    let found = place.database().await.collection::<Document>(collection(kind));
+    let found = test_db.database().await.collection::<Document>(collection(kind));
     let found = found.find_one(doc! { "_id": id }).await.unwrap().expect("a document");
     let ours = match found.get_array("holders") {
         Ok(holders) => holders[0].as_document().unwrap().clone(),
@@ -124,15 +124,15 @@ async fn ends(place: &Place, claim: &Claim) -> i64 {
     ours.get_datetime("expiresAt").unwrap().timestamp_millis()
 }
 
-/// What starts the expiry of a hold anew.
+/// The verbs that renew the expiry of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Renew,
     AcquireAgain,
 }
 
-/// Does it alone, or in a batch with another name.
-async fn extend(store: &Arc<dyn LeaseStore>, verb: Verb, how: Stalled, claim: Claim, other: Claim) {
+/// Renews the claim alone, or in a batch with another name.
+async fn renew_by(store: &Arc<dyn LeaseStore>, verb: Verb, how: Stalled, claim: Claim, other: Claim) {
     let claims = match how {
         Stalled::FindAndModify => vec![claim],
         Stalled::Update => vec![claim, other],
@@ -151,14 +151,13 @@ async fn extend(store: &Arc<dyn LeaseStore>, verb: Verb, how: Stalled, claim: Cl
     }
 }
 
-/// The engine retries a renewal after its request timeout, while the first one is in flight. The first one was sent
-/// earlier, so its clock reading is older; if it is applied last, the lease must not become shorter than the second
-/// one's answer said.
+/// The engine retries a renewal after its request timeout while the first one is in flight. The first one has the older
+/// clock reading. If it is applied last, the lease must not become shorter than the answer of the second one said.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_write_that_is_applied_last_does_not_move_the_expiry_back() {
-    // A fail point is one for the whole server.
+    // A fail point affects the whole server.
     let set = stalling();
-    let (place, bare) = ready(&set).await;
+    let (test_db, bare) = ready(&set).await;
     for kind in [Kind::Mutex, Kind::RwLock] {
         for verb in [Verb::Renew, Verb::AcquireAgain] {
             for (older, newer) in
@@ -172,41 +171,41 @@ async fn an_older_write_that_is_applied_last_does_not_move_the_expiry_back() {
                 for claim in [&claim, &other] {
                     assert!(matches!(bare.ask(claim).await, Attempt::Granted { .. }));
                 }
-                let before = ends(&place, &claim).await;
-                let stall = Stall::of(&place, older, &claim, || {
+                let before = ends(&test_db, &claim).await;
+                let stall = Stall::of(&test_db, older, &claim, || {
                     let (store, first, second) = (Arc::clone(&bare.store), claim.clone(), other.clone());
-                    async move { extend(&store, verb, older, first, second).await }
+                    async move { renew_by(&store, verb, older, first, second).await }
                 });
                 let stall = stall.await;
-                let in_time = extend(&bare.store, Verb::Renew, newer, claim.clone(), other.clone());
+                let in_time = renew_by(&bare.store, Verb::Renew, newer, claim.clone(), other.clone());
                 within("the newer write", in_time).await;
-                let promised = ends(&place, &claim).await;
+                let promised = ends(&test_db, &claim).await;
                 assert!(promised > before, "{name}: the newer write changed nothing");
                 stall.end().await;
-                let left = ends(&place, &claim).await;
+                let left = ends(&test_db, &claim).await;
                 assert!(left >= promised, "{name}: the expiry moved back by {} ms", promised - left);
             }
         }
     }
 }
 
-/// A batch of renewals of which one came too late, while an older renewal of that lease is stalled: if the older one is
-/// applied before the batch looks which lease it was, the document says "ours", but not for as long as the batch asked.
+/// One renewal of a batch is too late, while an older renewal of the same lease is stalled. If the older one is applied
+/// before the batch reads the documents, the lease is ours again, but for less time than the batch asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_in_a_batch_is_not_answered_by_an_older_one() {
-    // A fail point is one for the whole server.
+    // A fail point affects the whole server.
     let set = stalling();
-    let (place, bare) = ready(&set).await;
+    let (test_db, bare) = ready(&set).await;
     let mut stalled = None;
     for n in 0..TRIES {
         let short = bare.claim(Kind::Mutex, &format!("late {n}"), 1500 * MS);
         assert!(matches!(bare.ask(&short).await, Attempt::Granted { .. }));
         let claim = short.with_expiry(60 * SECOND);
         let (store, late) = (Arc::clone(&bare.store), claim.clone());
-        // Its clock reading is before the end of the lease, and it is applied after that.
+        // It reads the clock before the lease ends and is applied after that.
         let renewal =
-            async move { extend(&store, Verb::Renew, Stalled::FindAndModify, claim.clone(), claim).await };
-        if let Some(stall) = Stall::once(&place, Stalled::FindAndModify, &late, renewal).await {
+            async move { renew_by(&store, Verb::Renew, Stalled::FindAndModify, claim.clone(), claim).await };
+        if let Some(stall) = Stall::once(&test_db, Stalled::FindAndModify, &late, renewal).await {
             stalled = Some((late, stall));
             break;
         }
@@ -214,12 +213,12 @@ async fn a_renewal_in_a_batch_is_not_answered_by_an_older_one() {
     let (late, stall) = stalled.expect("the server stalls a renewal");
     let other = bare.claim(Kind::Mutex, "in time", 60 * SECOND);
     assert!(matches!(bare.ask(&other).await, Attempt::Granted { .. }));
-    let database = place.database().await;
+    let database = test_db.database().await;
     let now = || async {
         let hello = database.run_command(doc! { "hello": 1 }).await.unwrap();
         hello.get_datetime("localTime").unwrap().timestamp_millis()
     };
-    let until = ends(&place, &late).await;
+    let until = ends(&test_db, &late).await;
     eventually("the lease is over", || async { now().await > until }).await;
     let finds = |mode: &str| {
         let command = doc! { "configureFailPoint": "waitInFindBeforeMakingBatch", "mode": mode };
@@ -232,24 +231,24 @@ async fn a_renewal_in_a_batch_is_not_answered_by_an_older_one() {
         (Arc::clone(&bare.store), [&late, &other].map(|claim| Lease::of(claim, FencingToken::new(0))));
     let batch = tokio::spawn(async move { store.renew(&leases).await.unwrap() });
     stall.end().await;
-    assert!(!batch.is_finished(), "the batch did not look");
+    assert!(!batch.is_finished(), "the batch did not read the documents");
     finds("off").await;
     let answers = within("the batch", batch).await.unwrap();
     assert!(matches!(answers[1], Ok(Renewal::Renewed)), "{answers:?}");
     if matches!(answers[0], Ok(Renewal::Renewed)) {
-        let short = sent + 60_000 - ends(&place, &late).await;
+        let short = sent + 60_000 - ends(&test_db, &late).await;
         assert!(short <= 0, "the answer promised {short} ms more than the lease has");
     }
 }
 
-/// A release that is stalled, with an attempt of a waiter applied before it: the grant that it makes must last as long as
-/// its message says, counted from that attempt.
+/// A stalled release is applied after an attempt of a waiter. The grant that it makes must last as long as its message
+/// says, counted from that attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_by_a_stalled_release_lasts_as_long_as_its_message_says() {
-    // A fail point is one for the whole server.
+    // A fail point affects the whole server.
     let set = stalling();
-    let (place, bare) = ready(&set).await;
-    // Released in a batch, so that it can be stalled while a lone attempt is not.
+    let (test_db, bare) = ready(&set).await;
+    // Released in a batch, so that it can be stalled while a single attempt is not.
     let held =
         ["stalled release", "other"].map(|name| bare.claim(Kind::RwLock, name, 60 * SECOND).with_weight(10));
     for claim in &held {
@@ -258,14 +257,14 @@ async fn a_grant_by_a_stalled_release_lasts_as_long_as_its_message_says() {
     let mut wakes = bare.store.subscribe(&Inbox::new(bare.ids.prefix())).await.unwrap();
 
     let leases = held.clone().map(|claim| Lease::of(&claim, FencingToken::new(0)));
-    let stall = Stall::of(&place, Stalled::Update, &held[0], || {
+    let stall = Stall::of(&test_db, Stalled::Update, &held[0], || {
         let (store, leases) = (Arc::clone(&bare.store), leases.clone());
         async move { drop(store.release(&leases).await.unwrap()) }
     });
     let stall = stall.await;
     let waiter = bare.waiting(Kind::RwLock, "stalled release", bare.ids.next(), 60 * SECOND);
     assert!(matches!(bare.ask(&waiter).await, Attempt::Busy { .. }));
-    let queues = place.database().await.collection::<Document>("distributed.locks.queues");
+    let queues = test_db.database().await.collection::<Document>("distributed.locks.queues");
     let found = queues.find_one(doc! { "_id": "rwlock:stalled release" }).await.unwrap().unwrap();
     let decided = found.get_array("queue").unwrap()[0].as_document().unwrap().get_datetime("decidedAt");
     let decided = decided.unwrap().timestamp_millis();
@@ -277,7 +276,7 @@ async fn a_grant_by_a_stalled_release_lasts_as_long_as_its_message_says() {
         other => panic!("{other:?}"),
     };
     let said = i64::try_from((grant.after + grant.window).as_millis()).unwrap();
-    let lasts = ends(&place, &waiter).await - decided;
+    let lasts = ends(&test_db, &waiter).await - decided;
     assert!(
         lasts >= said,
         "the message says {said} ms after the attempt, and the grant ends after {lasts} ms"

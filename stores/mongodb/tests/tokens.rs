@@ -1,19 +1,17 @@
-//! Tokens rise, whatever deletes the documents and whatever becomes of the server's clock.
+//! Tokens rise even if documents are deleted and the server's clock is set back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use std::time::Duration;
-
-use common::{MS, Place, eventually, expiring, until_indexed, within};
+use common::{MS, SECOND, TestDatabase, eventually, expiring, until_indexed, within};
 use distlock_core::Locks;
-use distlock_core::store::Backend;
-use distlock_mongodb::{MongoOptions, MongoStore};
+use distlock_core::store::{Backend, StoreUrl};
+use distlock_mongodb::{MongoConfig, MongoStore};
 use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
 use mongodb::Database;
 use mongodb::bson::{Document, doc};
 
-/// What the TTL monitor does. Its own pauses go by the clock that the test sets back, so it would take an hour.
+/// Deletes like the TTL monitor, which would sleep for an hour: it sleeps by the clock that the test sets back.
 async fn until_deleted_as_expired(database: &Database, name: &str) {
     let all = database.collection::<Document>("distributed.locks");
     let expired =
@@ -24,56 +22,56 @@ async fn until_deleted_as_expired(database: &Database, name: &str) {
     .await;
 }
 
-/// A holder that dies leaves a document that the TTL index deletes, token and all.
+/// The TTL index deletes the document of a dead holder, and its token with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_outlives_the_ttl_monitor() {
-    let place = Place::on_standalone();
-    let locks = place.locks_with(expiring(150 * MS).auto_extend(false)).await;
+async fn tokens_rise_after_the_ttl_index_deleted_the_document() {
+    let test_db = TestDatabase::on_standalone();
+    let locks = test_db.locks_with(expiring(150 * MS).auto_extend(false)).await;
     let held = locks.mutex("expired").acquire().await.unwrap();
     let last = held.token();
     std::mem::forget(held);
-    until_indexed(&place.database().await).await;
-    eventually("the TTL monitor deletes the document", || async { place.lock("expired").await.is_none() })
+    until_indexed(&test_db.database().await).await;
+    eventually("the TTL monitor deletes the document", || async { test_db.lock("expired").await.is_none() })
         .await;
     let next = locks.mutex("expired").acquire().await.unwrap();
     assert!(next.token() > last, "{} after {last}", next.token());
 }
 
-/// Millions of names must not stay: what is left of a released one goes after the retention.
+/// Tombstones are purged after the retention, so that names do not fill the store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_left_of_a_released_name_is_purged_and_its_token_still_rises() {
-    let place = Place::on_standalone();
-    let options = MongoOptions::new().retention(Duration::from_secs(1)).unwrap();
-    let store = MongoStore::connect(&place.url, &options).await.unwrap();
+async fn tombstones_are_purged_and_tokens_still_rise() {
+    let test_db = TestDatabase::on_standalone();
+    let config = MongoConfig::from_url(&StoreUrl::parse(&test_db.url).unwrap()).unwrap();
+    let store = MongoStore::connect(config.retention(SECOND).unwrap()).await.unwrap();
     let locks = Locks::new(Backend::lease(store)).unwrap();
     let held = locks.mutex("released").acquire().await.unwrap();
     let last = held.token();
     held.release().await.unwrap();
-    assert!(place.lock("released").await.is_some(), "a released name keeps its token for a while");
+    assert!(test_db.lock("released").await.is_some(), "a released name keeps its token for a while");
     let permit = locks.semaphore("released", 2).acquire().await.unwrap();
     let last_permit = permit.token();
     permit.release().await.unwrap();
-    let database = place.database().await;
+    let database = test_db.database().await;
     until_indexed(&database).await;
     let queues = database.collection::<Document>("distributed.locks.queues");
     eventually("both are purged", || async {
         let pool = queues.find_one(doc! { "_id": "semaphore:released" }).await.unwrap();
-        place.lock("released").await.is_none() && pool.is_none()
+        test_db.lock("released").await.is_none() && pool.is_none()
     })
     .await;
     assert!(locks.mutex("released").acquire().await.unwrap().token() > last);
     assert!(locks.semaphore("released", 2).acquire().await.unwrap().token() > last_permit);
 }
 
-/// A document whose token is ahead of the clock must outlast the difference.
+/// A document whose token is ahead of the clock must outlive the difference.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_ahead_of_the_clock_is_not_purged() {
-    let place = Place::on_standalone();
-    let options = MongoOptions::new().retention(Duration::from_secs(1)).unwrap();
-    let store = MongoStore::connect(&place.url, &options).await.unwrap();
+    let test_db = TestDatabase::on_standalone();
+    let database = test_db.database().await;
+    let config = MongoConfig::default().database(database.name()).unwrap().retention(SECOND).unwrap();
+    let store = MongoStore::with_client(database.client().clone(), config).await.unwrap();
     let locks = Locks::new(Backend::lease(store)).unwrap();
     locks.mutex("ahead").acquire().await.unwrap().release().await.unwrap();
-    let database = place.database().await;
     until_indexed(&database).await;
     let ahead = i64::MAX / 2;
     let all = database.collection::<Document>("distributed.locks");
@@ -81,26 +79,26 @@ async fn a_token_ahead_of_the_clock_is_not_purged() {
     let held = locks.mutex("ahead").acquire().await.unwrap();
     assert_eq!(held.token().get(), u64::try_from(ahead + 1).unwrap());
     held.release().await.unwrap();
-    // Another one, released later, is purged meanwhile.
+    // Another document, released later, is purged meanwhile.
     locks.mutex("marker").acquire().await.unwrap().release().await.unwrap();
-    eventually("the marker is purged", || async { place.lock("marker").await.is_none() }).await;
+    eventually("the marker is purged", || async { test_db.lock("marker").await.is_none() }).await;
     let held = within("a grant", locks.mutex("ahead").acquire()).await.unwrap();
     assert_eq!(held.token().get(), u64::try_from(ahead + 2).unwrap());
 }
 
-/// The clock is set back, a holder dies, and the TTL index deletes its document: neither the clock nor the document
-/// remembers the last token, but whoever saw the clock before does, and tells those who come later.
+/// The clock is set back, a holder dies, and the TTL index deletes its document: neither the clock nor the document has the
+/// last token. A client that saw the clock before knows it and writes it down for later clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_rise_though_the_clock_was_set_back_and_the_document_is_gone() {
+async fn tokens_rise_after_the_clock_was_set_back_and_the_document_deleted() {
     let server = MongoServer::configure().movable_clock().start();
-    let place = Place::on_movable(&server.url());
+    let test_db = TestDatabase::on_settable_clock(&server.url());
     let (holder, witness) =
-        (place.locks_with(expiring(150 * MS).auto_extend(false)).await, place.locks().await);
-    // Given back while the clock is right: what merely expired is held again once the clock is set back.
-    let before = place.locks().await.mutex("back").acquire().await.unwrap();
+        (test_db.locks_with(expiring(500 * MS).auto_extend(false)).await, test_db.locks().await);
+    // Released before the clock is set back: a lock that only expired would be held again.
+    let before = test_db.locks().await.mutex("back").acquire().await.unwrap();
     let mut last = before.token();
     before.release().await.unwrap();
-    let database = place.database().await;
+    let database = test_db.database().await;
     until_indexed(&database).await;
     server.set_clock_offset("-3600");
     let held = within("a grant", holder.mutex("back").acquire()).await.unwrap();
@@ -109,11 +107,7 @@ async fn tokens_rise_though_the_clock_was_set_back_and_the_document_is_gone() {
     std::mem::forget(held);
     until_deleted_as_expired(&database, "back").await;
     let held = within("a grant", witness.mutex("back").acquire()).await.unwrap();
-    assert!(
-        held.token() > last,
-        "who connected before the clock was set back gave {} after {last}",
-        held.token()
-    );
+    assert!(held.token() > last, "a client that saw the clock before granted {} after {last}", held.token());
     last = held.token();
     held.release().await.unwrap();
     database.collection::<Document>("distributed.locks").delete_many(doc! {}).await.unwrap();
@@ -122,22 +116,22 @@ async fn tokens_rise_though_the_clock_was_set_back_and_the_document_is_gone() {
         clock.find_one(doc! { "_id": "clock" }).await.unwrap().is_some()
     })
     .await;
-    let late = place.locks().await;
+    let late = test_db.locks().await;
     let held = within("a grant", late.mutex("back").acquire()).await.unwrap();
-    assert!(held.token() > last, "who connected later gave {} after {last}", held.token());
+    assert!(held.token() > last, "a later client granted {} after {last}", held.token());
     held.release().await.unwrap();
 }
 
-/// Nobody is left who saw the clock before it was set back: a replica set remembers by itself.
+/// No client is left that saw the clock before it was set back: the logical time of the replica set has it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_set_remembers_its_clock_without_a_witness() {
+async fn a_replica_set_keeps_tokens_rising_without_a_witness() {
     let set = MongoReplicaSet::start_with(1, || MongoServer::configure().movable_clock());
-    let place = Place::on_movable(&set.url());
-    let gone = place.locks().await;
+    let test_db = TestDatabase::on_settable_clock(&set.url());
+    let gone = test_db.locks().await;
     let last = gone.mutex("alone").acquire().await.unwrap().token();
     gone.shutdown().await.unwrap();
     drop(gone);
-    let database = place.database().await;
+    let database = test_db.database().await;
     database.collection::<Document>("distributed.locks").delete_many(doc! {}).await.unwrap();
     set.members()[0].set_clock_offset("-3600");
     let hello = || async { database.run_command(doc! { "hello": 1 }).await.unwrap() };
@@ -146,7 +140,7 @@ async fn a_replica_set_remembers_its_clock_without_a_witness() {
         hello().await.get_datetime("localTime").unwrap().timestamp_millis() < was - 3_000_000
     })
     .await;
-    let held = within("a grant", place.locks().await.mutex("alone").acquire()).await.unwrap();
+    let held = within("a grant", test_db.locks().await.mutex("alone").acquire()).await.unwrap();
     assert!(held.token() > last, "{} after {last}", held.token());
     held.release().await.unwrap();
 }

@@ -1,4 +1,4 @@
-//! How many requests it takes, and how waiting goes on when something is amiss.
+//! The cost of waiting in requests, and waiting under faults.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -7,46 +7,46 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
-use common::bare::Bare;
-use common::{MS, Place, SECOND, commands, eventually, expiring, until_waiting, within};
+use common::bare_store::BareStore;
+use common::{MS, SECOND, TestDatabase, commands, eventually, expiring, until_waiting, within};
 use distlock_core::store::{Attempt, Inbox, Lease};
 use distlock_core::{FencingToken, Kind, LockId};
 use distlock_testkit::servers::MongoReplicaSet;
 use mongodb::bson::{Document, doc};
 
-/// Everything a client asks, and asks the change stream too.
+/// The commands of clients, those of the change stream included.
 const REQUESTS: [&str; 6] = ["findAndModify", "update", "find", "delete", "aggregate", "getMore"];
 
-/// Counting needs a server that nobody else asks anything.
+/// Counts on a server of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_cost_does_not_grow_with_the_number_of_waiters() {
     let set = MongoReplicaSet::start(1);
-    let place = Place::on(&set.url());
-    let database = place.database().await;
-    let locks = place.locks().await;
+    let test_db = TestDatabase::on(&set.url());
+    let database = test_db.database().await;
+    let locks = test_db.locks().await;
 
-    // Uncontended: two requests a cycle, and no stream for nobody.
+    // Uncontended: two requests per cycle, and no change stream.
     database.run_command(doc! { "profile": 2 }).await.unwrap();
     let mutex = locks.mutex("uncontended");
     mutex.acquire().await.unwrap().release().await.unwrap();
-    eventually("the indexes are made", || async { asked(&database, "createIndexes").await >= 3 }).await;
+    eventually("the indexes exist", || async { profiled(&database, "createIndexes").await >= 3 }).await;
     for _ in 0..50 {
         mutex.acquire().await.unwrap().release().await.unwrap();
     }
-    assert_eq!(asked(&database, "findAndModify").await, 102);
+    assert_eq!(profiled(&database, "findAndModify").await, 102);
     for other in ["aggregate", "find", "q"] {
-        assert_eq!(asked(&database, other).await, 0, "nobody waits, and there was a command with {other}");
+        assert_eq!(profiled(&database, other).await, 0, "a command with {other} without a waiter");
     }
-    // Another engine of this process: the indexes are there.
-    place.locks().await.mutex("uncontended").acquire().await.unwrap().release().await.unwrap();
-    assert_eq!(asked(&database, "createIndexes").await, 3, "indexes were made twice in one process");
+    // Another engine of this process finds the indexes.
+    test_db.locks().await.mutex("uncontended").acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(profiled(&database, "createIndexes").await, 3, "indexes were created twice in one process");
     database.run_command(doc! { "profile": 0 }).await.unwrap();
 
-    let four = requests_per_grant(&place, 4).await;
-    let twelve = requests_per_grant(&place, 12).await;
-    println!("requests for each grant: {four:.2} with 4 contenders, {twelve:.2} with 12");
-    // One to join the line, one to hear of the turn, one to hand it on; a busy machine makes some holds long, and those
-    // behind look at the lock once.
+    let four = requests_per_grant(&test_db, 4).await;
+    let twelve = requests_per_grant(&test_db, 12).await;
+    println!("requests per grant: {four:.2} with 4 contenders, {twelve:.2} with 12");
+    // One to register, one of the change stream, one for the handoff. A busy machine makes some holds long, and the waiters
+    // behind them try the lock once.
     assert!(four < 4.0 && twelve < 4.0, "{four:.2} with 4 contenders, {twelve:.2} with 12");
 }
 
@@ -58,11 +58,11 @@ async fn counts(database: &mongodb::Database) -> Vec<i64> {
     counts
 }
 
-/// How many commands of this sort the profiler of a database saw on the collections of locks.
-async fn asked(database: &mongodb::Database, command: &str) -> u64 {
+/// How often the profiler of a database saw this command on the locks' collections.
+async fn profiled(database: &mongodb::Database, command: &str) -> u64 {
     let of_ours =
         doc! { "ns": { "$regex": "distributed[.]locks" }, format!("command.{command}"): { "$exists": true } };
-    // The stream is that of the whole database.
+    // The change stream is opened on the whole database.
     let which = if command == "aggregate" {
         doc! { "command.aggregate": 1 }
     } else {
@@ -71,13 +71,13 @@ async fn asked(database: &mongodb::Database, command: &str) -> u64 {
     database.collection::<Document>("system.profile").count_documents(which).await.unwrap()
 }
 
-/// Engines that hand one mutex around.
-async fn requests_per_grant(place: &Place, contenders: u32) -> f64 {
-    let database = place.database().await;
+/// Engines that contend for one mutex.
+async fn requests_per_grant(test_db: &TestDatabase, contenders: u32) -> f64 {
+    let database = test_db.database().await;
     let (stop, granted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
     let mut tasks = Vec::new();
     for _ in 0..contenders {
-        let (locks, stop, granted) = (place.locks().await, stop.clone(), granted.clone());
+        let (locks, stop, granted) = (test_db.locks().await, stop.clone(), granted.clone());
         tasks.push(tokio::spawn(async move {
             let mut own = 0_u32;
             while !stop.load(Ordering::SeqCst) {
@@ -93,7 +93,7 @@ async fn requests_per_grant(place: &Place, contenders: u32) -> f64 {
     }
     let reach = |count: u32| {
         let granted = granted.clone();
-        async move { eventually("grants go on", || async { granted.load(Ordering::SeqCst) >= count }).await }
+        async move { eventually("grants continue", || async { granted.load(Ordering::SeqCst) >= count }).await }
     };
     reach(contenders * 10).await;
     let (before, first) = (counts(&database).await, granted.load(Ordering::SeqCst));
@@ -110,43 +110,42 @@ async fn requests_per_grant(place: &Place, contenders: u32) -> f64 {
         "some are served more often than others: {each:?}"
     );
     let grants = f64::from(last - first);
-    let asked: Vec<i64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
-    println!("{grants} grants to {contenders} contenders: {REQUESTS:?} {asked:?}");
+    let sent: Vec<i64> = after.iter().zip(before).map(|(after, before)| after - before).collect();
+    println!("{grants} grants to {contenders} contenders: {REQUESTS:?} {sent:?}");
     #[allow(clippy::cast_precision_loss)]
-    let requests = asked.iter().sum::<i64>() as f64;
+    let requests = sent.iter().sum::<i64>() as f64;
     requests / grants
 }
 
-/// A waiter that dies leaves its place in the line. It is handed the lock once, and those behind it get their turn
-/// when its window is over.
+/// A dead waiter stays in the queue. It is handed the lock once, and the next waiter is served after its window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_that_died_is_passed_over_after_its_window() {
-    let place = Place::on_one_node();
-    let (holder, next) = (place.locks().await, place.locks().await);
+async fn a_dead_waiter_delays_the_next_one_by_its_window_only() {
+    let test_db = TestDatabase::on_replica_set();
+    let (holder, next) = (test_db.locks().await, test_db.locks().await);
     let held = holder.mutex("dead").acquire().await.unwrap();
-    let bare = Bare::new(&place).await;
-    // It lasts as long as the test: nobody says that it is gone.
+    let bare = BareStore::new(&test_db).await;
+    // Its entry outlives the test.
     let dead = bare.waiting(Kind::Mutex, "dead", bare.ids.next(), 60 * SECOND);
     assert!(matches!(bare.ask(&dead).await, Attempt::Busy { .. }));
     let waiting = tokio::spawn(async move { next.mutex("dead").acquire().await.unwrap() });
     until_waiting(&holder, "dead", 2).await;
     let released = Instant::now();
     held.release().await.unwrap();
-    let held = within("the next one's turn", waiting).await.unwrap();
+    let held = within("the next waiter is granted", waiting).await.unwrap();
     assert!(released.elapsed() < 8 * SECOND, "it took {:?}", released.elapsed());
     held.release().await.unwrap();
 }
 
-/// Lock ids that do not say whose they are: whoever is next is woken, not handed the lock.
+/// A waiter whose lock id does not name its inbox cannot be handed the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_with_a_foreign_lock_id_is_woken() {
-    let place = Place::on_one_node();
-    let holder = place.locks().await;
-    let held = holder.mutex("rung").acquire().await.unwrap();
-    let bare = Bare::new(&place).await;
+    let test_db = TestDatabase::on_replica_set();
+    let holder = test_db.locks().await;
+    let held = holder.mutex("woken").acquire().await.unwrap();
+    let bare = BareStore::new(&test_db).await;
     let inbox = Inbox::new(bare.ids.prefix());
     let mut wakes = bare.store.subscribe(&inbox).await.unwrap();
-    let claim = bare.waiting(Kind::Mutex, "rung", LockId::from_stored("some other#id"), 60 * SECOND);
+    let claim = bare.waiting(Kind::Mutex, "woken", LockId::from_stored("some other#id"), 60 * SECOND);
     assert!(matches!(bare.ask(&claim).await, Attempt::Busy { .. }));
     held.release().await.unwrap();
     let next = std::future::poll_fn(|context| wakes.as_mut().poll_next(context));
@@ -158,70 +157,69 @@ async fn a_waiter_with_a_foreign_lock_id_is_woken() {
     assert!(matches!(bare.ask(&claim).await, Attempt::Granted { .. }));
     let lease = Lease::of(&claim, FencingToken::new(0));
     bare.store.release(&[lease]).await.unwrap();
-    assert!(common::records(&holder, "rung").await.is_empty());
+    assert!(common::records(&holder, "woken").await.is_empty());
 }
 
-/// The second collection is lost while somebody waits: who holds a mutex, its own document says.
+/// The wait queue is deleted during a wait. Only the lock document decides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_line_costs_a_waiter_no_more_than_a_second() {
-    let place = Place::on_one_node();
-    let (holder, waiter) = (place.locks().await, place.locks().await);
-    let held = holder.mutex("lost line").acquire().await.unwrap();
-    let waiting = tokio::spawn(async move { waiter.mutex("lost line").acquire().await.unwrap() });
-    until_waiting(&holder, "lost line", 1).await;
-    let queues = place.database().await.collection::<Document>("distributed.locks.queues");
+async fn a_lost_wait_queue_costs_a_waiter_no_more_than_a_second() {
+    let test_db = TestDatabase::on_replica_set();
+    let (holder, waiter) = (test_db.locks().await, test_db.locks().await);
+    let held = holder.mutex("lost queue").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.mutex("lost queue").acquire().await.unwrap() });
+    until_waiting(&holder, "lost queue", 1).await;
+    let queues = test_db.database().await.collection::<Document>("distributed.locks.queues");
     queues.delete_many(doc! {}).await.unwrap();
     held.release().await.unwrap();
     let released = Instant::now();
-    within("the waiter's turn", waiting).await.unwrap().release().await.unwrap();
+    within("the waiter is granted", waiting).await.unwrap().release().await.unwrap();
     assert!(released.elapsed() < 5 * SECOND, "it took {:?}", released.elapsed());
 }
 
-/// A holder that is killed and the waiters behind it: the first of them has the lock at its expiry, not at some poll.
+/// The waiter behind a killed holder acquires the lock at its expiry, not at the next poll.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_has_the_lock_when_the_holder_expires() {
-    let place = Place::on_one_node();
+async fn a_waiter_acquires_the_lock_when_the_holder_expires() {
+    let test_db = TestDatabase::on_replica_set();
     let (holder, waiter) =
-        (place.locks_with(expiring(700 * MS).auto_extend(false)).await, place.locks().await);
+        (test_db.locks_with(expiring(700 * MS).auto_extend(false)).await, test_db.locks().await);
     let mut late = Vec::new();
     for _ in 0..5 {
         let held = holder.mutex("expiring").acquire().await.unwrap();
         std::mem::forget(held);
-        let begun = Instant::now();
-        let next = within("the waiter's turn", waiter.mutex("expiring").acquire()).await.unwrap();
-        late.push(begun.elapsed().saturating_sub(700 * MS));
+        let started = Instant::now();
+        let next = within("the waiter is granted", waiter.mutex("expiring").acquire()).await.unwrap();
+        late.push(started.elapsed().saturating_sub(700 * MS));
         next.release().await.unwrap();
     }
     late.sort_unstable();
     println!("late by {late:?}");
-    assert!(late[0] < 200 * MS, "the quickest of five came {:?} late", late[0]);
+    assert!(late[0] < 200 * MS, "the fastest of five was {:?} late", late[0]);
 }
 
-/// How many cursors a server has open, whoever they are for. Those at work and those that nobody asks right now count.
+/// How many cursors a server has open, idle ones included.
 async fn cursors(database: &mongodb::Database) -> i64 {
     let status = database.client().database("admin").run_command(doc! { "serverStatus": 1 }).await.unwrap();
     let cursors = status.get_document("metrics").unwrap().get_document("cursor").unwrap();
     cursors.get_document("open").unwrap().get_i64("total").unwrap()
 }
 
-/// The server keeps a stream only for those who wait: one for a process, however many wait there, and none that was
-/// left behind by somebody who is not there any more.
+/// One change stream per process with waiters, however many there are, and none after the last one is gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_is_open_only_while_somebody_waits() {
-    // Counting needs a server that nobody else asks anything.
+async fn a_change_stream_is_open_only_during_a_wait() {
+    // Counts on a server of its own.
     let set = MongoReplicaSet::start(1);
-    let place = Place::on(&set.url());
-    let database = place.database().await;
+    let test_db = TestDatabase::on(&set.url());
+    let database = test_db.database().await;
     let open = async |count| {
         eventually(&format!("{count} streams are open"), || async { cursors(&database).await == count })
             .await;
     };
-    let (holder, waiter) = (place.locks().await, place.locks().await);
+    let (holder, waiter) = (test_db.locks().await, test_db.locks().await);
     holder.mutex("one").acquire().await.unwrap().release().await.unwrap();
     let (one, other) =
         (holder.mutex("one").acquire().await.unwrap(), holder.rw_lock("other").write().await.unwrap());
     assert!(waiter.mutex("one").try_acquire().await.unwrap().is_none());
-    assert_eq!(cursors(&database).await, 0, "nobody waits");
+    assert_eq!(cursors(&database).await, 0, "there is no waiter");
 
     let waits = |locks: &distlock_core::Locks| {
         let locks = locks.clone();
@@ -235,31 +233,31 @@ async fn a_stream_is_open_only_while_somebody_waits() {
     };
     until_waiting(&holder, "one", 1).await;
     until_waiting(&holder, "other", 1).await;
-    assert_eq!(cursors(&database).await, 1, "one for the whole process");
+    assert_eq!(cursors(&database).await, 1, "one per process");
 
     one.release().await.unwrap();
-    let one = within("the waiter's turn", first).await.unwrap();
+    let one = within("the waiter is granted", first).await.unwrap();
     other.release().await.unwrap();
-    drop(within("the reader's turn", reader).await.unwrap());
+    drop(within("the reader is granted", reader).await.unwrap());
     open(0).await;
     one.release().await.unwrap();
 
-    // Those who give up, and those whose engine goes, leave none behind either.
+    // Cancelled waits, and waits of a dropped engine, leave none behind either.
     let one = holder.mutex("one").acquire().await.unwrap();
-    let gone = place.locks().await;
-    let given_up = [waits(&waiter), waits(&gone)];
+    let gone = test_db.locks().await;
+    let cancelled = [waits(&waiter), waits(&gone)];
     open(2).await;
     drop(gone);
-    given_up.iter().for_each(tokio::task::JoinHandle::abort);
+    cancelled.iter().for_each(tokio::task::JoinHandle::abort);
     open(0).await;
     one.release().await.unwrap();
 }
 
-/// Without change streams waiters poll, and the store says so.
+/// Without change streams waiters poll, and the capabilities say so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_a_standalone_server_waiters_poll() {
-    let place = Place::on_standalone();
-    let (holder, waiter) = (place.locks().await, place.locks().await);
+    let test_db = TestDatabase::on_standalone();
+    let (holder, waiter) = (test_db.locks().await, test_db.locks().await);
     assert!(!holder.capabilities().push);
     for kind in 0..2 {
         let held = match kind {
@@ -277,6 +275,6 @@ async fn on_a_standalone_server_waiters_poll() {
         };
         tokio::time::sleep(50 * MS).await;
         held.release().await.unwrap();
-        within("the waiter's turn", waiting).await.unwrap().release().await.unwrap();
+        within("the waiter is granted", waiting).await.unwrap().release().await.unwrap();
     }
 }

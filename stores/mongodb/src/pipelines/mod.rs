@@ -1,93 +1,96 @@
-//! The atomic steps, each an aggregation pipeline that the server runs on one document. One file a step, written as
-//! the pipeline is; what several of them say is here.
+//! The aggregation pipelines: each is one atomic step that the server runs on one document. One file per pipeline;
+//! expressions that several pipelines use stand here.
 //!
-//! Only stages and operators of MongoDB 4.2 are used. `$$NOW` is the server's clock, the same throughout a command: it is
-//! read before the command waits for its collection, so a stalled command is applied with an older reading than
-//! commands that came later. Three rules follow. A reading is never earlier than the moment the client sent the command,
-//! from which the client counts its local deadline, so a grant or a renewal lasts as long as its answer says, however old
-//! the reading. An older reading finds a hold live rather than expired, so it never lets another client in. And what is
-//! written must not go back: the expiry of a hold ([`extended`]), the moment of a grant after the decision that its
-//! message counts from (`pool.rs`).
-//! Whatever comes from outside is wrapped in `$literal`: a name or a lock id that begins with `$` is text, not a path.
+//! Pipelines use only stages and operators of MongoDB 4.2. Every value from outside is wrapped in `$literal`, so a name
+//! or a lock id that begins with `$` is text, not a path.
+//!
+//! **`$$NOW` may be old.** It is the server's clock, the same throughout a command, and the server reads it before the
+//! command waits for its collection. A stalled command is therefore applied with an older reading than commands that
+//! arrived later. Three rules follow:
+//! - The reading is never earlier than the moment the client sent the command, and the client counts its local deadline
+//!   from that moment. A grant or a renewal lasts as long as its answer says, however old the reading.
+//! - An older reading finds a hold live rather than expired, so it never admits a second holder.
+//! - No written time moves back: not the expiry of a hold ([`renewed_until`]), and not the time of a grant relative to
+//!   the decision that its message counts from (`pool_document.rs`).
 
-mod line_break;
-mod line_next;
-mod line_register;
-mod line_ring;
-mod line_withdraw;
-mod lock;
 mod lock_acquire;
 mod lock_break;
-mod lock_pass;
+mod lock_document;
+mod lock_handoff;
 mod lock_release;
 mod lock_renew;
-mod lock_transfer;
-mod pool;
-mod pool_attempt;
+mod pool_acquire;
 mod pool_break;
+mod pool_document;
 mod pool_release;
 mod pool_renew;
+mod queue_next;
+mod queue_register;
+mod queue_wake;
+mod queue_withdraw;
 
-pub(crate) use line_break::line_break;
-pub(crate) use line_next::line_next;
-pub(crate) use line_register::{Registration, line_register};
-pub(crate) use line_ring::line_ring;
-pub(crate) use line_withdraw::line_withdraw;
-pub(crate) use lock_acquire::{Taking, lock_acquire, lock_acquire_each, lock_beginning};
+pub(crate) use lock_acquire::{LockClaim, lock_acquire, lock_acquire_each, new_lock};
 pub(crate) use lock_break::lock_break;
-pub(crate) use lock_pass::{NO_HEIR, NOT_OURS, Passing, lock_pass};
-pub(crate) use lock_release::{Marked, lock_release};
+pub(crate) use lock_handoff::{MergeHandoff, lock_merge_handoff, lock_transfer};
+pub(crate) use lock_release::{lock_release, lock_release_each, lock_release_if};
 pub(crate) use lock_renew::{lock_renew, lock_renew_each};
-pub(crate) use lock_transfer::{Heir, lock_transfer};
-pub(crate) use pool_attempt::{Asking, pool_attempt};
+pub(crate) use pool_acquire::{PoolClaim, pool_acquire};
 pub(crate) use pool_break::pool_break;
-pub(crate) use pool_release::{NotOurs, pool_release};
+pub(crate) use pool_document::GrantTerms;
+pub(crate) use pool_release::{IfNotHeld, pool_release};
 pub(crate) use pool_renew::pool_renew;
+pub(crate) use queue_next::queue_next;
+pub(crate) use queue_register::{QueueRegistration, queue_register};
+pub(crate) use queue_wake::{queue_broken, queue_wake_head};
+pub(crate) use queue_withdraw::queue_withdraw;
 
 use mongodb::bson::{Bson, Document, doc};
 
 /// The end of the year 9999.
 pub(crate) const LAST_DATE_MS: i64 = 253_402_300_799_999;
 
-/// No token above this is counted on from: another program wrote it, and it is so close to the end of the numbers that
-/// tokens could not rise for ever.
+/// The highest token that can be followed by another. Another program wrote any token above it, so close to the end of
+/// the 64-bit integers that tokens could not keep rising.
 pub(crate) const LAST_TOKEN: i64 = i64::MAX - (1 << 32);
 
-/// A value from outside, never read as an expression.
+/// The code of the error that [`conversion_failure`] causes.
+pub(crate) const CONVERSION_FAILURE: i32 = 241;
+
+/// A value from outside, never evaluated as an expression.
 fn literal(value: impl Into<Bson>) -> Document {
     doc! { "$literal": value.into() }
 }
 
-/// The server's clock, so many milliseconds from now.
-fn in_ms(ms: impl Into<Bson>) -> Document {
+/// The server's clock plus this many milliseconds.
+fn from_now(ms: impl Into<Bson>) -> Document {
     doc! { "$add": ["$$NOW", ms.into()] }
 }
 
-/// When a hold ends that is to last for so many milliseconds from now, and lasted until `before`. Never earlier than
-/// that: a renewal that was stalled and is applied after a later one of the same lock id has an older `$$NOW`.
-fn extended(before: &str, ms: i64) -> Document {
-    doc! { "$max": [before, in_ms(ms)] }
+/// The expiry of a hold renewed for this many milliseconds. It never moves back: a stalled renewal that is applied after
+/// a later one of the same lock id has an older `$$NOW`.
+fn renewed_until(expires_at: &str, ms: i64) -> Document {
+    doc! { "$max": [expires_at, from_now(ms)] }
 }
 
-/// Whether a token can be counted on from. What is not a number, or lies beyond the whole numbers, cannot.
+/// Whether a token can be followed by another: a number within the 64-bit integers, and not above [`LAST_TOKEN`].
 fn is_countable(token: &str) -> Document {
     doc! { "$and": [{ "$gte": [token, i64::MIN] }, { "$lte": [token, LAST_TOKEN] }] }
 }
 
-/// The next token of one [that can be counted on](is_countable): one more than the last, the server's clock if that is higher, and never below the clock as we
-/// have seen it before, should it have been set back.
-fn next_token(last: impl Into<Bson>, floor: i64) -> Document {
-    doc! { "$max": [{ "$add": [{ "$toLong": last.into() }, 1_i64] }, { "$toLong": "$$NOW" }, floor] }
+/// The token of a new grant after a [countable](is_countable) token: the last one plus one, or the server's clock if that is
+/// higher. `lowest` is the clock as this client has seen it; it keeps tokens rising after the clock was set back.
+fn next_token(last: impl Into<Bson>, lowest: i64) -> Document {
+    doc! { "$max": [{ "$add": [{ "$toLong": last.into() }, 1_i64] }, { "$toLong": "$$NOW" }, lowest] }
 }
 
-/// The moment at which the server's clock alone gives higher tokens than this one: the record of a name may not be
-/// purged before. A token that is no time at all, such as another program's, stays within what a date can hold.
-fn moment_of(token: impl Into<Bson>) -> Document {
-    // First the bounds: what does not fit into a whole number would fail, and the lock could not be released.
+/// The time at which the server's clock alone yields higher tokens than this one. The record may not be purged before.
+/// A token that is not a time, such as another program's, is clamped to the range of dates.
+fn date_of_token(token: impl Into<Bson>) -> Document {
+    // Clamp first: converting a number outside the range fails, and the lock could not be released.
     doc! { "$toDate": { "$toLong": { "$max": [0_i64, { "$min": [token.into(), LAST_DATE_MS] }] } } }
 }
 
-/// Those entries of a list whose time is not over.
+/// The entries of a list that have not expired.
 fn live(list: &str) -> Document {
     doc! { "$filter": {
         "input": { "$ifNull": [list, []] },
@@ -95,42 +98,42 @@ fn live(list: &str) -> Document {
     } }
 }
 
-/// A list from a place on. `$slice` wants a count above zero.
-fn from_place(list: impl Into<Bson>, place: impl Into<Bson>) -> Document {
+/// A list from this index on. `$slice` requires a count above zero.
+fn slice_from(list: impl Into<Bson>, index: impl Into<Bson>) -> Document {
     let list = list.into();
-    doc! { "$slice": [list.clone(), place.into(), { "$max": [1, { "$size": list }] }] }
+    doc! { "$slice": [list.clone(), index.into(), { "$max": [1, { "$size": list }] }] }
 }
 
-/// Those of a line who stand behind a lock id and whose time is not over; all of them if it is not there.
-fn behind(line: &str, lock_id: &Document) -> Document {
+/// The live entries of a wait queue behind this lock id; all live entries if it is not in the queue.
+fn entries_behind(queue: &str, lock_id: &Document) -> Document {
     let mine_or_live = doc! { "$or": [
         { "$eq": ["$$this.lockId", lock_id.clone()] },
         { "$gt": ["$$this.expiresAt", "$$NOW"] },
     ] };
-    let live = doc! { "$filter": { "input": line, "cond": mine_or_live } };
-    let place = doc! { "$add": [{ "$indexOfArray": ["$$live.lockId", lock_id.clone()] }, 1] };
-    doc! { "$let": { "vars": { "live": live }, "in": from_place("$$live", place) } }
+    let live = doc! { "$filter": { "input": queue, "cond": mine_or_live } };
+    let index = doc! { "$add": [{ "$indexOfArray": ["$$live.lockId", lock_id.clone()] }, 1] };
+    doc! { "$let": { "vars": { "live": live }, "in": slice_from("$$live", index) } }
 }
 
-/// Fails with these words, and leaves the document as it is. No pipeline can fail by itself; but what is no date cannot
-/// be made one, and the error repeats it. With something of the document in it the server cannot work it out beforehand; not
-/// the id, since servers cut long messages in the middle of a letter.
-fn failing(words: &str) -> Document {
-    doc! { "$toDate": { "$concat": [words, { "$type": "$_id" }] } }
+/// Fails the pipeline with [`CONVERSION_FAILURE`] and leaves the document unchanged. Pipelines have no operator that
+/// raises an error, but converting text that is not a date does. The text depends on the document: the server evaluates
+/// a constant before it runs the pipeline.
+fn conversion_failure() -> Document {
+    doc! { "$toDate": { "$concat": ["not applied: ", { "$type": "$_id" }] } }
 }
 
-/// A message whose only argument is the clock: an update that changes nothing is told to nobody.
-fn stamped(call: impl Into<Bson>, verb: &str) -> Document {
-    doc! { "$concat": [call.into(), verb, { "$toString": { "$toLong": "$$NOW" } }] }
+/// A message whose only argument is the clock: an update that changes nothing reaches no change stream.
+fn stamped(address: impl Into<Bson>, verb: &str) -> Document {
+    doc! { "$concat": [address.into(), verb, { "$toString": { "$toLong": "$$NOW" } }] }
 }
 
-/// The field `wake` of these messages, one a line; without any there is no such field.
-fn messages(list: impl Into<Bson>) -> Document {
-    let line = doc! { "$cond": [{ "$eq": ["$$value", ""] }, "", "\n"] };
+/// The field `wake`: these messages, one per line. Without messages the field is removed.
+fn wake_field(messages: impl Into<Bson>) -> Document {
+    let separator = doc! { "$cond": [{ "$eq": ["$$value", ""] }, "", "\n"] };
     let text = doc! { "$reduce": {
-        "input": list.into(),
+        "input": messages.into(),
         "initialValue": "",
-        "in": { "$concat": ["$$value", line, "$$this"] },
+        "in": { "$concat": ["$$value", separator, "$$this"] },
     } };
     doc! { "$let": {
         "vars": { "text": text },

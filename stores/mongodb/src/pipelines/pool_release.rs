@@ -1,48 +1,49 @@
-//! Leaving a pool, as holder or as waiter, and granting to whoever is next in the same step.
+//! Leaving a pool, as holder or as waiter, and granting to the queue head in the same step.
 
 use mongodb::bson::{Document, doc};
 
-use super::pool::{finish, grant, how_many, purge};
-use super::{NOT_OURS, failing, literal};
+use super::pool_document::{GrantTerms, finish, grant, grantable, purge};
+use super::{conversion_failure, literal};
 
-/// What to do where there is nothing of ours, or its time is over.
+/// What to do if this lock id neither holds nor waits, or has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotOurs {
-    /// `answer` says whether there was anything, and under which address it was known.
+pub(crate) enum IfNotHeld {
+    /// `answer` says whether it held or waited, and under which address.
     Answer,
-    /// For one item of many, which get no answer each: fail with [`NOT_OURS`], and change nothing.
+    /// For one update of many, which are not answered one by one: fail with
+    /// [`CONVERSION_FAILURE`](super::CONVERSION_FAILURE) and change nothing.
     Fail,
 }
 
-pub(crate) fn pool_release(lock_id: &str, not_ours: NotOurs, floor: i64, retention_ms: i64) -> Vec<Document> {
+pub(crate) fn pool_release(lock_id: &str, if_not_held: IfNotHeld, terms: GrantTerms) -> Vec<Document> {
     let others = |list: &str| {
         doc! { "$filter": { "input": list, "cond": { "$ne": ["$$this.lockId", literal(lock_id)] } } }
     };
     let ours = |list: &str| {
         doc! { "$filter": { "input": list, "cond": { "$eq": ["$$this.lockId", literal(lock_id)] } } }
     };
+    let is_found = doc! { "$gt": [{ "$size": "$t.ours" }, 0] };
     let mut pipeline = vec![
         purge(),
         doc! { "$set": { "t": {
             "ours": { "$concatArrays": [ours("$holders"), ours("$queue")] },
-            "line": others("$queue"),
+            "queue": others("$queue"),
         } } },
         doc! { "$set": {
             "holders": others("$holders"),
             "capacity": { "$ifNull": ["$capacity", 0_i64] },
             "answer": { "$cond": [
-                { "$gt": [{ "$size": "$t.ours" }, 0] },
+                is_found.clone(),
                 { "lockId": literal(lock_id), "call": { "$arrayElemAt": ["$t.ours.call", 0] } },
                 "$$REMOVE",
             ] },
         } },
-        doc! { "$set": { "t.count": how_many("$t.line", "$capacity") } },
+        doc! { "$set": { "t.count": grantable("$t.queue", "$capacity") } },
     ];
-    if not_ours == NotOurs::Fail {
-        let found = doc! { "$gt": [{ "$size": "$t.ours" }, 0] };
-        pipeline.push(doc! { "$set": { "t.checked": { "$cond": [found, true, failing(NOT_OURS)] } } });
+    if if_not_held == IfNotHeld::Fail {
+        pipeline.push(doc! { "$set": { "t.checked": { "$cond": [is_found, true, conversion_failure()] } } });
     }
-    pipeline.extend(grant(None, floor));
-    pipeline.extend(finish(retention_ms));
+    pipeline.extend(grant(None, terms));
+    pipeline.extend(finish(terms));
     pipeline
 }

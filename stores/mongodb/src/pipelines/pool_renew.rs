@@ -1,18 +1,12 @@
-//! Extending a place in a pool, if it is still ours; and looking who can be granted, since others' time may be over.
+//! Renewing a part of a pool that our lock id holds, and granting to the queue head if another holder has expired.
 
 use mongodb::bson::{Document, doc};
 
-use super::pool::{finish, grant, how_many, purge};
-use super::{extended, literal};
+use super::pool_document::{GrantTerms, finish, grant, grantable, purge};
+use super::{literal, renewed_until};
 
-/// Keeps the larger token.
-pub(crate) fn pool_renew(
-    lock_id: &str,
-    expiry_ms: i64,
-    token: i64,
-    floor: i64,
-    retention_ms: i64,
-) -> Vec<Document> {
+/// The document and the holder's entry keep the larger token.
+pub(crate) fn pool_renew(lock_id: &str, expiry_ms: i64, token: i64, terms: GrantTerms) -> Vec<Document> {
     let is_ours = doc! { "$eq": ["$$this.lockId", literal(lock_id)] };
     let mut pipeline = vec![
         purge(),
@@ -24,17 +18,17 @@ pub(crate) fn pool_renew(
             ] },
             "holders": { "$map": { "input": "$holders", "in": { "$cond": [
                 is_ours,
-                { "$mergeObjects": [
-                    "$$this",
-                    { "expiresAt": extended("$$this.expiresAt", expiry_ms), "token": { "$max": ["$$this.token", token] } },
-                ] },
+                { "$mergeObjects": ["$$this", {
+                    "expiresAt": renewed_until("$$this.expiresAt", expiry_ms),
+                    "token": { "$max": ["$$this.token", token] },
+                }] },
                 "$$this",
             ] } } },
         } },
-        doc! { "$set": { "t": { "line": "$queue", "count": how_many("$queue", "$capacity") } } },
+        doc! { "$set": { "t": { "queue": "$queue", "count": grantable("$queue", "$capacity") } } },
     ];
-    pipeline.extend(grant(None, floor));
+    pipeline.extend(grant(None, terms));
     pipeline.push(doc! { "$unset": "answer" });
-    pipeline.extend(finish(retention_ms));
+    pipeline.extend(finish(terms));
     pipeline
 }

@@ -1,7 +1,7 @@
-//! The pool record: reader-writer locks, semaphores and turns, one document each, one step for each verb.
+//! The pool record: reader-writer locks, semaphores and fair queues, one document each, one atomic update per verb.
 
-mod attempt;
-mod leave;
+mod acquire;
+mod release;
 
 use std::sync::Arc;
 
@@ -9,51 +9,53 @@ use distlock_core::store::Holder;
 use distlock_core::{ErrorKind, Kind, Resource, Result};
 use mongodb::bson::{Document, doc};
 
-pub(crate) use attempt::try_acquire;
-pub(crate) use leave::{release, renew};
+pub(crate) use acquire::try_acquire;
+pub(crate) use release::{release, renew};
 
-use crate::core::Core;
+use crate::commands::{DocumentUpdate, Durability, Image, Namespace};
+use crate::documents::PoolDocument;
 use crate::pipelines;
-use crate::record::PoolRecord;
-use crate::wire::{Concern, Place, Step, Version};
+use crate::state::StoreState;
 
-/// The id of a document in the collection of queues. No kind has a colon in its name.
+/// The id of a document in the queue collection. No kind has a colon in its name.
 pub(crate) fn document_id(kind: Kind, name: &str) -> String {
     format!("{kind}:{name}")
 }
 
-/// What is true of every document of ours there. Where it is not, an upsert fails with a duplicate key, and whatever
-/// stands there stays as it is.
+/// Matches every document of ours in the queue collection. On any other document an upsert fails with a duplicate key,
+/// and the document stays unchanged.
 fn is_pool() -> Document {
     doc! { "queue": { "$type": "array" } }
 }
 
-/// Takes a pool from all its holders, and says who they were.
-pub(crate) async fn break_lock(core: &Arc<Core>, resource: &Resource) -> Result<Vec<Holder>> {
-    let step = Step {
+/// Forced release of all holders. Returns them.
+pub(crate) async fn break_lock(state: &Arc<StoreState>, resource: &Resource) -> Result<Vec<Holder>> {
+    let update = DocumentUpdate {
         id: document_id(resource.kind(), resource.name()),
-        when: is_pool(),
-        pipeline: pipelines::pool_break(core.floor.get(), core.retention_ms()),
+        filter: is_pool(),
+        pipeline: pipelines::pool_break(state.grant_terms()),
         upsert: false,
     };
-    let found = match core.wire.step(Place::Queues, &step, Version::Before, Concern::Majority).await {
-        // The turn goes with a mutex that was broken: without a right to it, a fair user behind the holder waits until
-        // the holder finds out.
+    let broken =
+        state.commands.find_and_modify(Namespace::Queues, &update, Image::Before, Durability::Majority).await;
+    let broken = match broken {
+        // The fair queue is broken with its mutex. Without rights to it, the fair waiter behind the holder waits until the
+        // holder notices.
         Err(error) if error.kind() == ErrorKind::Denied && resource.kind() == Kind::FairQueue => {
-            let names = core.wire.names();
+            let names = state.commands.names();
             tracing::warn!(
-                "the turn cannot be broken: no right to write {}.{}",
+                "the fair queue cannot be broken: no right to write {}.{}",
                 names.database,
                 names.queues
             );
             return Ok(Vec::new());
         }
-        found => found?,
+        broken => broken?,
     };
-    let Some(found) = found else { return Ok(Vec::new()) };
-    core.saw(found.now);
-    let pool = PoolRecord::read(&found.document)?;
-    // Servers before 4.4 do not tell their time; those whose time was over are then named too.
-    let now = found.now.unwrap_or_default();
-    Ok(pool.holders.iter().filter_map(|holder| holder.show(now)).collect())
+    let Some(broken) = broken else { return Ok(Vec::new()) };
+    state.observe_clock(broken.now);
+    let pool = PoolDocument::read(&broken.document)?;
+    // Servers before 4.4 do not send their clock; expired holders are then returned too.
+    let now = broken.now.unwrap_or_default();
+    Ok(pool.holders.iter().filter_map(|holder| holder.holder(now)).collect())
 }

@@ -1,4 +1,4 @@
-//! A store whose wake-ups come late.
+//! A store whose wake-ups are delayed.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use distlock_core::store::{
 use distlock_core::{Resource, Result};
 use futures_util::StreamExt;
 
-/// Passes everything on, wake-ups after a delay.
+/// Forwards every call, and wake-ups after a delay.
 #[derive(Debug)]
 pub struct LateWakes {
     pub inner: Arc<dyn LeaseStore>,

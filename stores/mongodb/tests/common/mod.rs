@@ -1,12 +1,11 @@
-//! What the tests share: servers, databases of their own, a look at the documents, and another program that follows
-//! the same format.
+//! What the tests share: servers, a database per test, access to the documents, and a foreign client of the same format.
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-pub mod bare;
-pub mod guarded;
+pub mod bare_store;
+pub mod foreign_client;
 pub mod late_wakes;
-pub mod other_program;
-pub mod said;
+pub mod log_capture;
+pub mod restricted_users;
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -22,12 +21,12 @@ use mongodb::{Client, Database};
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
-/// How long something that must happen may take on a busy machine. Shorter than the default expiry, so that what is left
-/// to it is found.
+/// How long an expected event may take on a busy machine. It is shorter than the default expiry, so that a lock that is
+/// only freed by its expiry is noticed.
 pub const PATIENCE: Duration = Duration::from_secs(25);
 
 /// A replica set of one member for the whole test program.
-pub fn one_node() -> &'static MongoReplicaSet {
+pub fn replica_set() -> &'static MongoReplicaSet {
     static SET: OnceLock<MongoReplicaSet> = OnceLock::new();
     SET.get_or_init(|| MongoReplicaSet::start(1))
 }
@@ -38,34 +37,34 @@ pub fn standalone() -> &'static MongoServer {
     SERVER.get_or_init(MongoServer::start)
 }
 
-/// A database of its own on a server.
-pub struct Place {
+/// A database of its own for a test.
+pub struct TestDatabase {
     pub url: String,
     name: String,
 }
 
-impl Place {
+impl TestDatabase {
     pub fn on(url: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("t{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        Place { url: url.replace("/?", &format!("/{name}?")), name }
+        TestDatabase { url: url.replace("/?", &format!("/{name}?")), name }
     }
 
-    /// On a server whose clock will be set. The driver's monitor asks it to wait for news for a while, by its clock, and
-    /// would end every connection once if that is set back meanwhile.
-    pub fn on_movable(url: &str) -> Self {
-        Place::on(&format!("{url}&serverMonitoringMode=poll"))
+    /// On a server whose clock the test sets. With `poll`: the driver's streaming monitor waits by the server's clock, and
+    /// closes every connection once if that is set back.
+    pub fn on_settable_clock(url: &str) -> Self {
+        TestDatabase::on(&format!("{url}&serverMonitoringMode=poll"))
     }
 
-    pub fn on_one_node() -> Self {
-        Place::on(&one_node().url())
+    pub fn on_replica_set() -> Self {
+        TestDatabase::on(&replica_set().url())
     }
 
     pub fn on_standalone() -> Self {
-        Place::on(&standalone().url())
+        TestDatabase::on(&standalone().url())
     }
 
-    /// An engine of its own, as another process would have it.
+    /// A new engine, like that of another process.
     pub async fn locks(&self) -> Locks {
         self.locks_with(Options::new()).await
     }
@@ -80,7 +79,7 @@ impl Place {
         Locks::builder(connect(&self.url).await.unwrap()).options(options).build().unwrap()
     }
 
-    /// The documents, by the driver alone.
+    /// Direct access to the documents.
     pub async fn database(&self) -> Database {
         let url = self.url.split("&distlock.").next().unwrap();
         Client::with_uri_str(url).await.unwrap().database(&self.name)
@@ -102,16 +101,16 @@ pub fn expiring(expiry: Duration) -> Options {
     Options::new().expiry(expiry).unwrap()
 }
 
-/// Waits until something is true, asking again and again.
+/// Polls until a condition is true.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut is_so: impl FnMut() -> F) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !is_so().await {
-        assert!(begun.elapsed() < PATIENCE, "did not come true within {PATIENCE:?}: {what}");
+        assert!(started.elapsed() < PATIENCE, "was not true within {PATIENCE:?}: {what}");
         tokio::time::sleep(5 * MS).await;
     }
 }
 
-/// Something that must happen.
+/// Awaits an expected event.
 pub async fn within<T>(what: &str, future: impl IntoFuture<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, future.into_future()).await {
         Ok(output) => output,
@@ -123,13 +122,13 @@ pub async fn records(locks: &Locks, name: &str) -> Vec<Record> {
     locks.inspect(&Query::named(name)).await.unwrap()
 }
 
-/// Waits until so many wait for a name.
+/// Waits until a name has this many waiters.
 pub async fn until_waiting(locks: &Locks, name: &str, count: usize) {
     let what = format!("{count} waiting for {name}");
     eventually(&what, || async { records(locks, name).await.iter().any(|r| r.waiters.len() >= count) }).await;
 }
 
-/// How often a server was asked, by command.
+/// How many of these commands a server has executed.
 pub async fn commands(database: &Database, names: &[&str]) -> i64 {
     let status = database.client().database("admin").run_command(doc! { "serverStatus": 1 }).await.unwrap();
     let commands = status.get_document("metrics").unwrap().get_document("commands").unwrap();
@@ -145,9 +144,9 @@ async fn index_names(database: &Database, collection: &str) -> Vec<String> {
     database.collection::<Document>(collection).list_index_names().await.unwrap_or_default()
 }
 
-/// Waits until the indexes are there: making them locks the collections.
+/// Waits until the indexes exist: creating them locks the collections.
 pub async fn until_indexed(database: &Database) {
-    eventually("the indexes are made in the background", || async {
+    eventually("the indexes are created in the background", || async {
         let locks = index_names(database, "distributed.locks").await;
         let queues = index_names(database, "distributed.locks.queues").await;
         locks.iter().any(|name| name == "expiresAt_ttl")
