@@ -3,8 +3,8 @@
 
 mod acquire;
 mod admin;
+mod contention;
 mod decisions;
-mod engine;
 mod errors;
 mod hints;
 mod late_messages;

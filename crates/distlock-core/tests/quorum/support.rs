@@ -18,7 +18,7 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub const EXPIRY: Duration = Duration::from_secs(10);
 /// The default node time-out.
 pub const TIMEOUT: Duration = Duration::from_millis(50);
-/// How long a node is waited for without which there is no majority.
+/// How long the quorum waits for a node that the majority needs.
 pub const NEEDED: Duration = Duration::from_secs(4);
 
 pub struct Fleet {
@@ -66,14 +66,14 @@ impl Fleet {
         }
     }
 
-    /// The node restarts with empty hands.
+    /// The node restarts empty.
     pub fn forget(&mut self, node: usize) {
         let empty = MemoryStore::with_clock(Arc::new(self.clocks[node].clone()));
         self.faults[node].replace(Arc::new(empty.clone()));
         self.nodes[node] = empty;
     }
 
-    /// Who holds the mutex `m` on a node, looked at past its faults.
+    /// The holder of the mutex `m` on a node, read without its faults.
     pub async fn holder(&self, node: usize) -> Option<Holder> {
         let mut records = self.nodes[node].inspect(&Query::named("m")).await.unwrap();
         records.pop().and_then(|mut record| record.holders.pop())
@@ -142,7 +142,7 @@ pub async fn release(store: &dyn LeaseStore, id: &str) -> Result<Released> {
     store.release(&[lease(id, FencingToken::new(0))]).await.unwrap().remove(0)
 }
 
-/// Lets everything that runs in the background come to rest, for as long as this takes.
+/// Waits so long that all background work completes.
 pub async fn rest(duration: Duration) {
     tokio::time::sleep(duration).await;
 }

@@ -55,7 +55,7 @@ async fn a_lock_that_is_held_released_or_refused_costs_no_memory() {
 #[tokio::test(start_paused = true)]
 async fn generations_count_on_while_an_older_one_may_still_be_heard_of() {
     let (quorum, faults) = quorum();
-    ask(&quorum, "rival").await;
+    ask(&quorum, "other").await;
     faults[0].next(Verb::Acquire, 1, Fault::none().delay_after(Duration::from_secs(30)));
     for generation in 0..3 {
         ask(&quorum, "a").await;

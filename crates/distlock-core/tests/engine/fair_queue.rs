@@ -1,4 +1,4 @@
-//! The turn in front of a fair mutex goes when the mutex does, whichever way that goes.
+//! The place in a fair mutex's queue is released with the mutex, however the mutex ends.
 
 use crate::common::{SECOND, World, options, until};
 use distlock_core::{Kind, ReleaseError};
@@ -11,12 +11,12 @@ async fn a_fair_mutex_is_free_for_fair_users_when_its_release_returns() {
         let guard = ours.mutex("a").fair().acquire().await.unwrap();
         guard.release().await.unwrap();
         let next = theirs.mutex("a").fair().try_acquire().await.unwrap();
-        next.expect("the turn was still taken").release().await.unwrap();
+        next.expect("the queue place was still held").release().await.unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_guard_that_lives_on_keeps_no_fair_user_waiting() {
+async fn a_lost_guard_that_is_not_dropped_keeps_no_fair_waiter_waiting() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let lost = ours.mutex("a").fair().acquire().await.unwrap();
@@ -28,7 +28,7 @@ async fn a_lost_guard_that_lives_on_keeps_no_fair_user_waiting() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_fair_mutex_is_free_for_fair_users_before_its_holder_knows() {
+async fn a_broken_fair_mutex_is_free_for_fair_waiters_before_its_holder_knows() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let broken = ours.mutex("a").fair().acquire().await.unwrap();
@@ -42,7 +42,7 @@ async fn a_broken_fair_mutex_is_free_for_fair_users_before_its_holder_knows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_dropped_between_the_mutex_and_its_turn_frees_both() {
+async fn a_release_cancelled_between_the_mutex_and_its_queue_place_frees_both() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     for polls in 0..6 {
@@ -62,17 +62,17 @@ async fn a_release_dropped_between_the_mutex_and_its_turn_frees_both() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_is_not_kept_for_the_least_hold_time() {
+async fn a_queue_place_ignores_the_minimum_hold_time() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let ours = ours.with_options(options().hold_at_least(3600 * SECOND).unwrap());
-    // Held without a turn, so that a fair user gets the turn and not the mutex.
+    // Held without a queue place, so that a fair waiter gets the place and not the mutex.
     let held = theirs.mutex("a").acquire().await.unwrap();
     assert!(ours.mutex("a").fair().try_acquire().timeout(SECOND).await.unwrap().is_none());
     held.release().await.unwrap();
     let next = theirs.mutex("a").fair().acquire().timeout(SECOND).await.unwrap();
     next.release().await.unwrap();
-    // Nor by a guard that is lost.
+    // The same for a lost guard.
     let lost = ours.mutex("a").fair().acquire().await.unwrap();
     theirs.break_lock(Kind::Mutex, "a").await.unwrap();
     lost.lost().await;

@@ -1,4 +1,4 @@
-//! Waiting: time limits, order, wake-ups that are lost, stores that go down.
+//! Waiting: time limits, order, lost wake-ups, outages.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -47,7 +47,7 @@ async fn a_store_that_is_down_is_an_error_and_never_looks_like_contention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_bears_an_outage_and_goes_on() {
+async fn a_waiter_survives_an_outage() {
     let world = World::new();
     let (ours, _clock, faults) = world.process();
     let theirs = world.locks();
@@ -63,7 +63,7 @@ async fn a_waiter_bears_an_outage_and_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_is_woken_by_the_release_and_does_not_poll_for_it() {
+async fn a_waiter_is_woken_by_the_release_and_does_not_poll() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let held = theirs.mutex("a").acquire().await.unwrap();
@@ -76,7 +76,7 @@ async fn a_waiter_is_woken_by_the_release_and_does_not_poll_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_wake_up_costs_a_second_and_not_liveness() {
+async fn a_lost_wake_up_costs_one_second_and_not_liveness() {
     for pool in [false, true] {
         let world = World::new();
         let (ours, theirs) = (world.locks(), world.locks());
@@ -96,7 +96,7 @@ async fn a_lost_wake_up_costs_a_second_and_not_liveness() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscription_that_breaks_is_opened_again_and_one_that_fails_is_survived() {
+async fn a_broken_subscription_is_reopened_and_a_failed_one_is_retried() {
     let world = World::new();
     let (ours, _clock, faults) = world.process();
     let theirs = world.locks();
@@ -118,7 +118,7 @@ async fn a_subscription_that_breaks_is_opened_again_and_one_that_fails_is_surviv
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_subscribes_where_nobody_waits() {
+async fn without_waiters_there_is_no_subscription() {
     let world = World::new();
     let locks = world.locks();
     for n in 0..50 {
@@ -131,7 +131,7 @@ async fn nobody_subscribes_where_nobody_waits() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_crash_of_a_holder_is_noticed_at_its_expiry_and_not_at_the_next_poll() {
+async fn a_crashed_holders_lock_is_acquired_at_its_expiry_and_not_at_the_next_poll() {
     let world = World::new();
     let (dead, _clock, faults) = world.process();
     let ours = world.locks();
@@ -148,7 +148,7 @@ async fn the_crash_of_a_holder_is_noticed_at_its_expiry_and_not_at_the_next_poll
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_of_one_process_are_served_in_the_order_in_which_they_came() {
+async fn waiters_of_one_process_are_served_in_order() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     for kind in ["mutex", "fair", "write", "permit"] {
@@ -179,8 +179,17 @@ async fn waiters_of_one_process_are_served_in_the_order_in_which_they_came() {
     }
 }
 
+/// Acquires, counts, holds for a millisecond, releases, and pauses.
+async fn counted_cycle(mutex: &distlock_core::Mutex, counts: &Mutex<Vec<u32>>, n: usize) {
+    let guard = mutex.acquire().await.unwrap();
+    counts.lock().unwrap()[n] += 1;
+    tokio::time::sleep(MS).await;
+    guard.release().await.unwrap();
+    tokio::time::sleep(5 * MS).await;
+}
+
 #[tokio::test(start_paused = true)]
-async fn sixty_four_contenders_cost_two_requests_an_acquisition_and_share_alike() {
+async fn sixty_four_contenders_cost_two_requests_per_acquisition_and_get_equal_shares() {
     let world = World::new();
     let locks = world.locks();
     let counts = Arc::new(Mutex::new(vec![0_u32; 64]));
@@ -189,11 +198,7 @@ async fn sixty_four_contenders_cost_two_requests_an_acquisition_and_share_alike(
             let (mutex, counts) = (locks.mutex("a"), Arc::clone(&counts));
             tokio::spawn(async move {
                 for _ in 0..20 {
-                    let guard = mutex.acquire().await.unwrap();
-                    counts.lock().unwrap()[n] += 1;
-                    tokio::time::sleep(MS).await;
-                    guard.release().await.unwrap();
-                    tokio::time::sleep(5 * MS).await;
+                    counted_cycle(&mutex, &counts, n).await;
                 }
             })
         })
@@ -207,7 +212,7 @@ async fn sixty_four_contenders_cost_two_requests_an_acquisition_and_share_alike(
 }
 
 #[tokio::test(start_paused = true)]
-async fn processes_that_contend_share_alike_and_pay_no_more_with_more_waiters() {
+async fn contending_processes_get_equal_shares_at_a_cost_independent_of_the_waiters() {
     for processes in [2_usize, 4, 16] {
         let world = World::new();
         let counts = Arc::new(Mutex::new(vec![0_u32; processes]));
@@ -217,11 +222,7 @@ async fn processes_that_contend_share_alike_and_pay_no_more_with_more_waiters() 
                 let (locks, counts) = (world.locks(), Arc::clone(&counts));
                 tokio::spawn(async move {
                     while tokio::time::Instant::now() < end {
-                        let guard = locks.mutex("a").acquire().await.unwrap();
-                        counts.lock().unwrap()[n] += 1;
-                        tokio::time::sleep(MS).await;
-                        guard.release().await.unwrap();
-                        tokio::time::sleep(5 * MS).await;
+                        counted_cycle(&locks.mutex("a"), &counts, n).await;
                     }
                 })
             })
@@ -242,7 +243,7 @@ async fn processes_that_contend_share_alike_and_pay_no_more_with_more_waiters() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pool_hands_over_on_release_without_another_request() {
+async fn a_pool_handoff_on_release_needs_no_other_request() {
     let world = World::new();
     let end = tokio::time::Instant::now() + 10 * SECOND;
     let total = Arc::new(Mutex::new(0_u64));
@@ -269,7 +270,7 @@ async fn a_pool_hands_over_on_release_without_another_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pushed_grant_is_extended_before_its_short_window_ends() {
+async fn a_pushed_grant_is_renewed_before_its_short_window_ends() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let held = theirs.rw_lock("a").write().await.unwrap();
@@ -285,7 +286,7 @@ async fn a_pushed_grant_is_extended_before_its_short_window_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hold_at_least_keeps_an_early_release_back() {
+async fn hold_at_least_delays_an_early_release() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let long = options().hold_at_least(10 * SECOND).unwrap();

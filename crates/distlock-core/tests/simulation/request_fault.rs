@@ -1,42 +1,42 @@
-//! What becomes of a request on its way: drawn from the seed, once for each.
+//! The fault of a request: drawn from the seed, once for each.
 
 use std::time::Duration;
 
 use crate::plan::Outage;
 use crate::world::World;
 
-/// What becomes of one request.
+/// What happens to one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum RequestFault {
     Fine,
     Refused,
     LostReply,
     HangBefore,
     HangAfter,
-    /// Applied once more, this much later.
+    /// Applied twice, the second time this much later.
     Twice(Duration),
-    /// The caller is told that it failed, and it is applied this much later.
+    /// Reported as failed, and applied this much later.
     Early(Duration),
     PanicBefore,
     PanicAfter,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Passage {
+pub struct RequestPlan {
     pub there: Duration,
     pub back: Duration,
-    pub fate: Fate,
-    /// Whoever waits for it may rightly fail.
+    pub fault: RequestFault,
+    /// Its caller may fail.
     pub faulted: bool,
 }
 
-impl Passage {
-    /// What happens to the next request of a client to a node.
-    pub fn draw(world: &World, slot: usize, node: usize) -> Passage {
+impl RequestPlan {
+    /// Draws what happens to the next request of a client to a node.
+    pub fn draw(world: &World, slot: usize, node: usize) -> RequestPlan {
         let mut rng = world.rng();
         let latency = world.plan.latency;
         let (there, back) = (sleeping(&mut rng, latency), sleeping(&mut rng, latency));
-        let mut passage = Passage { there, back, fate: Fate::Fine, faulted: false };
+        let mut passage = RequestPlan { there, back, fault: RequestFault::Fine, faulted: false };
         if world.is_healed() {
             return passage;
         }
@@ -44,8 +44,8 @@ impl Passage {
         if let Some((_, sort)) = outage.filter(|(until, _)| *until > world.time()) {
             passage.faulted = true;
             match sort {
-                Outage::Down => passage.fate = Fate::Refused,
-                Outage::Hole => passage.fate = Fate::HangBefore,
+                Outage::Down => passage.fault = RequestFault::Refused,
+                Outage::Hole => passage.fault = RequestFault::HangBefore,
                 Outage::Slow => {
                     passage.there += sleeping(&mut rng, 1_500);
                     passage.back += sleeping(&mut rng, 1_500);
@@ -71,14 +71,14 @@ impl Passage {
             drawn = if hit { u32::MAX } else { drawn.saturating_sub(odds) };
             hit
         };
-        passage.fate = if hit(odds.next()) {
-            Fate::Refused
+        passage.fault = if hit(odds.next()) {
+            RequestFault::Refused
         } else if hit(odds.next()) {
-            Fate::LostReply
+            RequestFault::LostReply
         } else if hit(odds.next()) {
-            Fate::HangBefore
+            RequestFault::HangBefore
         } else if hit(odds.next()) {
-            Fate::HangAfter
+            RequestFault::HangAfter
         } else if hit(odds.next()) {
             let longest = (*rng.choice(&[60, 200, 2_000, 10_000]).unwrap()).min(world.plan.slowest);
             let delay = Duration::from_millis(rng.u64(longest / 2..=longest));
@@ -87,25 +87,25 @@ impl Passage {
             } else {
                 passage.back += delay
             }
-            // Late, but not so late that a caller may give up.
+            // Late, but not so late that a caller may time out.
             passage.faulted = longest > 200 || 2 * delay > world.plan.request_timeout;
             return passage;
         } else if hit(odds.next()) {
             let after = Duration::from_millis(rng.u64(1..=5_000));
-            if rng.bool() { Fate::Twice(after) } else { Fate::Early(after) }
+            if rng.bool() { RequestFault::Twice(after) } else { RequestFault::Early(after) }
         } else if hit(odds.next()) {
-            if rng.bool() { Fate::PanicBefore } else { Fate::PanicAfter }
+            if rng.bool() { RequestFault::PanicBefore } else { RequestFault::PanicAfter }
         } else {
-            Fate::Fine
+            RequestFault::Fine
         };
-        passage.faulted = !matches!(passage.fate, Fate::Fine | Fate::Twice(_));
+        passage.faulted = !matches!(passage.fault, RequestFault::Fine | RequestFault::Twice(_));
         passage
     }
 
     pub fn shown(&self) -> String {
-        match self.fate {
-            Fate::Fine if !self.faulted => String::new(),
-            fate => format!(" [{fate:?} {:?} {:?}]", self.there, self.back),
+        match self.fault {
+            RequestFault::Fine if !self.faulted => String::new(),
+            fault => format!(" [{fault:?} {:?} {:?}]", self.there, self.back),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever is dropped, and whenever: nothing stays held, and nothing waits.
+//! Cancellation at any moment leaves nothing held and no waiter behind.
 
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use crate::common::{MS, SECOND, World, options, until};
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::{ErrorKind, LossReason, ReleaseError};
 
-/// Polls a future so many times, then drops it. True if it was done before.
+/// Polls a future so many times, then drops it. True if it completed before.
 async fn poll_times<F: Future + Unpin>(mut future: F, times: usize) -> bool {
     for _ in 0..times {
         let done = std::future::poll_fn(|context: &mut Context<'_>| {
@@ -47,7 +47,7 @@ async fn an_acquire_dropped_at_any_await_leaves_nothing_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_whose_callers_left_is_undone() {
+async fn a_batch_whose_callers_were_cancelled_is_undone() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     faults.always(Verb::Acquire, Fault::none().delay_after(100 * MS));
@@ -77,7 +77,7 @@ async fn an_acquire_whose_reply_was_lost_is_recognised_as_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_never_answers_ends_as_an_error_and_its_late_grant_is_undone() {
+async fn an_unanswered_acquire_ends_as_an_error_and_its_late_grant_is_undone() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     faults.always(Verb::Acquire, Fault::none().delay_after(2 * SECOND));
@@ -90,7 +90,7 @@ async fn an_acquire_that_never_answers_ends_as_an_error_and_its_late_grant_is_un
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stuck_request_does_not_hold_up_the_next_ones() {
+async fn an_unanswered_request_does_not_block_the_next_ones() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     faults.next(Verb::Acquire, 1, Fault::hang_before());
@@ -99,30 +99,30 @@ async fn a_stuck_request_does_not_hold_up_the_next_ones() {
         async move { mutex.acquire().await }
     });
     tokio::task::yield_now().await;
-    // Queued behind the stuck one; goes out when the engine gives up on it.
+    // Queued behind the unanswered one, and sent when that times out.
     let guard = locks.mutex("b").acquire().await;
     assert!(guard.is_ok() || locks.mutex("b").acquire().await.is_ok());
-    assert!(stuck.await.unwrap().is_ok(), "the second try with the same lock id gets it");
+    assert!(stuck.await.unwrap().is_ok(), "the second attempt acquires it");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_stuck_for_long_is_undone_though_its_engine_was_dropped() {
+async fn a_very_late_answer_is_undone_although_the_engine_was_dropped() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
-    // Carried out after we gave up on it, and answered much later.
+    // Applied after its time-out, and answered much later.
     faults.always(Verb::Acquire, Fault::none().delay_before(800 * MS).delay_after(10 * SECOND));
     let long = options().expiry(60 * SECOND).unwrap();
     let error = locks.mutex("a").options(long).acquire().await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error}");
     drop(locks);
     tokio::time::sleep(3 * SECOND).await;
-    assert_eq!(world.records("a").await.len(), 1, "it was to be carried out, and not answered yet");
+    assert_eq!(world.records("a").await.len(), 1, "it was applied, and is not answered yet");
     tokio::time::sleep(12 * SECOND).await;
     assert!(world.records("a").await.is_empty(), "left to its expiry: {:?}", world.records("a").await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_stuck_for_ever_keeps_neither_shutdown_nor_the_engine() {
+async fn a_request_that_is_never_answered_blocks_neither_shutdown_nor_the_end_of_the_engine() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     faults.always(Verb::Acquire, Fault::hang_after());
@@ -138,7 +138,7 @@ async fn a_request_that_is_stuck_for_ever_keeps_neither_shutdown_nor_the_engine(
 }
 
 #[tokio::test(start_paused = true)]
-async fn stuck_requests_in_every_place_do_not_hold_up_the_next_ones() {
+async fn unanswered_requests_in_every_slot_do_not_block_the_next_ones() {
     let world = World::wide(2);
     let (locks, _clock, faults) = world.process();
     faults.next(Verb::Acquire, 2, Fault::hang_before());
@@ -147,15 +147,15 @@ async fn stuck_requests_in_every_place_do_not_hold_up_the_next_ones() {
     let guard = locks.mutex("c").acquire().await;
     assert!(guard.is_ok() || locks.mutex("c").acquire().await.is_ok());
     for one in stuck {
-        assert!(one.await.unwrap().is_ok(), "the second try with the same lock id gets it");
+        assert!(one.await.unwrap().is_ok(), "the second attempt acquires it");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_dropped_leaves_its_place_to_those_who_wait() {
+async fn a_cancelled_request_frees_its_slot_for_pending_items() {
     let world = World::wide(2);
     let (locks, _clock, faults) = world.process();
-    // The first two never answer; whoever comes third has a place as soon as one of them is given up.
+    // The first two are never answered. The third gets a slot as soon as one of them is cancelled.
     faults.next(Verb::Acquire, 2, Fault::hang_before());
     let [first, second] = ["a", "b"].map(|name| tokio::spawn(locks.mutex(name).acquire().into_future()));
     tokio::task::yield_now().await;
@@ -164,7 +164,7 @@ async fn a_request_that_is_dropped_leaves_its_place_to_those_who_wait() {
     let begun = tokio::time::Instant::now();
     first.abort();
     assert!(!third.await.unwrap().unwrap().is_lost());
-    assert!(begun.elapsed() < 100 * MS, "{:?}: it waited for both to be given up", begun.elapsed());
+    assert!(begun.elapsed() < 100 * MS, "{:?}: it waited for a time-out", begun.elapsed());
     assert!(!second.await.unwrap().unwrap().is_lost());
 }
 
@@ -178,7 +178,7 @@ async fn a_guard_dropped_off_the_runtime_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_dropped_half_way_is_finished_in_the_background() {
+async fn a_cancelled_release_is_completed_in_the_background() {
     for times in 0..4 {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
@@ -186,13 +186,13 @@ async fn a_release_dropped_half_way_is_finished_in_the_background() {
         faults.always(Verb::Release, Fault::none().delay_before(2 * MS).delay_after(2 * MS));
         poll_times(Box::pin(guard.release()), times).await;
         world.until_clean("a").await;
-        // The next one of this process is let in as well.
+        // The next task of this process can acquire it too.
         assert!(locks.mutex("a").try_acquire().timeout(SECOND).await.unwrap().is_some(), "polls {times}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_the_store_did_not_confirm_says_so_and_is_tried_again() {
+async fn an_unconfirmed_release_is_reported_and_retried() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -201,11 +201,11 @@ async fn a_release_that_the_store_did_not_confirm_says_so_and_is_tried_again() {
     assert!(matches!(&ended, Err(ReleaseError::Unknown { until, .. }) if *until == 3 * SECOND), "{ended:?}");
     let before = tokio::time::Instant::now();
     world.until_clean("a").await;
-    assert!(before.elapsed() < 2 * SECOND, "released by trying again, not by its expiry");
+    assert!(before.elapsed() < 2 * SECOND, "released by a retry, not by its expiry");
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_handle_may_go_while_releases_are_under_way() {
+async fn the_last_handle_may_be_dropped_while_releases_are_in_flight() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -242,7 +242,7 @@ async fn shutdown_releases_everything_and_ends_all_waiting() {
 }
 
 #[test]
-fn a_runtime_that_goes_away_leaves_only_leases_that_expire() {
+fn a_runtime_that_ends_leaves_only_leases_that_expire() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
     let store = distlock_core::memory::MemoryStore::new();
@@ -269,13 +269,13 @@ fn a_runtime_that_goes_away_leaves_only_leases_that_expire() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_late_answer_of_an_attempt_that_was_given_up_does_not_free_its_successor() {
-    for (executed_late, queued) in [(false, false), (true, false), (false, true), (true, true)] {
+async fn the_late_answer_of_a_timed_out_attempt_does_not_free_the_next_one() {
+    for (applied_late, queued) in [(false, false), (true, false), (false, true), (true, true)] {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
         let other = world.locks();
-        // The request time-out is 500 ms: the answer comes while the second attempt is held.
-        let late = if executed_late {
+        // The request time-out is 500 ms: the answer arrives while the second attempt is held.
+        let late = if applied_late {
             Fault::none().delay_before(700 * MS)
         } else {
             Fault::none().delay_after(700 * MS)
@@ -294,7 +294,7 @@ async fn the_late_answer_of_an_attempt_that_was_given_up_does_not_free_its_succe
             let theirs = other.mutex("m").try_acquire().await.unwrap();
             assert!(
                 theirs.is_none() && !guard.is_lost(),
-                "two hold: executed late {executed_late}, queued {queued}"
+                "two holders: applied late {applied_late}, queued {queued}"
             );
         }
         guard.release().await.unwrap();

@@ -1,4 +1,4 @@
-//! Requests that are never answered: each costs its own caller the request time-out, and no other caller.
+//! Requests that are never answered: each costs its own caller the request time-out, and no other caller anything.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ async fn is_held(world: &World, name: &str) -> bool {
     world.records(name).await.iter().any(|record| !record.holders.is_empty())
 }
 
-/// Acquires and releases so many different locks one after another. The longest that one acquire took.
+/// Acquires and releases so many different locks one after another. Returns the longest acquire.
 async fn cycle(locks: Locks, prefix: String, times: usize) -> Duration {
     let mut longest = Duration::ZERO;
     for n in 0..times {
@@ -39,10 +39,10 @@ async fn cycle(locks: Locks, prefix: String, times: usize) -> Duration {
     longest
 }
 
-/// So many tasks at once, each with locks of its own. The longest that one acquire took.
-async fn crowd(locks: &Locks, tasks: usize, times: usize) -> Duration {
+/// The same with so many tasks at once, each with locks of its own.
+async fn many_tasks(locks: &Locks, tasks: usize, times: usize) -> Duration {
     let tasks: Vec<_> =
-        (0..tasks).map(|n| tokio::spawn(cycle(locks.clone(), format!("crowd/{n}"), times))).collect();
+        (0..tasks).map(|n| tokio::spawn(cycle(locks.clone(), format!("many/{n}"), times))).collect();
     let mut longest = Duration::ZERO;
     for task in tasks {
         longest = longest.max(task.await.unwrap());
@@ -51,7 +51,7 @@ async fn crowd(locks: &Locks, tasks: usize, times: usize) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lone_request_that_hangs_and_is_not_polled_frees_its_place() {
+async fn a_lone_request_that_hangs_and_is_not_polled_frees_its_slot() {
     for in_flight in [1, 3] {
         let world = World::new();
         let (locks, faults) = engine(&world, in_flight, 100);
@@ -62,7 +62,14 @@ async fn a_lone_request_that_hangs_and_is_not_polled_frees_its_place() {
             assert!(!begin(one).await);
         }
         let begun = Instant::now();
-        drop(locks.mutex("first").acquire().timeout(10 * SECOND).await.expect("blocked by a stuck request"));
+        drop(
+            locks
+                .mutex("first")
+                .acquire()
+                .timeout(10 * SECOND)
+                .await
+                .expect("blocked by an unanswered request"),
+        );
         assert!(begun.elapsed() <= 3 * SECOND, "{:?}", begun.elapsed());
         assert!(cycle(locks, "rest".into(), 50).await < 10 * MS);
     }
@@ -83,14 +90,14 @@ async fn a_lone_request_with_a_long_timeout_of_its_own_blocks_others_no_longer_t
         failed += usize::from(one.is_err());
     }
     assert!(failed <= 5, "{failed} of 600 failed in {:?}", begun.elapsed());
-    // The engine gave that request up, and its acquisition went on under a fresh lock id.
+    // That request timed out, and its acquisition continued under a new lock id.
     assert!(!stuck.await.unwrap().unwrap().is_lost());
     assert!(begun.elapsed() < 20 * SECOND, "it waited for its own time-out: {:?}", begun.elapsed());
 }
 
-/// The place is free in time for the requests behind the stuck one: their first attempt succeeds.
+/// The slot is free in time for the requests behind the unanswered one: their first attempt succeeds.
 #[tokio::test(start_paused = true)]
-async fn who_waits_behind_a_stuck_request_is_served_before_its_own_request_times_out() {
+async fn requests_behind_an_unanswered_one_are_served_before_they_time_out() {
     let world = World::new();
     let (locks, faults) = engine(&world, 1, 100);
     faults.next(Verb::Acquire, 1, Fault::hang_before());
@@ -108,9 +115,9 @@ async fn who_waits_behind_a_stuck_request_is_served_before_its_own_request_times
     assert!(world.store.stats().acquire.requests <= requests + 2);
 }
 
-/// The request was applied and its answer comes after it was given up: what it granted is released.
+/// The request is applied and answered after its time-out: its grant is released.
 #[tokio::test(start_paused = true)]
-async fn the_late_answer_of_a_request_that_was_given_up_is_undone() {
+async fn the_late_answer_of_a_timed_out_request_is_undone() {
     for late in [6 * SECOND, 14 * SECOND] {
         let world = World::new();
         let (locks, faults) = engine(&world, 1, 100);
@@ -120,7 +127,7 @@ async fn the_late_answer_of_a_request_that_was_given_up_is_undone() {
         let begun = Instant::now();
         let next = locks.mutex("next").acquire().await.unwrap();
         assert!(is_held(&world, "stuck").await && begun.elapsed() <= 3 * SECOND);
-        // Its owner is told, and starts anew under another lock id, which the late answer does not undo.
+        // Its caller gets the error and continues under another lock id, which the late answer does not undo.
         let guard = stuck.await.unwrap();
         assert!(begun.elapsed() <= 6 * SECOND, "{:?}", begun.elapsed());
         tokio::time::sleep(20 * SECOND).await;
@@ -131,13 +138,13 @@ async fn the_late_answer_of_a_request_that_was_given_up_is_undone() {
     }
 }
 
-/// Not every driver bears that a call is dropped half-way: a request that was given up still reaches the store.
+/// Some drivers' calls must not be dropped before they complete: a timed-out request still reaches the store.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_was_given_up_is_driven_to_its_end() {
+async fn a_timed_out_request_is_driven_to_completion() {
     let world = World::new();
     let (locks, faults) = engine(&world, 1, 100);
     faults.next(Verb::Acquire, 1, Fault::none().delay_before(6 * SECOND));
-    // Its caller would wait longer, so that it is the engine that gives it up.
+    // Its caller would wait longer, so the engine's own time-out ends it.
     let long = options().request_timeout(600 * SECOND).unwrap();
     let mut stuck = locks.mutex("stuck").options(long).acquire().into_future();
     assert!(!begin(&mut stuck).await);
@@ -151,7 +158,7 @@ async fn a_request_that_was_given_up_is_driven_to_its_end() {
 
 /// Its task did not poll it for longer than the request time-out. The answer needs a few more polls, and counts.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_was_not_polled_for_long_is_not_given_up_before_it_was_driven() {
+async fn a_request_that_was_not_polled_for_long_does_not_time_out_before_it_is_driven() {
     let world = World::new();
     let (locks, faults) = engine(&world, 1, 100);
     faults.next(Verb::Acquire, 1, Fault::none().delay_before(MS).delay_after(MS));
@@ -165,9 +172,9 @@ async fn a_request_that_was_not_polled_for_long_is_not_given_up_before_it_was_dr
     assert_eq!(world.store.stats().acquire.items, 2);
 }
 
-/// A slow request frees its place, another one takes it, and then the slow one is answered: the place stays taken.
+/// A slow request frees its slot, another one takes it, and then the slow one is answered: the slot stays taken.
 #[tokio::test(start_paused = true)]
-async fn a_late_answer_does_not_free_the_place_of_another_request() {
+async fn a_late_answer_does_not_free_the_slot_of_another_request() {
     let world = World::new();
     let (locks, faults) = engine(&world, 1, 100);
     faults.next(Verb::Acquire, 1, Fault::none().delay_before(3 * SECOND));
@@ -187,7 +194,7 @@ async fn a_late_answer_does_not_free_the_place_of_another_request() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_was_given_up_while_its_owner_is_gone_leaves_nothing_held() {
+async fn a_timed_out_request_whose_caller_was_cancelled_leaves_nothing_held() {
     let world = World::new();
     let (locks, faults) = engine(&world, 1, 100);
     faults.next(Verb::Acquire, 1, Fault::none().delay_after(6 * SECOND));
@@ -201,7 +208,7 @@ async fn a_request_that_was_given_up_while_its_owner_is_gone_leaves_nothing_held
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_hangs_and_is_not_polled_frees_its_place_and_is_done() {
+async fn a_release_that_hangs_and_is_not_polled_frees_its_slot_and_is_completed() {
     let world = World::new();
     let (locks, faults) = engine(&world, 1, 100);
     let (a, b) = (locks.mutex("a").acquire().await.unwrap(), locks.mutex("b").acquire().await.unwrap());
@@ -209,43 +216,43 @@ async fn a_release_that_hangs_and_is_not_polled_frees_its_place_and_is_done() {
     let mut stuck = Box::pin(a.release());
     assert!(!begin(&mut stuck).await);
     let begun = Instant::now();
-    b.release().await.expect("blocked by a stuck request");
+    b.release().await.expect("blocked by an unanswered request");
     assert!(begun.elapsed() <= 3 * SECOND, "{:?}", begun.elapsed());
-    let told = stuck.await.unwrap_err();
-    assert!(matches!(&told, ReleaseError::Unknown { error, .. } if error.kind() == ErrorKind::Unavailable));
+    let error = stuck.await.unwrap_err();
+    assert!(matches!(&error, ReleaseError::Unknown { error, .. } if error.kind() == ErrorKind::Unavailable));
     world.until_clean("a").await;
-    assert!(begun.elapsed() <= 6 * SECOND, "tried again in the background: {:?}", begun.elapsed());
+    assert!(begun.elapsed() <= 6 * SECOND, "retried in the background: {:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_stuck_request_does_not_stop_a_crowd() {
+async fn one_unanswered_request_does_not_stop_batching() {
     let world = World::new();
     let (locks, faults) = engine(&world, 8, 100);
     faults.next(Verb::Acquire, 1, Fault::hang_before());
     let stuck = tokio::spawn(locks.mutex("stuck").acquire().into_future());
     tokio::task::yield_now().await;
-    let longest = crowd(&locks, 50, 20).await;
+    let longest = many_tasks(&locks, 50, 20).await;
     assert!(longest < 20 * MS, "an acquire took {longest:?}");
     assert!(!stuck.await.unwrap().unwrap().is_lost());
 }
 
-/// The batch itself is stuck, and no later request is there to overtake it.
+/// The batch itself is unanswered, and no later request overtakes it.
 #[tokio::test(start_paused = true)]
-async fn one_stuck_batch_does_not_stop_a_crowd() {
+async fn one_unanswered_batch_does_not_stop_the_next_batch() {
     let world = World::new();
     let (locks, faults) = engine(&world, 2, 100);
-    assert!(crowd(&locks, 50, 2).await < 20 * MS);
-    // From here on one batch at a time goes out.
+    assert!(many_tasks(&locks, 50, 2).await < 20 * MS);
+    // From here on one batch at a time is sent.
     faults.next(Verb::Acquire, 1, Fault::hang_before());
     let stuck = tokio::spawn(locks.mutex("stuck").acquire().into_future());
     tokio::time::sleep(MS).await;
-    let longest = crowd(&locks, 50, 20).await;
+    let longest = many_tasks(&locks, 50, 20).await;
     assert!(longest < SECOND, "an acquire took {longest:?}");
     assert!(!stuck.await.unwrap().unwrap().is_lost());
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_every_place_is_stuck_those_behind_are_told_and_the_next_ones_are_served() {
+async fn when_every_slot_is_unanswered_pending_items_fail_and_later_ones_are_served() {
     for in_flight in [1, 4] {
         let world = World::new();
         let (locks, faults) = engine(&world, in_flight, 10);
@@ -262,7 +269,7 @@ async fn when_every_place_is_stuck_those_behind_are_told_and_the_next_ones_are_s
         let begun = Instant::now();
         drop(locks.mutex("next").acquire().await.expect("the store is back"));
         assert!(begun.elapsed() <= 3 * SECOND, "{:?}", begun.elapsed());
-        assert!(crowd(&locks, 20, 10).await < SECOND);
+        assert!(many_tasks(&locks, 20, 10).await < SECOND);
         for n in 0..200 {
             world.until_clean(&format!("{n}")).await;
         }
@@ -271,7 +278,7 @@ async fn when_every_place_is_stuck_those_behind_are_told_and_the_next_ones_are_s
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_whose_callers_left_during_an_outage_are_not_sent_after_it() {
+async fn claims_whose_callers_were_cancelled_during_an_outage_are_not_sent_after_it() {
     let world = World::new();
     let (locks, faults) = engine(&world, 1, 10);
     faults.always(Verb::Acquire, Fault::hang_before());
@@ -295,17 +302,17 @@ async fn claims_whose_callers_left_during_an_outage_are_not_sent_after_it() {
     locks.shutdown().await.unwrap();
 }
 
-/// A waiter that left had an entry in the wait queue from an earlier attempt. Its next attempt is never sent; the entry
-/// goes.
+/// A cancelled waiter had an entry in the wait queue from an earlier attempt. Its next attempt is never sent, and the
+/// entry is removed.
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_is_dropped_unsent_leaves_no_entry_of_an_earlier_attempt_behind() {
+async fn a_claim_that_is_cancelled_before_it_is_sent_leaves_no_entry_of_an_earlier_attempt() {
     let world = World::new();
     let (locks, faults) = engine(&world, 1, 10);
     let other = world.locks();
     let _held = other.rw_lock("a").write().await.unwrap();
     let waiter = tokio::spawn(locks.rw_lock("a").write().into_future());
     until(|| async { world.records("a").await.iter().any(|record| !record.waiters.is_empty()) }).await;
-    // Its next attempt waits behind a stuck request.
+    // Its next attempt waits behind an unanswered request.
     faults.next(Verb::Acquire, 1, Fault::hang_before());
     let mut stuck = locks.mutex("stuck").acquire().into_future();
     assert!(!begin(&mut stuck).await);

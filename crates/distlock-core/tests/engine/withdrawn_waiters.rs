@@ -1,5 +1,5 @@
-//! A waiter that left while the store could not be told: its entry in the wait queue goes as soon as the store is back,
-//! also where the entry outlives the lease that it asked for.
+//! A waiter that was cancelled during an outage: its queue entry is removed as soon as the store is back, even if the entry
+//! lives longer than the lease would.
 
 use std::future::IntoFuture;
 
@@ -9,7 +9,7 @@ use distlock_core::faults::{Fault, Verb};
 use distlock_core::{Locks, Options};
 use tokio::time::Instant;
 
-/// A short lease and a waiter that asks rarely, whose entry therefore lives long.
+/// A short lease, and a waiter that asks rarely, so that its entry lives long.
 fn rare() -> Options {
     let options = options().expiry(200 * MS).unwrap();
     options.busy_wait_sleep(10 * SECOND, 20 * SECOND).unwrap()
@@ -19,10 +19,10 @@ async fn waits(world: &World) -> bool {
     world.records("a").await.iter().any(|record| !record.waiters.is_empty())
 }
 
-/// Readers get in within this long of the store's return: a withdrawal is tried again every second.
-async fn readers_get_in(world: &World, back: Instant) {
+/// Readers acquire within this time after the outage: a withdrawal is retried every second.
+async fn readers_acquire(world: &World, back: Instant) {
     let reader = world.locks().rw_lock("a").read().await.unwrap();
-    assert!(back.elapsed() <= 1_100 * MS, "kept out for {:?} after the store was back", back.elapsed());
+    assert!(back.elapsed() <= 1_100 * MS, "blocked for {:?} after the outage", back.elapsed());
     drop(reader);
 }
 
@@ -33,7 +33,7 @@ async fn held_by_a_reader(world: &World) -> (Locks, distlock_core::Guard) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_departed_writer_does_not_keep_readers_out_once_the_store_is_back() {
+async fn a_cancelled_writer_does_not_block_readers_after_an_outage() {
     let world = World::new();
     let (_theirs, _reader) = held_by_a_reader(&world).await;
     let (ours, _clock, faults) = world.process();
@@ -44,11 +44,11 @@ async fn a_departed_writer_does_not_keep_readers_out_once_the_store_is_back() {
     tokio::time::sleep(5 * SECOND).await;
     assert!(waits(&world).await, "its entry lives longer than its lease would");
     faults.heal();
-    readers_get_in(&world, Instant::now()).await;
+    readers_acquire(&world, Instant::now()).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_arrives_after_its_writer_departed_is_withdrawn_however_long_that_takes() {
+async fn an_attempt_that_arrives_after_its_writer_was_cancelled_is_withdrawn() {
     let world = World::new();
     let (_theirs, _reader) = held_by_a_reader(&world).await;
     let (ours, _clock, faults) = world.process();
@@ -60,11 +60,11 @@ async fn an_attempt_that_arrives_after_its_writer_departed_is_withdrawn_however_
     tokio::time::sleep(5 * SECOND).await;
     assert!(waits(&world).await);
     faults.heal();
-    readers_get_in(&world, Instant::now()).await;
+    readers_acquire(&world, Instant::now()).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_was_given_up_leaves_no_second_entry_for_its_writer() {
+async fn a_timed_out_attempt_leaves_no_second_entry_for_its_writer() {
     let world = World::new();
     let (_theirs, _reader) = held_by_a_reader(&world).await;
     let (ours, _clock, faults) = world.process();
@@ -81,9 +81,9 @@ async fn an_attempt_that_was_given_up_leaves_no_second_entry_for_its_writer() {
     writer.abort();
 }
 
-/// The store's future is not dropped half-way: what it may yet bring about lives for as long as the entry of a waiter.
+/// The store's future is not dropped before it completes: it may still create a queue entry.
 #[tokio::test(start_paused = true)]
-async fn an_attempt_that_is_stuck_is_seen_to_its_end_and_withdrawn() {
+async fn an_unanswered_attempt_is_driven_to_completion_and_withdrawn() {
     let world = World::new();
     let (_theirs, _reader) = held_by_a_reader(&world).await;
     let (ours, _clock, faults) = world.process();
@@ -97,9 +97,9 @@ async fn an_attempt_that_is_stuck_is_seen_to_its_end_and_withdrawn() {
     assert!(!waits(&world).await);
 }
 
-/// A waiter that died cannot withdraw. How long it keeps others out is bounded, whatever it asked for.
+/// A dead waiter cannot withdraw. The time for which its entry blocks others is bounded, whatever its options.
 #[tokio::test(start_paused = true)]
-async fn the_entry_of_a_waiter_lives_a_little_longer_than_it_sleeps() {
+async fn a_waiters_entry_lives_a_little_longer_than_its_longest_sleep() {
     let world = World::new();
     let _theirs = held_by_a_reader(&world).await;
     for push in [true, false] {

@@ -1,5 +1,5 @@
-//! Futures that were begun and are not polled for a while: their owner waits for something else. Nobody else may
-//! have to wait for them.
+//! Futures that were polled once and then not for a while, because their task awaits something else. They must not delay
+//! other tasks.
 
 use std::future::IntoFuture;
 use std::task::Poll;
@@ -8,27 +8,27 @@ use crate::common::{MS, SECOND, World, options};
 use distlock_core::ErrorKind;
 use distlock_core::faults::{Fault, Verb};
 
-/// Polls once, and leaves it at that.
+/// Polls once.
 async fn begin<F: Future + Unpin>(future: &mut F) -> bool {
     std::future::poll_fn(|context| Poll::Ready(std::pin::Pin::new(&mut *future).poll(context).is_ready()))
         .await
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_that_is_not_polled_holds_up_no_other() {
+async fn an_unpolled_acquire_delays_no_other() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     faults.always(Verb::Acquire, Fault::none().delay_before(MS).delay_after(MS));
     let mut first = locks.mutex("a").acquire().into_future();
     assert!(!begin(&mut first).await);
-    // The same task waits for another lock and does not poll the first meanwhile.
-    let second = locks.mutex("b").acquire().timeout(SECOND).await.expect("held up by a future nobody polls");
+    // The same task awaits another lock and does not poll the first one meanwhile.
+    let second = locks.mutex("b").acquire().timeout(SECOND).await.expect("delayed by an unpolled future");
     let third = locks.mutex("c").acquire().timeout(SECOND).await.unwrap();
     assert!(!first.await.unwrap().is_lost() && !second.is_lost() && !third.is_lost());
 }
 
 #[tokio::test(start_paused = true)]
-async fn acquires_that_have_every_place_and_are_not_polled_hold_up_no_other() {
+async fn unpolled_acquires_in_every_slot_delay_no_other() {
     let world = World::wide(3);
     let (locks, _clock, faults) = world.process();
     faults.always(Verb::Acquire, Fault::none().delay_before(MS).delay_after(MS));
@@ -37,13 +37,13 @@ async fn acquires_that_have_every_place_and_are_not_polled_hold_up_no_other() {
     for one in &mut first {
         assert!(!begin(one).await);
     }
-    let later = locks.mutex("d").acquire().timeout(SECOND).await.expect("held up by futures nobody polls");
-    // Every one of them went on, not only the one whose place was wanted.
+    let later = locks.mutex("d").acquire().timeout(SECOND).await.expect("delayed by unpolled futures");
+    // All of them made progress, not only the one whose slot was needed.
     tokio::time::sleep(10 * MS).await;
     for name in ["a", "b", "c"] {
         assert!(
             world.records(name).await.iter().any(|record| !record.holders.is_empty()),
-            "{name} stands still"
+            "{name} is stalled"
         );
     }
     for one in first {
@@ -53,20 +53,20 @@ async fn acquires_that_have_every_place_and_are_not_polled_hold_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_is_not_polled_holds_up_no_other_and_is_done() {
+async fn an_unpolled_release_delays_no_other_and_is_completed() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let (a, b) = (locks.mutex("a").acquire().await.unwrap(), locks.mutex("b").acquire().await.unwrap());
     faults.always(Verb::Release, Fault::none().delay_before(MS).delay_after(MS));
     let mut first = Box::pin(a.release());
     assert!(!begin(&mut first).await);
-    tokio::time::timeout(SECOND, b.release()).await.expect("held up").unwrap();
+    tokio::time::timeout(SECOND, b.release()).await.expect("delayed").unwrap();
     first.await.unwrap();
     world.until_clean("a").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_came_while_nobody_polled_is_undone_with_its_future() {
+async fn an_answer_to_an_unpolled_future_is_undone_when_the_future_is_dropped() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     faults.always(Verb::Acquire, Fault::none().delay_after(MS));
@@ -75,14 +75,14 @@ async fn an_answer_that_came_while_nobody_polled_is_undone_with_its_future() {
     let _second = locks.mutex("b").acquire().await.unwrap();
     assert!(
         world.records("a").await.iter().any(|record| !record.holders.is_empty()),
-        "granted behind our back"
+        "granted while the future was not polled"
     );
     drop(first);
     world.until_clean("a").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_was_not_looked_at_until_it_was_over_is_not_taken_for_held() {
+async fn a_grant_that_expired_before_it_was_polled_is_not_held() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let other = world.locks();
@@ -90,21 +90,21 @@ async fn a_grant_that_was_not_looked_at_until_it_was_over_is_not_taken_for_held(
     let mut first = locks.mutex("a").options(options().auto_extend(false)).acquire().into_future();
     assert!(!begin(&mut first).await);
     tokio::time::sleep(10 * SECOND).await;
-    // Over since long; somebody else has it by now.
+    // It expired long ago, and another client holds the lock.
     let second = other.mutex("a").acquire().await.unwrap();
-    assert!(tokio::time::timeout(SECOND, &mut first).await.is_err(), "an old grant was believed");
+    assert!(tokio::time::timeout(SECOND, &mut first).await.is_err(), "an expired grant was accepted");
     second.release().await.unwrap();
     assert!(!first.await.unwrap().is_lost());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_dropped_while_the_engine_drives_it_leaves_no_work_behind() {
+async fn a_request_that_is_cancelled_while_the_engine_drives_it_leaves_no_work_behind() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     faults.always(Verb::Acquire, Fault::none().delay_before(10 * MS));
     let mut first = locks.mutex("a").acquire().into_future();
     assert!(!begin(&mut first).await);
-    // Somebody waits behind it, so the engine takes it over; and then its owner gives up.
+    // An item waits behind it, so the background task takes it over. Then its caller is cancelled.
     let mut second = locks.mutex("b").acquire().into_future();
     assert!(!begin(&mut second).await);
     tokio::time::sleep(MS).await;
@@ -117,7 +117,7 @@ async fn a_request_that_is_dropped_while_the_engine_drives_it_leaves_no_work_beh
 }
 
 #[test]
-fn a_request_whose_driver_goes_away_with_its_runtime_is_driven_on_by_its_owner() {
+fn a_request_whose_driver_ends_with_its_runtime_is_driven_by_its_caller() {
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (engines, ours) = (runtime(), runtime());
@@ -136,7 +136,7 @@ fn a_request_whose_driver_goes_away_with_its_runtime_is_driven_on_by_its_owner()
         assert!(!begin(&mut second).await);
         tokio::time::sleep(100 * MS).await;
         engines.shutdown_background();
-        // Granted or told that the engine is gone: but not left alone with a driver that is.
+        // Granted, or an error because the engine has ended, but not left pending.
         let _ = first.await;
     });
     assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
@@ -144,15 +144,15 @@ fn a_request_whose_driver_goes_away_with_its_runtime_is_driven_on_by_its_owner()
 }
 
 #[test]
-fn a_crowd_that_is_being_gathered_when_the_engine_goes_away_is_told_so() {
-    // The engine's runtime has one thread and is driven by hand: what is posted to it below is never begun.
+fn a_batch_that_is_being_gathered_when_the_engine_ends_gets_an_error() {
+    // The engine's runtime has one thread and is driven by hand: the commands sent to it below never run.
     let engines = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let ours = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (world, locks) = engines.block_on(async {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
         faults.always(Verb::Acquire, Fault::none().delay_before(MS));
-        // Two wait behind one: from here on the lane gathers, as the last request carried many.
+        // Two wait behind one. From here on the batcher gathers, because the last request carried many.
         let [a, b, c] = ["a", "b", "c"].map(|name| locks.mutex(name).acquire().into_future());
         let (a, b, c) = tokio::join!(a, b, c);
         for guard in [a, b, c] {
@@ -173,13 +173,13 @@ fn a_crowd_that_is_being_gathered_when_the_engine_goes_away_is_told_so() {
     drop(engines);
     ours.block_on(async {
         for one in asking {
-            let told = tokio::time::timeout(20 * SECOND, one)
+            let outcome = tokio::time::timeout(20 * SECOND, one)
                 .await
-                .expect("left waiting for an engine that is gone");
-            let error = told.expect_err("granted by an engine that is gone");
+                .expect("left waiting for an engine that has ended");
+            let error = outcome.expect_err("granted by an engine that has ended");
             assert!(error.kind() == ErrorKind::ShutDown, "{error}");
         }
-        // What nobody heard an answer of was never sent.
+        // Claims without an answer were never sent.
         assert!(world.records("d").await.is_empty() && world.records("e").await.is_empty());
     });
 }

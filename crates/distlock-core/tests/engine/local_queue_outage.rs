@@ -1,5 +1,5 @@
-//! The wait queue of a process: a store that does not answer the waiter in front is unavailable, not contended, for
-//! everyone behind it; and a store that answers is contended, not unavailable.
+//! The local wait queue during an outage: if the store does not answer the head, the lock is unavailable, not contended,
+//! for the waiters behind it. If the store answers, the lock is contended.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use distlock_core::{ErrorKind, Guard, Locks, Result};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// How much longer than its time limit a waiter may take to tell contention from an outage.
+/// How much longer than its time limit a waiter may take to distinguish contention from an outage.
 const FIRST_ANSWER: Duration = SECOND;
 
 /// An acquisition without a time limit that has been polled.
@@ -20,7 +20,7 @@ async fn waiter(locks: &Locks) -> JoinHandle<Result<Guard>> {
     waiting
 }
 
-async fn unavailable_to_those_behind(locks: &Locks) {
+async fn unavailable_behind_the_head(locks: &Locks) {
     let begun = Instant::now();
     let error = locks.mutex("a").try_acquire().await.map(|guard| guard.is_some()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -37,31 +37,31 @@ async fn unavailable_to_those_behind(locks: &Locks) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_hangs_is_unavailable_to_those_behind_the_first_waiter() {
+async fn a_store_that_hangs_is_unavailable_to_the_waiters_behind_the_head() {
     for fault in [Fault::hang_before(), Fault::hang_after()] {
         let world = World::new();
-        // Patient enough for the first waiter to be in front all the time.
+        // A long request time-out keeps the first waiter at the head.
         let (patient, _clock, faults) = world.process_with(options().request_timeout(60 * SECOND).unwrap());
         let locks = patient.with_options(options());
         faults.always(Verb::Acquire, fault);
         let front = waiter(&patient).await;
-        unavailable_to_those_behind(&locks).await;
+        unavailable_behind_the_head(&locks).await;
         assert!(!front.is_finished());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_stopped_answering_is_unavailable_though_it_said_busy_before() {
+async fn a_store_that_stopped_answering_is_unavailable_although_it_answered_busy_before() {
     for fault in [Fault::hang_before(), Fault::fail()] {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
         let _theirs = world.locks().mutex("a").acquire().await.unwrap();
         let front = waiter(&locks).await;
-        assert!(locks.mutex("a").try_acquire().await.unwrap().is_none(), "held, as the store just said");
+        assert!(locks.mutex("a").try_acquire().await.unwrap().is_none(), "held, by the store's last answer");
         faults.always(Verb::Acquire, fault);
         tokio::time::sleep(4 * SECOND).await;
-        unavailable_to_those_behind(&locks).await;
-        // The waiter in front puts up with the outage, and gets the lock.
+        unavailable_behind_the_head(&locks).await;
+        // The head survives the outage and acquires the lock.
         faults.heal();
         until(|| async { locks.mutex("a").try_acquire().await.is_ok_and(|guard| guard.is_none()) }).await;
         assert!(!front.is_finished());
@@ -97,12 +97,12 @@ async fn a_release_that_hangs_is_unavailable_and_not_contention() {
     faults.always_all(Fault::hang_before());
     let releasing = tokio::spawn(held.release());
     tokio::time::sleep(MS).await;
-    unavailable_to_those_behind(&locks).await;
+    unavailable_behind_the_head(&locks).await;
     assert!(!releasing.is_finished());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_is_slow_lets_the_next_attempt_in() {
+async fn a_slow_release_lets_the_next_attempt_acquire() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let held = locks.mutex("a").acquire().await.unwrap();
@@ -115,7 +115,7 @@ async fn a_release_that_is_slow_lets_the_next_attempt_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_answers_slowly_is_contended_and_not_unavailable() {
+async fn a_slow_store_is_contended_and_not_unavailable() {
     for free in [true, false] {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
@@ -135,9 +135,9 @@ async fn a_store_that_answers_slowly_is_contended_and_not_unavailable() {
     }
 }
 
-/// What a process has in its own queue is a matter of this process: it costs the store nothing.
+/// Contention inside one process costs the store no extra requests.
 #[tokio::test(start_paused = true)]
-async fn attempts_at_the_same_time_share_one_answer() {
+async fn concurrent_attempts_share_one_answer() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let _theirs = world.locks().mutex("a").acquire().await.unwrap();
@@ -151,9 +151,9 @@ async fn attempts_at_the_same_time_share_one_answer() {
     assert!(world.store.stats().acquire.items <= before + 2, "{}", world.store.stats().acquire.items);
 }
 
-/// The waiter in front may belong to a task that does not poll it: then the others ask the store themselves.
+/// The head may belong to a task that does not poll it. Then the others ask the store themselves.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_in_front_that_is_not_polled_does_not_make_the_store_look_unavailable() {
+async fn a_head_that_is_not_polled_does_not_make_the_store_look_unavailable() {
     let world = World::new();
     let locks = world.locks();
     let (slow, _clock, faults) = world.process();
@@ -163,15 +163,15 @@ async fn a_waiter_in_front_that_is_not_polled_does_not_make_the_store_look_unava
         let mut front = Box::pin(slow.mutex("a").acquire().into_future());
         assert!(tokio::time::timeout(MS, &mut front).await.is_err());
         let tried = slow.mutex("a").try_acquire().timeout(limit).await;
-        assert!(tried.unwrap().is_none(), "contended, as the store can tell");
+        assert!(tried.unwrap().is_none(), "contended, by the store's answer");
         theirs.release().await.unwrap();
         front.await.unwrap().release().await.unwrap();
     }
 }
 
-/// Alone, each would be told after two tries; behind one another they are not told one after the other.
+/// Alone, each waiter would fail after two attempts. In a queue they must not fail one after the other.
 #[tokio::test(start_paused = true)]
-async fn an_outage_is_told_to_all_waiters_of_a_process_and_not_to_one_after_the_other() {
+async fn an_outage_fails_all_waiters_of_a_process_at_once() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     faults.always(Verb::Acquire, Fault::hang_before());
@@ -183,9 +183,9 @@ async fn an_outage_is_told_to_all_waiters_of_a_process_and_not_to_one_after_the_
     assert!(begun.elapsed() <= 5 * SECOND, "{:?}", begun.elapsed());
 }
 
-/// In a busy process the lock is being released or asked for at most moments: a limit that ends then is contention.
+/// In a busy process the lock is being released or acquired at most moments. A time limit that ends then is contention.
 #[tokio::test(start_paused = true)]
-async fn a_time_limit_that_ends_while_the_lock_changes_hands_is_contention() {
+async fn a_time_limit_that_ends_during_a_handoff_is_contention() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     faults.always_all(Fault::none().delay_before(20 * MS));
@@ -201,7 +201,7 @@ async fn a_time_limit_that_ends_while_the_lock_changes_hands_is_contention() {
         })
         .collect();
     tokio::time::sleep(100 * MS).await;
-    // Eight are ahead of each, and each of them needs 40 ms.
+    // Each has eight waiters ahead of it, and each of them needs 40 ms.
     for limit in 200..280 {
         let begun = Instant::now();
         let error = locks.mutex("a").acquire().timeout(limit * MS).await.unwrap_err();

@@ -1,8 +1,8 @@
-//! Where the actors run: one runtime with the only clock, and one runtime for each client, so that a client can be
-//! stalled (its runtime is not driven) or ended (its runtime is dropped) while everything else goes on.
+//! The runtimes of a simulation: a main runtime with the only clock, and one for each client, so that a client can be
+//! stalled (its runtime is not driven) or ended (its runtime is dropped) while everything else continues.
 //!
-//! Tasks of a client make their timers on the main runtime: it is entered while the client's runtime is driven.
-//! So there is one virtual time, it moves only in [`Stage::advance`], and nothing else decides what runs next.
+//! A client's tasks create their timers on the main runtime, which is entered while the client's runtime is driven.
+//! So there is one virtual time, which moves only in [`MainRuntime::advance`], and the simulation alone decides what runs next.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::Instant;
 
 thread_local! {
-    /// The root future of the runtime that is driven now.
+    /// The root future of the driven runtime.
     static ROOT: RefCell<Option<Waker>> = const { RefCell::new(None) };
     /// Whether the root future is woken before the runtime parks, or after.
     static BEFORE_PARK: Cell<bool> = const { Cell::new(true) };
@@ -38,8 +38,8 @@ fn after_unpark() {
     }
 }
 
-/// Resolves when the runtime parks: no task is ready. A runtime with a paused clock does not move it then, since its
-/// root future was woken before it parked.
+/// Resolves when the runtime parks because no task is ready. A paused clock does not advance then, since the root future
+/// is woken before the runtime parks.
 #[derive(Default)]
 struct Parked {
     armed: bool,
@@ -59,12 +59,12 @@ impl Future for Parked {
 }
 
 /// The main runtime: servers, network and clock.
-pub struct Stage {
+pub struct MainRuntime {
     runtime: Runtime,
     start: Instant,
 }
 
-impl Stage {
+impl MainRuntime {
     pub fn new() -> Self {
         let runtime = Builder::new_current_thread()
             .enable_time()
@@ -77,14 +77,14 @@ impl Stage {
             let _inside = runtime.enter();
             Instant::now()
         };
-        Stage { runtime, start }
+        MainRuntime { runtime, start }
     }
 
     pub fn handle(&self) -> Handle {
         self.runtime.handle().clone()
     }
 
-    /// Runs what is ready on the main runtime; time stands still.
+    /// Runs all ready tasks of the main runtime. Time does not advance.
     pub fn settle(&self) {
         BEFORE_PARK.set(true);
         self.runtime.block_on(Parked::default());
@@ -95,7 +95,7 @@ impl Stage {
         BEFORE_PARK.set(false);
         let start = self.start;
         self.runtime.block_on(async {
-            // Keeps a timer there: a runtime without one would park for ever.
+            // Without a timer the runtime would park for ever.
             let _bound = tokio::time::sleep_until(start + limit);
             tokio::pin!(_bound);
             tokio::select! {
@@ -120,23 +120,23 @@ impl ClientRuntime {
         &self.0
     }
 
-    /// Runs what is ready; time stands still.
-    pub fn settle(&self, stage: &Stage) {
+    /// Runs all ready tasks. Time does not advance.
+    pub fn settle(&self, main_runtime: &MainRuntime) {
         BEFORE_PARK.set(true);
         self.0.block_on(async {
-            let _timers = stage.runtime.enter();
+            let _timers = main_runtime.runtime.enter();
             Parked::default().await;
         });
     }
 }
 
-/// A runtime with timers of its own that follows the main one: for callers that come and go.
-pub struct Visitor {
+/// A runtime with timers of its own that follow the main one, for callers whose runtime ends.
+pub struct ShortLivedRuntime {
     runtime: Runtime,
     at: Duration,
 }
 
-impl Visitor {
+impl ShortLivedRuntime {
     pub fn new(now: Duration) -> Self {
         let runtime = Builder::new_current_thread()
             .enable_time()
@@ -144,7 +144,7 @@ impl Visitor {
             .on_thread_park(before_park)
             .build()
             .unwrap();
-        Visitor { runtime, at: now }
+        ShortLivedRuntime { runtime, at: now }
     }
 
     pub fn inner(&self) -> &Runtime {
@@ -164,7 +164,7 @@ impl Visitor {
     }
 }
 
-/// Drops a future after it was polled so many times: at any of its awaits.
+/// Drops a future after it was polled so many times, which may be at any of its awaits.
 pub struct DropAfter<F> {
     future: Option<Pin<Box<F>>>,
     polls: u32,

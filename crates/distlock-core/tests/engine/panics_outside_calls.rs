@@ -1,4 +1,4 @@
-//! A driver that panics on one item of a batch, before it has made a future, or when something of it is dropped.
+//! A driver that panics on one item of a batch, before it returns a future, or when its stream is dropped.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use distlock_core::store::{
 use distlock_core::{Locks, ReleaseError, Resource, VirtualClock};
 use futures_util::future::BoxFuture;
 
-/// A store whose methods panic before they have made their futures.
+/// A store whose methods panic before they return their futures.
 #[derive(Debug, Default)]
 struct Rude {
     inner: MemoryStore,
@@ -42,7 +42,7 @@ impl Rude {
     }
 }
 
-// What `async_trait` makes of a trait's methods, without its futures.
+// Written by hand instead of with `async_trait`, so that the panic happens before the future exists.
 impl Store for Rude {
     fn describe(&self) -> String {
         "rude".into()
@@ -127,7 +127,7 @@ impl LeaseStore for Rude {
     }
 }
 
-/// The name is one that the driver cannot stand. Others that are in the same batch by chance do not fail with it.
+/// The driver cannot handle one name. The other claims of the same batch do not fail with it.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_makes_a_batch_panic_fails_alone() {
     let store = Rude::default();
@@ -179,9 +179,9 @@ async fn a_lease_that_makes_a_batch_of_renewals_panic_is_lost_alone() {
     goes_on(&locks, &held[0]).await;
 }
 
-/// Not in a call at all: a panic in the engine's own task that is none of its own making.
+/// A panic in the background task itself, outside any store call.
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_panics_when_it_is_dropped_ends_nothing_else() {
+async fn a_stream_that_panics_when_it_is_dropped_does_not_end_the_engine() {
     let store = Rude { bad_stream: AtomicBool::new(true), ..Rude::default() };
     let inner = store.inner.clone();
     let build = |backend| {
@@ -199,7 +199,7 @@ async fn a_stream_that_panics_when_it_is_dropped_ends_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_method_that_panics_before_it_made_its_future_fails_alone() {
+async fn a_method_that_panics_before_it_returns_its_future_fails_alone() {
     let store = Rude::default();
     let panics = Arc::clone(&store.panics);
     let locks = Locks::builder(Backend::lease(store))

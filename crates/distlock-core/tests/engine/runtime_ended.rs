@@ -1,5 +1,5 @@
-//! The runtime of the engine ends while its locks are used on another one: guards are lost at once and say why, and
-//! waiters get an error. In real time, with limits for a busy machine and leases that last longer than those.
+//! The engine's runtime ends while its locks are used on another one: guards are lost at once with the reason, and waiters
+//! get an error. In real time, with limits for a busy machine and leases that last longer than those.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use distlock_core::{Acquire, ErrorKind, Guard, Locks, LossReason, Options, Relea
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-/// How long anything may take that is to happen at once.
+/// The limit for what must happen at once.
 const PROMPT: Duration = Duration::from_secs(20);
-/// Nothing here may end because a lease did.
+/// So long that no lease expires during a test.
 const EXPIRY: Duration = Duration::from_secs(600);
 
 fn runtimes() -> [(&'static str, Runtime); 2] {
@@ -69,18 +69,18 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-fn assert_gone(result: Result<Guard>) {
-    let error = result.expect_err("granted by an engine that is gone");
+fn assert_ended(result: Result<Guard>) {
+    let error = result.expect_err("granted by an engine that has ended");
     assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
     assert!(error.to_string().contains("runtime"), "{error}");
 }
 
-/// Every waiter is told in time.
-fn assert_all_gone(ours: &Runtime, waiters: Vec<JoinHandle<Result<Guard>>>) {
+/// Every waiter gets its error in time.
+fn assert_all_ended(ours: &Runtime, waiters: Vec<JoinHandle<Result<Guard>>>) {
     ours.block_on(async {
         for (number, waiter) in waiters.into_iter().enumerate() {
-            let told = tokio::time::timeout(PROMPT, waiter).await;
-            assert_gone(told.unwrap_or_else(|_| panic!("waiter {number} was left waiting")).unwrap());
+            let outcome = tokio::time::timeout(PROMPT, waiter).await;
+            assert_ended(outcome.unwrap_or_else(|_| panic!("waiter {number} was left waiting")).unwrap());
         }
     });
 }
@@ -100,16 +100,16 @@ fn assert_lost(ours: &Runtime, case: &str, guard: Guard) {
 }
 
 #[test]
-fn guards_that_outlive_the_runtime_of_their_engine_are_lost_and_tell_so() {
+fn guards_that_outlive_the_engines_runtime_are_lost_with_the_reason() {
     let ours = ours();
     for (case, engines) in runtimes() {
         let (locks, _faults) = engine_on(&engines, &MemoryStore::new());
-        // One taken there, one here, a fair one with its turn, and a plain lease.
+        // One acquired there, one here, a fair one with its queue place, and a lease without renewal.
         let there = engines.block_on(locks.mutex("a").acquire().into_future()).unwrap();
         let here = ours.block_on(locks.semaphore("b", 2).acquire().into_future()).unwrap();
         let plain = locks.mutex("c").options(options().auto_extend(false)).acquire();
         let plain = ours.block_on(plain.into_future()).unwrap();
-        // Its queue's head is taken on a runtime that is driven.
+        // Its place in the fair queue is acquired on a runtime that is driven.
         let fair = engines.block_on(locks.mutex("d").fair().acquire().into_future()).unwrap();
         let token = there.cancellation_token();
         let waits = ours.spawn(async move { token.cancelled().await });
@@ -119,17 +119,17 @@ fn guards_that_outlive_the_runtime_of_their_engine_are_lost_and_tell_so() {
             assert_lost(&ours, case, guard);
         }
         let after = ours.block_on(locks.mutex("e").acquire().into_future());
-        assert_gone(after);
+        assert_ended(after);
     }
 }
 
 #[test]
-fn a_guard_that_was_being_renewed_when_the_runtime_ended_is_lost_too() {
+fn a_guard_whose_renewal_was_in_flight_when_the_runtime_ended_is_lost_too() {
     let ours = ours();
     let engines = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let store = MemoryStore::new();
     let (locks, faults) = engine_on(&engines, &store);
-    // The store renews it, and the answer never comes.
+    // The store renews it, and the answer never arrives.
     faults.always(Verb::Renew, Fault::hang_after());
     let often = options().extension_cadence(SECOND).unwrap();
     let guard = engines.block_on(locks.mutex("a").options(often).acquire().into_future()).unwrap();
@@ -139,7 +139,7 @@ fn a_guard_that_was_being_renewed_when_the_runtime_ended_is_lost_too() {
 }
 
 #[test]
-fn waiters_on_another_runtime_get_an_error_when_the_runtime_of_the_engine_ends() {
+fn waiters_on_another_runtime_get_an_error_when_the_engines_runtime_ends() {
     let ours = ours();
     for (case, engines) in runtimes() {
         let store = MemoryStore::new();
@@ -160,16 +160,16 @@ fn waiters_on_another_runtime_get_an_error_when_the_runtime_of_the_engine_ends()
             let found = ours.block_on(store.inspect(&Query::named("b"))).unwrap();
             found.iter().any(|record| !record.waiters.is_empty())
         });
-        // And requests that are never answered: one alone, the others waiting for its place.
+        // And requests that are never answered: one lone request, and others that wait for its slot.
         faults.always(Verb::Acquire, Fault::hang_before());
         waiters.extend((0..5).map(|n| spawn(locks.mutex(format!("hangs/{n}")).acquire())));
         drop(engines);
-        assert_all_gone(&ours, waiters);
+        assert_all_ended(&ours, waiters);
         assert_lost(&ours, case, own);
     }
 }
 
-/// The lost guard lets the next one of this process in: it must not ask the store for what nothing would release.
+/// The lost guard passes the head of the local queue on. The next waiter must not acquire what nothing would release.
 #[test]
 fn no_claim_is_sent_after_the_runtime_ended() {
     let ours = ours();
@@ -179,14 +179,14 @@ fn no_claim_is_sent_after_the_runtime_ended() {
         let own = ours.block_on(locks.mutex("a").acquire().into_future()).unwrap();
         let waiters = [(); 3].map(|()| spawn_waiting(&ours, locks.mutex("a").acquire()));
         drop(engines);
-        assert_all_gone(&ours, waiters.into());
+        assert_all_ended(&ours, waiters.into());
         assert_eq!(store.stats().acquire.requests, 1);
         drop(own);
     }
 }
 
 #[test]
-fn sessions_and_those_who_wait_for_them_hear_that_the_runtime_ended() {
+fn session_holders_and_waiters_get_an_error_when_the_runtime_ends() {
     let ours = ours();
     for (case, engines) in runtimes() {
         let server = SessionServer::default();
@@ -196,13 +196,13 @@ fn sessions_and_those_who_wait_for_them_hear_that_the_runtime_ended() {
         let own = engines.block_on(locks.mutex("b").acquire().into_future()).unwrap();
         let waiters = ["a", "a", "b", "b"].map(|name| spawn_waiting(&ours, locks.mutex(name).acquire()));
         drop(engines);
-        assert_all_gone(&ours, waiters.into());
+        assert_all_ended(&ours, waiters.into());
         assert_lost(&ours, case, own);
         assert!(!blocker.is_lost());
     }
 }
 
-/// The request is driven by its own task, on a runtime that goes on; the engine is gone when the store grants it.
+/// The request is driven by its caller's task, on a runtime that goes on. The engine has ended when the store grants it.
 #[test]
 fn a_grant_that_arrives_after_the_runtime_ended_is_not_held() {
     let ours = ours();
@@ -211,18 +211,18 @@ fn a_grant_that_arrives_after_the_runtime_ended_is_not_held() {
         faults.next(Verb::Acquire, 1, Fault::none().delay_after(300 * MS));
         let asking = spawn_waiting(&ours, locks.mutex("a").acquire());
         drop(engines);
-        assert_all_gone(&ours, vec![asking]);
+        assert_all_ended(&ours, vec![asking]);
     }
 }
 
-/// On a stack so small that a call for each of many items does not fit.
+/// On a stack that is too small for a recursion over many items.
 fn drop_with_a_small_stack(runtime: Runtime) {
     let thread = std::thread::Builder::new().stack_size(256 * 1024);
     thread.spawn(move || drop(runtime)).unwrap().join().unwrap();
 }
 
 #[test]
-fn very_many_requests_that_wait_when_the_runtime_ends_are_told_without_recursion() {
+fn very_many_pending_requests_fail_without_recursion_when_the_runtime_ends() {
     const MANY: usize = 20_000;
     let ours = ours();
     for (_, engines) in runtimes() {
@@ -236,21 +236,21 @@ fn very_many_requests_that_wait_when_the_runtime_ends_are_told_without_recursion
             }
             waiting
         });
-        // The first one leaves, so that a batch of the engine's is in flight and the others wait for that.
+        // The first caller is cancelled, so that a batch is in flight and the others wait behind it.
         let waiting: Vec<_> = waiting.into_iter().skip(1).collect();
         engines.block_on(async { tokio::time::sleep(100 * MS).await });
         drop_with_a_small_stack(engines);
         ours.block_on(async {
             for one in waiting {
-                assert_gone(tokio::time::timeout(PROMPT, one).await.expect("left waiting"));
+                assert_ended(tokio::time::timeout(PROMPT, one).await.expect("left waiting"));
             }
         });
     }
 }
 
-/// The tasks that wait are dropped with the same runtime.
+/// The waiting tasks are dropped with the same runtime.
 #[test]
-fn very_many_tasks_that_wait_on_the_runtime_that_ends_are_dropped_without_recursion() {
+fn very_many_waiting_tasks_are_dropped_without_recursion_with_the_runtime() {
     const MANY: usize = 20_000;
     for (_, engines) in runtimes() {
         let (locks, faults) = engine_on(&engines, &MemoryStore::new());

@@ -1,4 +1,4 @@
-//! What was seen of every acquisition, hold and request; the rules are in `rules`.
+//! Everything that was observed about acquisitions, holds and requests. The rules are in `rules`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::SeqCst;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use distlock_core::store::Claim;
 use distlock_core::{CancellationToken, Guard, LockId, Resource};
 
-use crate::link::Asked;
+use crate::link::RequestInfo;
 use crate::plan::{Choice, Plan};
 use crate::world::{Process, World};
 
@@ -35,7 +35,7 @@ pub enum End {
     Failed(distlock_core::Error),
     Dropped,
     Panicked,
-    /// With its runtime.
+    /// Its runtime ended.
     Vanished,
 }
 
@@ -43,19 +43,19 @@ pub enum End {
 #[derive(Clone, Debug)]
 pub struct Op {
     pub process: Arc<Process>,
-    /// What is asked for, and the turn of a fair mutex.
+    /// What is asked for, including the queue of a fair mutex.
     pub resources: Vec<Resource>,
     pub wait: Wait,
     pub choice: Choice,
     pub started: Duration,
     pub ended: Option<(Duration, End)>,
-    /// What it gets may be taken away by an operator, a clock that jumped or a node that forgot.
+    /// Its locks may be lost to an operator, a clock that jumped or a node that forgot.
     pub exempt: bool,
-    /// Whether somebody used a resource at the beginning.
+    /// Whether a resource was in use at the beginning.
     pub in_use: bool,
-    /// Not on the runtime of its client.
+    /// It runs outside the runtime of its client.
     pub guest: bool,
-    /// On a runtime that ends soon.
+    /// It runs on a runtime that ends soon.
     pub visitor: bool,
 }
 
@@ -72,17 +72,17 @@ pub struct Hold {
     pub guard: Arc<Mutex<Option<Guard>>>,
     pub signal: CancellationToken,
     pub asked: Duration,
-    pub told: Duration,
-    /// The time that was left when it was told.
+    pub granted_at: Duration,
+    /// The time left when the grant was reported.
     pub left: Duration,
-    /// When the user began to give it back, or saw that it is lost.
+    /// When the user began to release it, or saw that it is lost.
     pub ended: Option<Duration>,
     pub exempt: bool,
-    /// When an operator took it away.
+    /// When an operator broke it.
     pub broken: Option<Duration>,
 }
 
-/// One request on its way.
+/// One request in flight.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub slot: usize,
@@ -93,46 +93,46 @@ pub struct Request {
     pub answered: Option<Duration>,
 }
 
-pub struct Checker {
+pub struct Observations {
     pub ops: Vec<Op>,
     pub holds: Vec<Hold>,
-    /// The numbers of those that are not over.
+    /// The numbers of the requests that have not ended.
     pub live_ops: Vec<usize>,
     pub live_holds: Vec<usize>,
     pub requests: Vec<Request>,
-    /// The numbers of those that were faulted.
+    /// The numbers of the requests with a fault.
     faulted: Vec<usize>,
-    /// Stalls of each client, from and until.
+    /// The stalls of each client, from and until.
     pub stalls: Vec<(usize, Duration, Duration)>,
     pub outages: Vec<(usize, usize, Duration, Duration)>,
-    /// What was applied when nobody could hear of it any more: it ends by itself.
+    /// What was applied after its process ended: it expires.
     pub orphans: HashSet<LockId>,
     pub orphans_until: Duration,
-    /// When somebody was last seen to hold or wait for a resource.
+    /// When a resource was last seen with a holder or a waiter.
     pub in_use: HashMap<Resource, Duration>,
-    /// Processes that cannot undo anything any more.
+    /// Processes that have ended and cannot undo anything.
     pub gone: Vec<Arc<Process>>,
-    /// By how much servers' clocks were moved back in all.
+    /// By how much the servers' clocks were moved back in total.
     pub moved_back: Duration,
     /// Leases may end early: a clock jumped ahead or a node forgot.
     pub last_loss_of_memory: Option<Duration>,
     pub grants: u64,
-    tokens: HashMap<Resource, Vec<Told>>,
+    tokens: HashMap<Resource, Vec<ReportedToken>>,
     quorum: bool,
 }
 
-/// A token, and when it was asked for and told.
+/// A token, and when it was requested and reported.
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct ReportedToken {
     token: u64,
     asked: Duration,
     at: Duration,
     exclusive: bool,
 }
 
-impl Checker {
+impl Observations {
     pub fn new(plan: &Plan) -> Self {
-        Checker {
+        Observations {
             ops: Vec::new(),
             holds: Vec::new(),
             live_ops: Vec::new(),
@@ -157,7 +157,7 @@ impl Checker {
         &mut self,
         process: &Process,
         node: usize,
-        asked: &Asked,
+        asked: &RequestInfo,
         now: Duration,
         faulted: bool,
     ) -> usize {
@@ -179,12 +179,12 @@ impl Checker {
         self.faulted.iter().map(|number| &self.requests[*number])
     }
 
-    /// Acquisitions that are not over.
+    /// Acquisitions that have not ended.
     pub fn live_ops(&self) -> impl Iterator<Item = &Op> {
         self.live_ops.iter().map(|number| &self.ops[*number])
     }
 
-    /// Guards that were not given back.
+    /// Guards that were not released.
     pub fn live_holds(&self) -> impl Iterator<Item = &Hold> {
         self.live_holds.iter().map(|number| &self.holds[*number])
     }
@@ -194,7 +194,7 @@ impl Checker {
         self.live_ops.retain(|live| *live != number);
     }
 
-    /// The guard, which is its user's from now on.
+    /// Removes the guard and returns it.
     pub fn end_hold(&mut self, number: usize, now: Duration) -> Option<Guard> {
         self.live_holds.retain(|live| *live != number);
         let hold = &mut self.holds[number];
@@ -206,7 +206,7 @@ impl Checker {
         self.requests[request].answered = Some(now);
     }
 
-    /// A claim for something that no acquisition of this process wants any more.
+    /// Reports a claim that no acquisition of this process awaits.
     pub fn unwanted(
         &self,
         process: &Arc<Process>,
@@ -218,7 +218,7 @@ impl Checker {
             return None;
         }
         let wanted = |claim: &&Claim| {
-            // What was about to be sent when its user left may still go out.
+            // A claim that was about to be sent when its user was cancelled may still be sent.
             let just_now =
                 |op: &Op| op.ended.as_ref().is_none_or(|(at, _)| *at + Duration::from_millis(2) >= now);
             let ours = |op: &&Op| Arc::ptr_eq(&op.process, process) && just_now(op);
@@ -232,13 +232,13 @@ impl Checker {
     }
 
     /// A server is about to apply a request.
-    pub fn applied(&mut self, world: &World, verb: Verb, claims: &[Claim], unheard: bool) {
+    pub fn applied(&mut self, world: &World, verb: Verb, claims: &[Claim], undelivered: bool) {
         if verb != Verb::Acquire {
             return;
         }
         for claim in claims {
             self.look(world, &claim.resource);
-            if unheard {
+            if undelivered {
                 self.orphans.insert(claim.lock_id.clone());
                 let ttl = claim.waiting.as_ref().map_or(Duration::ZERO, |waiting| waiting.ttl);
                 self.orphans_until = self.orphans_until.max(world.time() + claim.expiry.max(ttl));
@@ -246,7 +246,7 @@ impl Checker {
         }
     }
 
-    /// Notes whether a resource is in use now.
+    /// Records whether a resource is in use now.
     pub fn look(&mut self, world: &World, resource: &Resource) -> bool {
         let in_use = self.live_holds().any(|hold| hold.resource == *resource) || world.is_in_use(resource);
         if in_use {
@@ -264,10 +264,10 @@ impl Checker {
         self.ops.len() - 1
     }
 
-    /// A guard was granted. `None`, or the tokens' rule that was broken.
+    /// Records a grant. Returns the violated rule of the tokens, if any.
     pub fn granted(&mut self, world: &World, hold: Hold) -> Option<String> {
         self.grants += 1;
-        let told = Told {
+        let reported = ReportedToken {
             token: hold.token,
             asked: hold.asked,
             at: world.time(),
@@ -280,35 +280,36 @@ impl Checker {
         self.holds.push(hold);
         let earlier = self.tokens.entry(resource.clone()).or_default();
         let problem = earlier.iter().rev().find_map(|other| {
-            let shared = self.quorum && !told.exclusive && !other.exclusive;
-            let wrong = if other.token == told.token {
+            let shared = self.quorum && !reported.exclusive && !other.exclusive;
+            let wrong = if other.token == reported.token {
                 !shared
-            } else if other.at < told.asked {
-                other.token > told.token
+            } else if other.at < reported.asked {
+                other.token > reported.token
             } else {
-                // Both had asked before: the one that excludes the other was decided later.
-                !exempt && (told.exclusive || other.exclusive) && other.token > told.token
+                // Both requests were sent before: the store decided on the conflicting one later.
+                !exempt && (reported.exclusive || other.exclusive) && other.token > reported.token
             };
-            wrong.then(|| format!("token {} of {resource} is told after {}", told.token, other.token))
+            wrong.then(|| format!("token {} of {resource} is granted after {}", reported.token, other.token))
         });
-        // What nodes forgot meanwhile binds them no longer.
+        // Tokens that nodes have forgotten since do not count.
         if !(exempt && self.quorum) {
-            earlier.push(told);
+            earlier.push(reported);
         }
         problem
     }
 
-    /// The tokens granted so far may be forgotten by those who counted them.
+    /// Records that the nodes may have forgotten the tokens granted so far.
     pub fn forget_tokens(&mut self, resource: &Resource) {
         self.tokens.remove(resource);
     }
 
     pub fn highest_tokens(&self) -> Vec<(Resource, u64)> {
-        let highest = |told: &Vec<Told>| told.iter().map(|told| told.token).max().unwrap_or(0);
-        self.tokens.iter().map(|(resource, told)| (resource.clone(), highest(told))).collect()
+        let highest =
+            |reported: &Vec<ReportedToken>| reported.iter().map(|reported| reported.token).max().unwrap_or(0);
+        self.tokens.iter().map(|(resource, reported)| (resource.clone(), highest(reported))).collect()
     }
 
-    /// From now on what is held or asked for may be lost without notice.
+    /// From now on current holds and acquisitions may be lost without a violation.
     pub fn excuse(&mut self, which: impl Fn(&Resource) -> bool, keeps: impl Fn(&Hold) -> bool) {
         for number in &self.live_holds {
             let hold = &mut self.holds[*number];
@@ -329,8 +330,8 @@ impl Checker {
         ours.map(|(_, begin, end)| (*end).min(until).saturating_sub((*begin).max(from))).sum()
     }
 
-    /// Nodes on whose link there was trouble for a client about a resource.
-    pub fn troubled_nodes(
+    /// Nodes whose link to a client had a fault that concerned a resource.
+    pub fn faulty_nodes(
         &self,
         slot: usize,
         verbs: &[Verb],
@@ -357,12 +358,12 @@ impl Checker {
         ours.map(|(_, node, ..)| *node)
     }
 
-    pub fn is_gone(&self, label: &str) -> bool {
+    pub fn has_ended(&self, label: &str) -> bool {
         self.gone.iter().any(|process| process.to_string() == label)
     }
 }
 
-/// Whether a guard says that it is held, where its process can look.
+/// Whether a guard reports that it is held, if its process can run.
 pub fn says_held(hold: &Hold) -> bool {
     if hold.ended.is_some() || hold.process.is_dead() || hold.process.is_stalled() {
         return false;
@@ -371,8 +372,8 @@ pub fn says_held(hold: &Hold) -> bool {
 }
 
 /// Whether the process of a hold has been able to run for this long.
-pub fn runs_since(checker: &Checker, hold: &Hold, now: Duration, length: Duration) -> bool {
+pub fn runs_since(observed: &Observations, hold: &Hold, now: Duration, length: Duration) -> bool {
     !hold.process.is_stalled()
-        && !checker.is_stalled_within(hold.process.slot, now.saturating_sub(length), now)
+        && !observed.is_stalled_within(hold.process.slot, now.saturating_sub(length), now)
         && !hold.process.shut_down.load(SeqCst)
 }

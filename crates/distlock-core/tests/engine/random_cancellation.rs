@@ -1,5 +1,5 @@
-//! Users who give up at random moments, on a store with random delays and faults: in the end nothing is held, nothing
-//! waits, and the engine has nothing left to do. Seeded and repeatable.
+//! Callers that are cancelled at random moments, on a store with random delays and faults: in the end nothing is held,
+//! nothing waits, and the engine is idle. Seeded and repeatable.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn moment(rng: &mut Rng, most: u32) -> Duration {
 }
 
 /// Delays and faults that change all the time.
-async fn do_harm(faults: Faults, mut rng: Rng, fails: bool) {
+async fn inject_faults(faults: Faults, mut rng: Rng, fails: bool) {
     loop {
         for verb in [Verb::Acquire, Verb::Renew, Verb::Release] {
             let delays = Fault::none().delay_before(moment(&mut rng, 12)).delay_after(moment(&mut rng, 12));
@@ -33,7 +33,7 @@ async fn do_harm(faults: Faults, mut rng: Rng, fails: bool) {
                 1 => faults.next(verb, 1, Fault::lost_reply()),
                 2 => faults.next(verb, 1, Fault::panic_before()),
                 3 => faults.next(verb, 1, Fault::panic_after().delay_before(moment(&mut rng, 12))),
-                // Longer than the request time-out, on the way there or back.
+                // Longer than the request time-out, for the request or the reply.
                 4 => faults.next(verb, 1, Fault::none().delay_before(moment(&mut rng, 2000))),
                 5 => faults.next(verb, 1, Fault::none().delay_after(moment(&mut rng, 2000))),
                 _ => {}
@@ -43,8 +43,8 @@ async fn do_harm(faults: Faults, mut rng: Rng, fails: bool) {
     }
 }
 
-/// Asks for something, gives up or not, holds it for a while, and gives it back or gives that up.
-async fn use_it(locks: &Locks, rng: &mut Rng) {
+/// Acquires a lock or is cancelled, holds it for a while, and releases it, drops it or cancels the release.
+async fn use_lock(locks: &Locks, rng: &mut Rng) {
     let name = NAMES[rng.usize(..NAMES.len())];
     let patience = moment(rng, 60);
     let asking = match rng.u8(0..6) {
@@ -67,24 +67,24 @@ async fn use_it(locks: &Locks, rng: &mut Rng) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_everybody_has_given_up_nothing_is_left_to_do() {
+async fn after_random_cancellations_the_engine_is_idle() {
     for seed in 0..SEEDS {
         fastrand::seed(seed);
-        // One request at a time, as many at once as anybody would want, and something in between.
+        // One request at a time, many at once, and something in between.
         let world = World::wide([1, 2, 10][fastrand::usize(..3)]);
         let engines: Vec<_> = (0..2).map(|_| world.process()).collect();
         let mut users = tokio::task::JoinSet::new();
-        let mut harm = tokio::task::JoinSet::new();
+        let mut faulting = tokio::task::JoinSet::new();
         for (locks, _, faults) in &engines {
-            harm.spawn(do_harm(faults.clone(), Rng::new(), true));
+            faulting.spawn(inject_faults(faults.clone(), Rng::new(), true));
             for _ in 0..5 {
-                // Now and then a hold that may not be given back early: what was never had is given back all the same.
-                let held_on = if fastrand::bool() { 50 * MS } else { Duration::ZERO };
-                let locks = locks.with_options(options().hold_at_least(held_on).unwrap());
+                // Sometimes with a minimum hold time, which a hold that no user ever got ignores.
+                let minimum = if fastrand::bool() { 50 * MS } else { Duration::ZERO };
+                let locks = locks.with_options(options().hold_at_least(minimum).unwrap());
                 let mut rng = Rng::new();
                 users.spawn(async move {
                     for _ in 0..6 {
-                        use_it(&locks, &mut rng).await;
+                        use_lock(&locks, &mut rng).await;
                     }
                 });
             }
@@ -92,14 +92,14 @@ async fn when_everybody_has_given_up_nothing_is_left_to_do() {
         while let Some(ended) = users.join_next().await {
             ended.unwrap();
         }
-        harm.shutdown().await;
+        faulting.shutdown().await;
         for (locks, _, faults) in engines {
             faults.heal();
             let begun = tokio::time::Instant::now();
             locks.shutdown().await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             assert!(begun.elapsed() < 5 * SECOND, "seed {seed}: {:?}", begun.elapsed());
         }
-        // `shutdown` does not wait for a request that is stuck; the engine undoes it when its answer comes.
+        // `shutdown` does not wait for an unanswered request. The engine undoes it when its answer arrives.
         for name in NAMES {
             until(|| async {
                 let left = world.records(name).await;
@@ -115,7 +115,7 @@ async fn when_everybody_has_given_up_nothing_is_left_to_do() {
     }
 }
 
-/// The same over a quorum, which has mutexes and reader-writer locks. True if it got what it asked for.
+/// The same over a quorum, which has mutexes and reader-writer locks. True if it acquired the lock.
 async fn use_quorum(locks: &Locks, rng: &mut Rng) -> bool {
     let name = NAMES[rng.usize(..NAMES.len())];
     let asking = match rng.u8(0..4) {
@@ -133,25 +133,26 @@ async fn use_quorum(locks: &Locks, rng: &mut Rng) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_everybody_has_given_up_no_node_of_a_quorum_holds_anything() {
+async fn after_random_cancellations_no_node_of_a_quorum_holds_anything() {
     for seed in 0..QUORUM_SEEDS {
         fastrand::seed(seed);
         let nodes: Vec<_> = (0..3).map(|_| MemoryStore::with_clock(Arc::new(VirtualClock::new()))).collect();
-        let mut harm = tokio::task::JoinSet::new();
+        let mut faulting = tokio::task::JoinSet::new();
         let mut users = tokio::task::JoinSet::new();
         let mut engines = Vec::new();
         for _ in 0..2 {
             let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new());
-            let ways: Vec<Arc<dyn LeaseStore>> = nodes
+            let connections: Vec<Arc<dyn LeaseStore>> = nodes
                 .iter()
                 .map(|node| {
                     let (store, faults) = FaultyStore::new(Arc::new(node.clone()));
-                    harm.spawn(do_harm(faults, Rng::new(), false));
+                    faulting.spawn(inject_faults(faults, Rng::new(), false));
                     Arc::new(store) as Arc<dyn LeaseStore>
                 })
                 .collect();
-            let quorum = Quorum::with_options(ways, QuorumOptions::new().clock(clock.clone())).unwrap();
-            // So long that nothing is gone because it expired.
+            let quorum =
+                Quorum::with_options(connections, QuorumOptions::new().clock(clock.clone())).unwrap();
+            // So long that nothing expires during the test.
             let patient = options().expiry(3600 * SECOND).unwrap();
             let locks = Locks::builder(Backend::lease(quorum)).clock(clock).options(patient).build().unwrap();
             for _ in 0..4 {
@@ -167,7 +168,10 @@ async fn when_everybody_has_given_up_no_node_of_a_quorum_holds_anything() {
             engines.push(locks);
         }
         let granted: u32 = users.join_all().await.into_iter().sum();
-        assert!((1..48).contains(&granted), "seed {seed}: some got it and some gave up, not {granted}");
+        assert!(
+            (1..48).contains(&granted),
+            "seed {seed}: some must be granted and some cancelled, not {granted}"
+        );
         for locks in engines {
             locks.shutdown().await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         }
@@ -184,6 +188,6 @@ async fn when_everybody_has_given_up_no_node_of_a_quorum_holds_anything() {
             tokio::time::sleep(100 * MS).await;
         }
         assert!(left.is_empty(), "seed {seed}: {left:?}");
-        harm.shutdown().await;
+        faulting.shutdown().await;
     }
 }

@@ -1,17 +1,17 @@
-//! Renewals that hang or come late: each try has a share of the time left, so that one that hangs loses no lock.
+//! Renewals that hang or are answered late: each attempt has a share of the time left, so that one that hangs loses no lock.
 
 use crate::common::{MS, SECOND, World, options};
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::{ErrorKind, LossReason, Options};
 use tokio::time::Instant;
 
-/// The request timeout is as long as the expiry, or longer: by itself it would bound no try.
+/// The request time-out is at least as long as the expiry, so that it does not limit an attempt by itself.
 fn long_requests() -> Options {
     Options::new().expiry(5 * SECOND).unwrap().request_timeout(5 * SECOND).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_that_hang_are_tried_again_before_the_deadline() {
+async fn renewals_that_hang_are_retried_before_the_deadline() {
     for fault in [Fault::hang_before(), Fault::hang_after()] {
         for hung in 1..=2 {
             for request in [5, 600] {
@@ -30,7 +30,7 @@ async fn renewals_that_hang_are_tried_again_before_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_fails_at_once_is_tried_again_also_with_the_longest_cadence() {
+async fn a_renewal_that_fails_at_once_is_retried_even_with_the_longest_cadence() {
     for expiry in [100 * MS, SECOND, 10 * SECOND] {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
@@ -45,11 +45,11 @@ async fn a_renewal_that_fails_at_once_is_tried_again_also_with_the_longest_caden
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_after_its_try_still_extends_and_costs_few_requests() {
+async fn an_answer_after_its_attempt_timed_out_still_renews_and_costs_few_requests() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let guard = locks.mutex("a").options(long_requests()).acquire().await.unwrap();
-    // A try gets about 1.1 s.
+    // An attempt gets about 1.1 s.
     faults.always(Verb::Renew, Fault::none().delay_after(2 * SECOND));
     tokio::time::sleep(100 * SECOND).await;
     assert!(!guard.is_lost());
@@ -58,7 +58,7 @@ async fn an_answer_that_comes_after_its_try_still_extends_and_costs_few_requests
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_after_its_try_tells_the_loss() {
+async fn an_answer_after_its_attempt_timed_out_still_reports_the_loss() {
     let world = World::new();
     let (ours, _clock, faults) = world.process();
     let theirs = world.locks();
@@ -67,19 +67,19 @@ async fn an_answer_that_comes_after_its_try_tells_the_loss() {
     faults.always(Verb::Renew, Fault::none().delay_after(1_500 * MS));
     theirs.break_lock(distlock_core::Kind::Mutex, "a").await.unwrap();
     assert_eq!(guard.lost().await, LossReason::NotYours);
-    // The first renewal goes out after a third of the expiry at the latest.
+    // The first renewal is sent after a third of the expiry at the latest.
     assert!(begun.elapsed() <= 5 * SECOND / 3 + 1_500 * MS, "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_is_told_lost_at_its_deadline_though_every_renewal_hangs() {
+async fn a_guard_is_lost_at_its_deadline_although_every_renewal_hangs() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let guard = locks.mutex("a").options(long_requests().request_timeout(600 * SECOND).unwrap());
     let guard = guard.acquire().await.unwrap();
     let begun = Instant::now();
     faults.always(Verb::Renew, Fault::hang_before());
-    // The engine tells, without anyone looking at the guard.
+    // The engine reports it without a call on the guard.
     guard.cancellation_token().cancelled().await;
     let deadline = 5 * SECOND - 5 * SECOND / 100 - 2 * MS;
     assert!(begun.elapsed() >= deadline && begun.elapsed() <= deadline + 2 * MS, "{:?}", begun.elapsed());
@@ -102,7 +102,7 @@ async fn healthy_locks_are_not_lost_at_the_longest_cadence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cadence_that_leaves_no_room_for_a_second_try_is_refused_before_anything_is_sent() {
+async fn a_cadence_that_leaves_no_time_for_a_second_attempt_is_refused_before_anything_is_sent() {
     let world = World::new();
     let locks = world.locks();
     let of = |expiry| Options::new().expiry(expiry).unwrap();
@@ -122,7 +122,7 @@ async fn a_cadence_that_leaves_no_room_for_a_second_try_is_refused_before_anythi
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
         assert!(error.advice().is_some(), "{error}");
     }
-    // In any order: what was not set yet is looked at when the options are used.
+    // In any order: the options are checked together when they are used.
     let later = Options::new().extension_cadence(40 * SECOND).unwrap();
     assert!(later.clone().expiry(120 * SECOND).is_ok());
     let error = locks.mutex("a").options(later.clone()).acquire().await.unwrap_err();
@@ -130,7 +130,7 @@ async fn a_cadence_that_leaves_no_room_for_a_second_try_is_refused_before_anythi
     assert!(error.to_string().contains("40s") && error.advice().is_some(), "{error}");
     assert!(locks.semaphore("s", 2).options(later.clone()).try_acquire().await.is_err());
     assert_eq!(world.store.stats().acquire.requests, 0);
-    // A plain lease is not renewed.
+    // Without automatic renewal the cadence does not matter.
     let plain = later.auto_extend(false);
     assert!(locks.mutex("a").options(plain).acquire().await.is_ok());
 }

@@ -1,4 +1,4 @@
-//! Engines over a quorum: many processes contend, and everybody gets on.
+//! Many processes that contend over a quorum: all of them make progress.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +21,7 @@ impl Nodes {
         Nodes((0..count).map(|_| MemoryStore::with_clock(Arc::new(VirtualClock::new()))).collect())
     }
 
-    /// A process whose ways to the nodes are now longer, now shorter.
+    /// A process whose latency to the nodes varies.
     fn process(&self, rng: &mut fastrand::Rng, broken: &[Fault]) -> Locks {
         let clock: Arc<dyn Clock> = Arc::new(VirtualClock::new());
         let stores = self.0.iter().enumerate().map(|(at, node)| {
@@ -50,8 +50,8 @@ impl Nodes {
     }
 }
 
-/// Runs `tasks` in each of `processes` for a while, with the first nodes broken. Returns how often each process
-/// got the lock, and how many attempts that took on the average.
+/// Runs `tasks` in each of `processes` for a while, with the first nodes faulty. Returns how often each process acquired
+/// the lock, and the average number of attempts.
 async fn contend(processes: usize, tasks: usize, broken: &[Fault]) -> (Vec<u64>, f64) {
     let mut rng = fastrand::Rng::with_seed(7);
     fastrand::seed(7);
@@ -91,20 +91,20 @@ async fn contend(processes: usize, tasks: usize, broken: &[Fault]) -> (Vec<u64>,
 }
 
 #[tokio::test(start_paused = true)]
-async fn processes_that_contend_all_get_the_lock_and_do_not_trample_each_other() {
+async fn contending_processes_all_acquire_the_lock_with_few_attempts() {
     for (processes, tasks) in [(2, 4), (8, 1), (16, 1)] {
         let (counts, attempts) = contend(processes, tasks, &[]).await;
         let total: u64 = counts.iter().sum();
         println!("{processes} × {tasks}: {total} in {LENGTH:?}, {attempts:.1} attempts each, {counts:?}");
-        assert!(attempts < 8.0, "{attempts} attempts for each lock that was got");
+        assert!(attempts < 8.0, "{attempts} attempts for each acquisition");
         assert!(total > 100, "{total}");
-        // Nodes do not agree on who came first, so no more is promised than that nobody is left out.
-        assert!(counts.iter().all(|count| *count > 0), "somebody starves: {counts:?}");
+        // The nodes do not agree on an order, so the only guarantee is that no process starves.
+        assert!(counts.iter().all(|count| *count > 0), "a process starves: {counts:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_down_and_one_that_hangs_do_not_slow_the_others_down() {
+async fn a_failed_node_and_a_hanging_node_do_not_slow_the_quorum_down() {
     let faults = [Fault::fail(), Fault::hang_before()];
     let (counts, attempts) = contend(4, 2, &faults).await;
     let total: u64 = counts.iter().sum();

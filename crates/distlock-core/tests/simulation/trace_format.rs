@@ -1,11 +1,11 @@
-//! What requests, replies and messages look like in a trace.
+//! Requests, replies and messages as text for the trace.
 
 use std::fmt;
 
 use distlock_core::LockId;
 use distlock_core::store::{Batch, Claim, Lease, Wake};
 
-/// A lock id as the trace shows it: without its entropy, so that two runs of a seed show the same.
+/// A lock id without its random part, so that two runs of a seed have the same trace.
 pub fn shown(lock_id: &LockId) -> String {
     let text = lock_id.as_str();
     let number = text.rsplit_once('-').map_or("?", |(_, number)| number);

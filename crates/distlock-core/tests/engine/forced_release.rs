@@ -1,11 +1,11 @@
-//! A forced release: a holder that listens notices it within a round trip, any other at its next renewal.
+//! A forced release: a subscribed holder notices it within a round trip, any other at its next renewal.
 
 use crate::common::{MS, SECOND, World, options, until};
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::{Guard, Locks};
 use tokio::time::Instant;
 
-/// The next renewal is a third of it away.
+/// The next renewal is due after a third of it.
 const EXPIRY: std::time::Duration = std::time::Duration::from_secs(900);
 
 async fn held(locks: &Locks, notice: bool) -> Guard {
@@ -19,7 +19,7 @@ async fn break_it(locks: &Locks) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_listens_notices_a_forced_release_within_a_round_trip() {
+async fn a_subscribed_holder_notices_a_forced_release_within_a_round_trip() {
     let world = World::new();
     let (ours, operator) = (world.locks(), world.locks());
     let guard = held(&ours, true).await;
@@ -27,18 +27,18 @@ async fn a_holder_that_listens_notices_a_forced_release_within_a_round_trip() {
     let renewals = world.store.stats().renew.requests;
     tokio::time::sleep(60 * SECOND).await;
     assert_eq!(world.store.stats().renew.requests, renewals, "a healthy holder renews when it is due");
-    assert_eq!(world.store.listeners(), 1, "it listens as long as it holds");
+    assert_eq!(world.store.listeners(), 1, "it stays subscribed while it holds");
     let begin = Instant::now();
     break_it(&operator).await;
     guard.lost().await;
     assert!(begin.elapsed() <= 2 * MS, "{:?}", begin.elapsed());
     drop(guard);
-    // And stops listening some time after it holds nothing any more.
+    // The subscription closes some time after the release.
     until(|| async { world.store.listeners() == 0 }).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_does_not_listen_costs_no_subscription_and_notices_at_its_next_renewal() {
+async fn an_unsubscribed_holder_notices_a_forced_release_at_its_next_renewal() {
     let world = World::new();
     let (ours, operator) = (world.locks(), world.locks());
     let guard = held(&ours, false).await;
