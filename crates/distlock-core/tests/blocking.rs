@@ -1,4 +1,4 @@
-//! The blocking twin: for threads, without a runtime of the caller's.
+//! The blocking API: for threads without a runtime.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,10 +38,10 @@ fn threads_exclude_each_other_and_locks_outlive_their_expiry() {
             });
         }
     });
-    // Long enough for a machine on which a thread gets no turn for half a second.
+    // Long enough for a busy machine on which a thread may not run for half a second.
     let locks = open_for(&store, 2000 * MS);
     let guard = locks.mutex("long").acquire().unwrap();
-    assert_eq!(guard.wait_lost(3000 * MS).unwrap(), None, "it was extended meanwhile");
+    assert_eq!(guard.wait_lost(3000 * MS).unwrap(), None, "it was renewed meanwhile");
     assert!(!guard.is_lost() && guard.time_left().is_some());
 }
 
@@ -56,7 +56,7 @@ fn a_dropped_guard_is_released_before_the_drop_returns() {
 }
 
 #[test]
-fn every_primitive_has_its_twin() {
+fn every_primitive_has_a_blocking_version() {
     let store = MemoryStore::new();
     let (ours, theirs) = (open(&store), open(&store));
     let read = ours.rw_lock("r").read().unwrap();
@@ -84,7 +84,7 @@ fn every_primitive_has_its_twin() {
 }
 
 #[test]
-fn inside_an_async_runtime_it_refuses_instead_of_panicking() {
+fn inside_an_async_runtime_a_call_is_refused_and_does_not_panic() {
     let store = MemoryStore::new();
     let locks = open(&store);
     let guard = locks.mutex("held").acquire().unwrap();

@@ -34,7 +34,7 @@ struct Kept {
     guards: Vec<blocking::Guard>,
     set: Option<blocking::GuardSet>,
     locks: Option<blocking::Locks>,
-    /// Called last.
+    /// Runs last.
     at_the_end: Option<Box<dyn FnOnce()>>,
 }
 
@@ -53,7 +53,7 @@ thread_local! {
     static KEPT: RefCell<Kept> = RefCell::default();
 }
 
-/// Runs on a thread of its own. With `first`, the thread-local that keeps guards was there before those of the runtime,
+/// Runs on a thread of its own. With `first`, the thread-local that keeps the guards exists before those of the runtime,
 /// so that it is dropped after them. Returns when the thread has dropped all of them.
 fn on_a_thread(first: bool, work: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
@@ -87,7 +87,7 @@ fn a_guard_that_a_thread_local_drops_is_released_before_the_thread_has_ended() {
         for name in ["a", "b", "c", "d", "e"] {
             assert!(is_free(&store, name), "{name} is held, first: {first}");
         }
-        drop(locks.mutex("b").fair().try_acquire().unwrap().expect("the turn is free too"));
+        drop(locks.mutex("b").fair().try_acquire().unwrap().expect("the fair queue is free too"));
     }
 }
 
@@ -108,7 +108,7 @@ fn the_last_handle_may_be_dropped_by_a_thread_local() {
 }
 
 #[test]
-fn a_call_from_a_thread_local_that_is_being_dropped_is_refused_or_done_but_never_a_panic() {
+fn a_call_from_a_dropping_thread_local_is_refused_or_completed_and_never_panics() {
     for first in [true, false] {
         let store = MemoryStore::new();
         let locks = open(&store);
@@ -143,7 +143,7 @@ fn a_guard_dropped_while_its_thread_panics_is_released() {
     assert!(is_free(&store, "a"));
 }
 
-/// An async guard needs no runtime to be dropped, wherever that happens.
+/// Dropping an async guard needs no runtime, wherever it happens.
 #[test]
 fn an_async_guard_that_a_thread_local_drops_is_released() {
     thread_local! {

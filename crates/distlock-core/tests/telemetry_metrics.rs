@@ -1,4 +1,4 @@
-//! What an operator measures, where the feature is on.
+//! The metrics, with the feature on.
 #![cfg(feature = "metrics")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -7,7 +7,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use common::{MS, SECOND, World};
+use common::{MS, World};
 use distlock_core::faults::{Fault, Verb};
 
 use metrics::{
@@ -15,7 +15,7 @@ use metrics::{
     SharedString, Unit,
 };
 
-/// Adds up whatever is recorded, by name.
+/// Sums the recorded values by name.
 #[derive(Clone, Default)]
 struct Sums(Arc<Mutex<BTreeMap<String, f64>>>);
 
@@ -72,16 +72,11 @@ impl Recorder for Sums {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_figures_add_up() {
+async fn every_metric_is_recorded_once() {
     let sums = Sums::default();
     let _recorder = metrics::set_default_local_recorder(&sums);
     let world = World::new();
-    let (ours, _clock, faults) = world.process();
-    let theirs = world.locks();
-    let held = ours.mutex("a").acquire().await.unwrap();
-    assert!(theirs.mutex("a").try_acquire().timeout(50 * MS).await.unwrap().is_none());
-    tokio::time::sleep(2 * SECOND).await;
-    held.release().await.unwrap();
+    let (ours, theirs, faults) = world.contended_cycle().await;
     let held = ours.mutex("b").acquire().await.unwrap();
     let kept = theirs.mutex("c").acquire().await.unwrap();
     faults.set_down(true);
@@ -93,13 +88,13 @@ async fn the_figures_add_up() {
     assert_eq!(sum("distlock_timed_out_total"), 1.0);
     assert_eq!(sum("distlock_lost_total"), 1.0);
     assert_eq!(sum("distlock_hold_seconds"), 1.0);
-    assert_eq!(sum("distlock_held"), 1.0, "the one that is kept");
+    assert_eq!(sum("distlock_held"), 1.0, "one lock is still held");
     assert!(sum("distlock_busy_total") >= 1.0 && sum("distlock_extension_seconds") >= 1.0);
     drop(kept);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_is_given_up_half_way_counts_once() {
+async fn a_cancelled_release_counts_once() {
     let sums = Sums::default();
     let _recorder = metrics::set_default_local_recorder(&sums);
     let world = World::new();

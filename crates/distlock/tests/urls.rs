@@ -150,13 +150,17 @@ fn told(url: &str) -> Vec<String> {
             .push(outcome(split.and_then(|url| FileConfig::from_url(&url)), |config| format!("{config:?}"))),
         "mongodb" | "mongodb+srv" => {}
         "redlock" | "redlocks" => {
-            all.push(outcome(RedlockConfig::parse(url), |config| format!("{config:?}")));
+            all.push(outcome(split.and_then(|url| RedlockConfig::from_url(&url)), |config| {
+                format!("{config:?}")
+            }));
         }
         scheme if scheme.starts_with("postgres") => {
             all.push(outcome(PostgresConfig::from_url(url), |config| both(&config)));
         }
         scheme if distlock_redis::DRIVER.schemes().contains(&scheme) => {
-            all.push(outcome(RedisConfig::parse(url), |config| format!("{config:?}")));
+            all.push(outcome(split.and_then(|url| RedisConfig::from_url(&url)), |config| {
+                format!("{config:?}")
+            }));
         }
         // In memory, or refused: nothing is waited for.
         _ => all.push(outcome(ready_now(distlock::open(url)), |_| String::new())),

@@ -1,11 +1,10 @@
-//! What a lock costs the server, by the number of locks in one request: its own CPU time, with reading the request and
-//! writing the reply. Least of many rounds. `cargo run --release -p distlock-redis --example server_cost [SIZE…]` starts a
-//! server of its own; Linux only.
+//! The CPU time of the server per lock, by the number of locks in one request, with parsing the request and writing the reply.
+//! The minimum of many rounds. `cargo run --release -p distlock-redis --example server_cost [SIZE…]` starts a server; Linux only.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;
 
-use distlock_core::store::{Attempt, Claim, Lease, LeaseStore};
+use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, StoreUrl};
 use distlock_core::{Kind, LockIds, Resource};
 use distlock_redis::{RedisConfig, RedisStore};
 use distlock_testkit::servers::RedisServer;
@@ -23,12 +22,14 @@ fn cpu(pid: u32) -> Duration {
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let server = RedisServer::start();
-    let store = RedisStore::connect(RedisConfig::parse(&server.url()).unwrap()).await.unwrap();
+    let store = RedisStore::connect(RedisConfig::from_url(&StoreUrl::parse(&server.url()).unwrap()).unwrap())
+        .await
+        .unwrap();
     let pid = server.pid().unwrap();
     let ids = LockIds::new(&LockIds::default_label());
     let given: Vec<usize> = std::env::args().skip(1).map(|size| size.parse().unwrap()).collect();
     let sizes = if given.is_empty() { vec![1, 16, 64, 128, 256] } else { given };
-    println!("locks  acquire   renew  release  µs of the server for each lock");
+    println!("locks  acquire   renew  release  µs of server CPU per lock");
     for size in sizes {
         let mut least = [Duration::MAX; 3];
         for _ in 0..ROUNDS {
@@ -54,7 +55,7 @@ async fn main() {
                         other => panic!("{other:?}"),
                     })
                     .collect();
-                // A renewal never comes within the millisecond of its grant.
+                // In practice no renewal comes within the millisecond of its grant.
                 std::thread::sleep(Duration::from_millis(2));
                 let before_renewal = cpu(pid);
                 store.renew(&leases).await.unwrap();
@@ -74,7 +75,7 @@ async fn main() {
     }
 }
 
-/// The CPU time once the server sleeps again: what it does behind a reply belongs to that request.
+/// The CPU time once the server sleeps again: what it does after the reply belongs to that request.
 fn settled(pid: u32) -> Duration {
     std::thread::sleep(Duration::from_micros(50));
     cpu(pid)

@@ -1,12 +1,87 @@
-//! Which servers, and how to talk to them.
+//! The typed options of the store, and the table of its URL options.
+
+mod url;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use distlock_core::store::UrlOption;
 use distlock_core::{Error, ErrorKind, Result};
 
-use crate::keys::Keys;
+use crate::keys::{DEFAULT_PREFIX, Keys};
+
+/// The `distlock.` options of a URL. The last three are those of a Redlock.
+pub(crate) const OPTIONS: &[UrlOption] = &[
+    UrlOption {
+        name: "prefix",
+        value: "text",
+        default: DEFAULT_PREFIX,
+        meaning: "the prefix of keys and channels; empty for the bare name",
+    },
+    UrlOption {
+        name: "response_timeout",
+        value: "duration",
+        default: "2s",
+        meaning: "how long a reply may take before the connection is replaced; 1s on the servers of a Redlock",
+    },
+    UrlOption {
+        name: "connect_timeout",
+        value: "duration",
+        default: "2s",
+        meaning: "how long it may take to connect and log in; 1s on the servers of a Redlock",
+    },
+    UrlOption {
+        name: "min_replicas",
+        value: "number",
+        default: "0",
+        meaning: "how many replicas must confirm a grant or a renewal (WAIT)",
+    },
+    UrlOption {
+        name: "retention",
+        value: "duration",
+        default: "10m",
+        meaning: "how long the token of an unused name is kept",
+    },
+    UrlOption {
+        name: "tls_ca",
+        value: "file",
+        default: "",
+        meaning: "the certificate authority to trust instead of the system's (PEM)",
+    },
+    UrlOption { name: "tls_cert", value: "file", default: "", meaning: "the client certificate (PEM)" },
+    UrlOption {
+        name: "tls_key",
+        value: "file",
+        default: "",
+        meaning: "the key of the client certificate (PEM)",
+    },
+    UrlOption { name: "sentinel_user", value: "text", default: "", meaning: "the user of the sentinels" },
+    UrlOption {
+        name: "sentinel_password",
+        value: "text",
+        default: "",
+        meaning: "the password of the sentinels",
+    },
+    UrlOption {
+        name: "node_timeout",
+        value: "duration",
+        default: "50ms",
+        meaning: "Redlock: how long one server may take",
+    },
+    UrlOption {
+        name: "min_validity",
+        value: "duration",
+        default: "10ms",
+        meaning: "Redlock: how much of the expiry must be left after a majority has granted",
+    },
+    UrlOption {
+        name: "repair",
+        value: "on|off",
+        default: "on",
+        meaning: "Redlock: whether servers that missed a grant are brought up to date",
+    },
+];
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,22 +103,22 @@ impl fmt::Display for Address {
     }
 }
 
-/// Which servers keep the locks.
+/// The servers that hold the locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Servers {
     /// One server.
     One(Address),
-    /// The master that sentinels know by a name.
+    /// The master that sentinels name.
     Sentinel {
-        /// The sentinels; one that answers is enough.
+        /// The sentinels; one that replies is enough.
         sentinels: Vec<Address>,
         /// The name of the master.
         master: String,
     },
     /// A Cluster.
     Cluster {
-        /// Some of its nodes; the others are found.
+        /// Some of its nodes; the others are discovered.
         seeds: Vec<Address>,
     },
 }
@@ -55,21 +130,23 @@ pub(crate) struct Credentials {
     pub(crate) password: Option<String>,
 }
 
-/// The certificates of a secure connection, in PEM.
+/// The certificates of a TLS connection, in PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Certificates {
     pub(crate) authority: Option<Vec<u8>>,
     pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Which servers, and how to talk to them.
+/// The options of a [`RedisStore`](crate::RedisStore).
 ///
 /// ```
 /// use std::time::Duration;
+/// use distlock_core::store::StoreUrl;
 /// use distlock_redis::RedisConfig;
 ///
 /// # fn main() -> distlock_core::Result<()> {
-/// let config = RedisConfig::parse("redis://locks:secret@db.internal:6379/2")?
+/// let url = StoreUrl::parse("redis://locks:secret@db.internal:6379/2")?;
+/// let config = RedisConfig::from_url(&url)?
 ///     .prefix("app:")?
 ///     .response_timeout(Duration::from_millis(500))?
 ///     .min_replicas(1);
@@ -82,20 +159,20 @@ pub struct RedisConfig {
     pub(crate) credentials: Credentials,
     pub(crate) sentinel_credentials: Credentials,
     pub(crate) database: i64,
-    /// `None` for a connection in the clear.
+    /// `None` for connections without TLS.
     pub(crate) tls: Option<Certificates>,
     pub(crate) keys: Keys,
     pub(crate) response_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) retention: Duration,
     pub(crate) min_replicas: u32,
-    /// Whether a release may grant a mutex to who waits first. Off on the nodes of a quorum: each would grant to
-    /// somebody else.
+    /// Whether a release may grant a mutex to its first waiter. Off on the nodes of a quorum: each node would grant to
+    /// another waiter.
     pub(crate) grants_on_release: bool,
 }
 
 impl RedisConfig {
-    /// These servers with the defaults: no password, database 0, in the clear, prefix `distlock:`.
+    /// The default options for these servers: no login, database 0, no TLS, prefix `distlock:`.
     #[must_use]
     pub fn new(servers: Servers) -> Self {
         RedisConfig {
@@ -113,14 +190,14 @@ impl RedisConfig {
         }
     }
 
-    /// The user and the password to log in with. Without a user it is the one called `default`.
+    /// Sets the user and the password. Without a user the server takes its user `default`.
     #[must_use]
     pub fn login(mut self, user: Option<&str>, password: &str) -> Self {
         self.credentials = Credentials { user: user.map(str::to_owned), password: Some(password.to_owned()) };
         self
     }
 
-    /// The user and the password of the sentinels, if they want any.
+    /// Sets the user and the password of the sentinels.
     #[must_use]
     pub fn sentinel_login(mut self, user: Option<&str>, password: &str) -> Self {
         self.sentinel_credentials =
@@ -128,35 +205,38 @@ impl RedisConfig {
         self
     }
 
-    /// The number of the database. Default 0, and a Cluster has no other.
+    /// Sets the number of the database. Default 0; a Cluster has no other.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for another one on a Cluster.
     pub fn database(mut self, number: u32) -> Result<Self> {
         if number != 0 && matches!(self.servers, Servers::Cluster { .. }) {
-            return Err(refuse(
+            return Err(invalid(
                 format!("a Cluster has no database {number}"),
-                "leave the number out, and keep applications apart by prefix",
+                "leave the number out, and separate applications by prefix",
             ));
         }
         self.database = i64::from(number);
         Ok(self)
     }
 
-    /// Secure connections, checked against the system's certificate authorities.
+    /// Uses TLS and trusts the certificate authorities of the system.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] for a Unix socket.
     #[cfg(feature = "tls")]
     pub fn tls(mut self) -> Result<Self> {
         if matches!(self.servers, Servers::One(Address::Unix(_))) {
-            return Err(refuse("a Unix socket has no TLS".to_owned(), "connect in the clear: it is local"));
+            return Err(invalid(
+                "a Unix socket has no TLS".to_owned(),
+                "connect without TLS: the socket is local",
+            ));
         }
         self.tls.get_or_insert_default();
         Ok(self)
     }
 
-    /// Secure connections, checked against this certificate authority (PEM) instead of the system's.
+    /// Uses TLS and trusts this certificate authority (PEM) instead of the system's.
     ///
     /// # Errors
     /// As for [`tls`](RedisConfig::tls).
@@ -167,7 +247,7 @@ impl RedisConfig {
         Ok(config)
     }
 
-    /// Secure connections in which we show a certificate of our own (both PEM).
+    /// Uses TLS with a client certificate (both PEM).
     ///
     /// # Errors
     /// As for [`tls`](RedisConfig::tls).
@@ -178,56 +258,55 @@ impl RedisConfig {
         Ok(config)
     }
 
-    /// What all keys and channels begin with. Default `distlock:`. Programs that share a mutex with us find it at
-    /// the key *prefix + name*; with an empty prefix that is the bare name.
+    /// Sets the prefix of all keys and channels. Default `distlock:`. Programs that share a mutex with us find it at the key
+    /// *prefix + name*; with an empty prefix that is the bare name.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] above 128 bytes, with spaces or control characters, or with a `{` that begins no
-    /// whole hash tag.
+    /// [`ErrorKind::InvalidInput`] for more than 128 bytes, for spaces or control characters, and for a `{` that begins no hash
+    /// tag.
     pub fn prefix(mut self, prefix: &str) -> Result<Self> {
         self.keys = Keys::new(prefix)?;
         Ok(self)
     }
 
-    /// How long an answer may take. Then the connection is given up and made anew, since a socket whose other end
-    /// is gone looks like a slow server. Default 2 s. An extension waits no longer than a third of the expiry, so
-    /// that there is time for another try.
+    /// Sets how long a reply may take. After that the connection is replaced, because a half-open socket looks like a slow server.
+    /// Default 2 s. A renewal waits no longer than a third of the expiry, so that there is time to retry.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] below 10 ms or above ten minutes.
+    /// [`ErrorKind::InvalidInput`] below 10 ms or above 10 minutes.
     pub fn response_timeout(mut self, timeout: Duration) -> Result<Self> {
-        self.response_timeout = checked(timeout, "response time-out")?;
+        self.response_timeout = check_timeout(timeout, "response timeout")?;
         Ok(self)
     }
 
-    /// How long it may take to connect and log in. Default 2 s.
+    /// Sets how long it may take to connect and log in. Default 2 s.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] below 10 ms or above ten minutes.
+    /// [`ErrorKind::InvalidInput`] below 10 ms or above 10 minutes.
     pub fn connect_timeout(mut self, timeout: Duration) -> Result<Self> {
-        self.connect_timeout = checked(timeout, "connect time-out")?;
+        self.connect_timeout = check_timeout(timeout, "connect timeout")?;
         Ok(self)
     }
 
-    /// For how long the token of an unused name is kept (as one small key). Default ten minutes. After that
-    /// the server's clock alone keeps tokens rising.
+    /// Sets how long the token of an unused name is kept, as one small key. Default 10 minutes. After that the server's clock alone
+    /// keeps tokens rising.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] below a second or above a year.
+    /// [`ErrorKind::InvalidInput`] below one second or above one year.
     pub fn retention(mut self, retention: Duration) -> Result<Self> {
         if retention < Duration::from_secs(1) || retention > Duration::from_secs(365 * 24 * 3600) {
-            return Err(refuse(
-                format!("a retention of {retention:?} is not between a second and a year"),
-                "take ten minutes or so: longer than the server's clock is ever set back",
+            return Err(invalid(
+                format!("a retention of {retention:?} is not between one second and one year"),
+                "use about 10 minutes: longer than the server's clock is ever set back",
             ));
         }
         self.retention = retention;
         Ok(self)
     }
 
-    /// How many replicas must confirm a grant or an extension (WAIT) before it counts. Default 0: none. A replica
-    /// that has not seen a lock gives it away again when it becomes master; this makes that rarer, not impossible,
-    /// and costs a round trip between the servers each time.
+    /// Sets how many replicas must confirm a grant or a renewal (WAIT) before it counts. Default 0. A replica that has not
+    /// received a lock grants it again when it becomes master. Confirmation makes that rarer, not impossible, and costs a round
+    /// trip between the servers each time.
     #[must_use]
     pub fn min_replicas(mut self, replicas: u32) -> Self {
         self.min_replicas = replicas;
@@ -235,24 +314,31 @@ impl RedisConfig {
     }
 }
 
-fn checked(timeout: Duration, what: &str) -> Result<Duration> {
+fn check_timeout(timeout: Duration, what: &str) -> Result<Duration> {
     if timeout < Duration::from_millis(10) || timeout > Duration::from_secs(600) {
-        return Err(refuse(
-            format!("a {what} of {timeout:?} is not between 10 ms and ten minutes"),
-            "take a few times the slowest round trip",
+        return Err(invalid(
+            format!("a {what} of {timeout:?} is not between 10 ms and 10 minutes"),
+            "use a few times the slowest round trip",
         ));
     }
     Ok(timeout)
 }
 
-pub(crate) fn refuse(what: String, advice: &'static str) -> Error {
+pub(crate) fn invalid(what: String, advice: &'static str) -> Error {
     Error::new(ErrorKind::InvalidInput, what).doing("read the Redis options").advise(advice)
 }
 
-/// A prefix, unless it has characters that a URL in the wrong place would have.
+/// A prefix, unless it has characters of a URL that was put in the wrong place and may contain a password.
 fn shown(prefix: &str) -> &str {
     let is_usual = prefix.chars().all(|c| c.is_alphanumeric() || ":{}._-".contains(c));
     if is_usual { prefix } else { "***" }
+}
+
+impl Default for RedisConfig {
+    /// One server at `127.0.0.1:6379`.
+    fn default() -> Self {
+        RedisConfig::new(Servers::One(Address::Tcp("127.0.0.1".to_owned(), 6379)))
+    }
 }
 
 impl fmt::Debug for RedisConfig {

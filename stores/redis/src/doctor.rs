@@ -1,37 +1,36 @@
-//! What is dangerous at the servers.
+//! Diagnosis: settings of the servers that endanger locks, clocks, missing rights.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use distlock_core::store::support::errors::unexpected_reply;
 use distlock_core::store::{Claim, Finding, Inbox, Lease, LeaseStore, Query, Store, Waiting};
 use distlock_core::{FencingToken, Kind, LockIds, Resource, Result};
 use redis::Value;
 
-use crate::net::Live;
-use crate::trouble;
+use crate::error;
+use crate::net::ServerConnection;
 use crate::{RedisStore, Servers};
 
-/// Clocks further apart than this confuse people who read times; expiry is not affected.
-const CLOCKS_APART: Duration = Duration::from_secs(1);
+/// A larger difference between the clocks confuses people who read times; expiry is not affected.
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
 
-/// Connects, and says what was found.
+/// Examines every master, then tries out a lock.
 pub(crate) async fn examine(store: &RedisStore) -> Result<Vec<Finding>> {
-    let inner = &store.0;
     let mut findings = Vec::new();
-    for live in inner.fleet.masters().await? {
-        server(store, &live, &mut findings).await?;
+    for connection in store.0.servers.masters().await? {
+        server(store, &connection, &mut findings).await?;
     }
     rights(store, &mut findings).await;
     Ok(findings)
 }
 
-struct Info(HashMap<String, String>);
+struct ServerInfo(HashMap<String, String>);
 
-impl Info {
-    fn read(text: &str) -> Self {
+impl ServerInfo {
+    fn parse(text: &str) -> Self {
         let pairs = text.lines().filter_map(|line| line.split_once(':'));
-        Info(pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect())
+        ServerInfo(pairs.map(|(key, value)| (key.to_owned(), value.trim().to_owned())).collect())
     }
 
     fn get(&self, key: &str) -> &str {
@@ -43,38 +42,39 @@ impl Info {
     }
 }
 
-async fn ask(store: &RedisStore, live: &Live, words: &[&str]) -> Result<Value> {
+async fn send(store: &RedisStore, connection: &ServerConnection, words: &[&str]) -> Result<Value> {
     let mut command = redis::Cmd::new();
     for word in words {
         command.arg(word);
     }
-    match live.send(&command, store.0.config.response_timeout).await? {
-        Value::ServerError(error) => Err(trouble::refused(&trouble::text_of(&error))),
-        value => Ok(value),
-    }
+    error::accepted(connection.send(&command, store.0.config.response_timeout).await?)
 }
 
-async fn server(store: &RedisStore, live: &Arc<Live>, findings: &mut Vec<Finding>) -> Result<()> {
-    let at = live.address.as_str();
-    match ask(store, live, &["INFO"]).await {
+async fn server(
+    store: &RedisStore,
+    connection: &ServerConnection,
+    findings: &mut Vec<Finding>,
+) -> Result<()> {
+    let at = connection.address.as_str();
+    match send(store, connection, &["INFO"]).await {
         Ok(value) => {
-            let text: String = redis::from_redis_value(value).map_err(trouble::nonsense)?;
-            let info = Info::read(&text);
+            let text: String = redis::from_redis_value(value).map_err(unexpected_reply)?;
+            let info = ServerInfo::parse(&text);
             version(at, &info, findings);
             memory(at, &info, findings);
-            persistence(store, live, &info, findings).await;
+            persistence(store, connection, &info, findings).await;
             replication(store, at, &info, findings);
         }
         Err(error) if error.can_retry() => return Err(error),
         Err(error) => findings.push(Finding::warning(
             format!("{at}: INFO was refused ({error}), so memory, persistence and replicas are unknown"),
-            "give the user the right to INFO",
+            "grant the user the right to INFO",
         )),
     }
-    clock(store, live, findings).await
+    clock(store, connection, findings).await
 }
 
-fn version(at: &str, info: &Info, findings: &mut Vec<Finding>) {
+fn version(at: &str, info: &ServerInfo, findings: &mut Vec<Finding>) {
     let (name, version) = match info.get("valkey_version") {
         "" => ("Redis", info.get("redis_version")),
         version => ("Valkey", version),
@@ -90,7 +90,7 @@ fn version(at: &str, info: &Info, findings: &mut Vec<Finding>) {
     }
 }
 
-fn memory(at: &str, info: &Info, findings: &mut Vec<Finding>) {
+fn memory(at: &str, info: &ServerInfo, findings: &mut Vec<Finding>) {
     let policy = info.get("maxmemory_policy");
     let limited = info.number("maxmemory") > 0;
     if !policy.is_empty() && policy != "noeviction" {
@@ -111,20 +111,27 @@ fn memory(at: &str, info: &Info, findings: &mut Vec<Finding>) {
     }
 }
 
-async fn persistence(store: &RedisStore, live: &Live, info: &Info, findings: &mut Vec<Finding>) {
-    let at = live.address.as_str();
-    let lost = "a restart within the expiry of a held lock gives it to somebody else";
+async fn persistence(
+    store: &RedisStore,
+    connection: &ServerConnection,
+    info: &ServerInfo,
+    findings: &mut Vec<Finding>,
+) {
+    let at = connection.address.as_str();
+    let lost = "after a restart within the expiry of a held lock another client can acquire it";
     if info.get("aof_enabled") != "1" {
-        let saves = match ask(store, live, &["CONFIG", "GET", "save"]).await {
+        let saves = match send(store, connection, &["CONFIG", "GET", "save"]).await {
             Ok(value) => redis::from_redis_value::<HashMap<String, String>>(value).ok(),
-            // Managed servers have no CONFIG.
+            // Managed servers disable CONFIG.
             Err(_) => None,
         };
         let saves = saves.and_then(|pairs| pairs.get("save").cloned());
         let what = match saves.as_deref() {
-            Some("") => format!("{at}: nothing is kept on disk: {lost}"),
+            Some("") => format!("{at}: nothing is persisted on disk: {lost}"),
             _ => {
-                format!("{at}: no append-only file: after a crash it is as of the last snapshot, and {lost}")
+                format!(
+                    "{at}: no append-only file: a crash loses what came after the last snapshot, and {lost}"
+                )
             }
         };
         findings.push(Finding::warning(
@@ -142,22 +149,22 @@ async fn persistence(store: &RedisStore, live: &Live, info: &Info, findings: &mu
     }
 }
 
-fn replication(store: &RedisStore, at: &str, info: &Info, findings: &mut Vec<Finding>) {
+fn replication(store: &RedisStore, at: &str, info: &ServerInfo, findings: &mut Vec<Finding>) {
     let replicas = info.number("connected_slaves");
     let wanted = u64::from(store.0.config.min_replicas);
     if replicas < wanted {
         findings.push(Finding::warning(
-            format!("{at}: {replicas} replicas are connected, and distlock.min_replicas asks for {wanted}"),
+            format!("{at}: {replicas} replicas are connected, and distlock.min_replicas requires {wanted}"),
             "bring them back; until then nothing can be acquired",
         ));
     } else if replicas > 0 && wanted == 0 {
         findings.push(Finding::warning(
-            format!("{at}: {replicas} replicas follow, and none has to confirm a lock before it counts"),
+            format!("{at}: {replicas} replicas are connected, and none must confirm a lock before it counts"),
             "set distlock.min_replicas=1: a fail-over then loses fewer locks. Fencing tokens protect from the rest",
         ));
     } else if replicas == 0 && !matches!(store.0.config.servers, Servers::One(_)) {
         findings.push(Finding::warning(
-            format!("{at}: no replica is connected that could take over"),
+            format!("{at}: no replica is connected for a fail-over"),
             "bring the replicas back",
         ));
     } else if replicas > 0 {
@@ -165,29 +172,28 @@ fn replication(store: &RedisStore, at: &str, info: &Info, findings: &mut Vec<Fin
     }
 }
 
-/// Expiry does not depend on our clock; people who compare times do.
-async fn clock(store: &RedisStore, live: &Live, findings: &mut Vec<Finding>) -> Result<()> {
-    let at = live.address.as_str();
-    let begun = Instant::now();
-    let answer = ask(store, live, &["TIME"]).await?;
-    let half = begun.elapsed() / 2;
+/// Expiry depends on the server's clock alone, but people compare times.
+async fn clock(store: &RedisStore, connection: &ServerConnection, findings: &mut Vec<Finding>) -> Result<()> {
+    let at = connection.address.as_str();
+    let sent = Instant::now();
+    let reply = send(store, connection, &["TIME"]).await?;
+    let half = sent.elapsed() / 2;
     let ours = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (seconds, micros): (u64, u64) = redis::from_redis_value(answer).map_err(trouble::nonsense)?;
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(reply).map_err(unexpected_reply)?;
     let theirs = Duration::from_secs(seconds) + Duration::from_micros(micros) + half;
-    let apart = ours.abs_diff(theirs);
-    findings.push(if apart > CLOCKS_APART {
+    let skew = ours.abs_diff(theirs);
+    findings.push(if skew > MAX_CLOCK_SKEW {
         Finding::warning(
-            format!("{at}: its clock and ours are {apart:.1?} apart"),
-            "expiry goes by the server's clock alone; all the same, run NTP on both: a clock that is set forward ends \
-             leases early",
+            format!("{at}: its clock and ours differ by {skew:.1?}"),
+            "run NTP on both: expiry depends on the server's clock alone, and a clock that is set forward ends leases early",
         )
     } else {
-        Finding::ok(format!("{at}: its clock and ours are {apart:.0?} apart"))
+        Finding::ok(format!("{at}: its clock and ours differ by {skew:.0?}"))
     });
     Ok(())
 }
 
-/// Does once what locks do, under a name that nobody else uses.
+/// Runs every verb once, under a name that no other client uses.
 async fn rights(store: &RedisStore, findings: &mut Vec<Finding>) {
     let ids = LockIds::new("distlock-doctor");
     let mut refused = Vec::new();
@@ -203,9 +209,9 @@ async fn rights(store: &RedisStore, findings: &mut Vec<Finding>) {
         refused.push(format!("{error} (without it waiters poll)"));
     }
     match refused.first() {
-        None => findings.push(Finding::ok("a lock and a semaphore could be taken, listed and given back")),
+        None => findings.push(Finding::ok("a lock and a semaphore could be acquired, listed and released")),
         Some(first) => findings.push(Finding::warning(
-            format!("trying out a lock failed: {first}"),
+            format!("a trial lock failed: {first}"),
             "the user needs ~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget \
              +hset +hdel +hgetall +publish +subscribe +unsubscribe +scan +wait +role",
         )),
@@ -220,9 +226,9 @@ async fn try_out(store: &RedisStore, ids: &LockIds, kind: Kind) -> Result<()> {
     )
     .with_waiting(Waiting::new(Inbox::new(ids.prefix()), Duration::from_secs(1), 1));
     let lease = Lease::of(&claim, FencingToken::new(0));
-    let first = |mut answers: Vec<Result<()>>| answers.pop().unwrap_or(Ok(()));
-    first(store.try_acquire(&[claim]).await?.into_iter().map(|answer| answer.map(|_| ())).collect())?;
+    let first = |mut replies: Vec<Result<()>>| replies.pop().unwrap_or(Ok(()));
+    first(store.try_acquire(&[claim]).await?.into_iter().map(|reply| reply.map(|_| ())).collect())?;
     let lease = [lease];
-    first(store.renew(&lease).await?.into_iter().map(|answer| answer.map(|_| ())).collect())?;
-    first(store.release(&lease).await?.into_iter().map(|answer| answer.map(|_| ())).collect())
+    first(store.renew(&lease).await?.into_iter().map(|reply| reply.map(|_| ())).collect())?;
+    first(store.release(&lease).await?.into_iter().map(|reply| reply.map(|_| ())).collect())
 }

@@ -1,132 +1,150 @@
-//! What is held and waited for, and taking it away.
+//! Lists holders and waiters, and releases locks by force.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
+use distlock_core::store::support::errors::{too_few_answers, unexpected_reply};
+use distlock_core::store::support::inspect::select;
 use distlock_core::store::{Holder, Lease, Query, Record, Waiter};
 use distlock_core::{FencingToken, Kind, LockId, Resource, Result};
 use redis::Value;
 
-use crate::net::{Answer, Live};
-use crate::script::Item;
-use crate::store::Inner;
-use crate::trouble;
-use crate::verbs::{KINDS, break_item, look_item, release_item};
+use crate::error;
+use crate::keys::{Keys, ParsedKey};
+use crate::net::{ItemReply, ServerConnection};
+use crate::protocol::ScriptItem;
+use crate::scripts::ScriptVerb;
+use crate::store::Shared;
 
-/// How many keys one SCAN looks at.
+/// How many keys one SCAN examines.
 const SCAN_COUNT: u32 = 1000;
-/// How many resources one call of the script looks at: a pool with many holders is much to tell.
-const LOOK_AT_ONCE: usize = 64;
+/// How many resources one call of the script inspects: the reply for a pool with many holders is long.
+const RESOURCES_PER_CALL: usize = 64;
+/// The kinds that have keys.
+const KINDS: [Kind; 4] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue];
 
-/// What is held or waited for now.
-pub(crate) async fn records(inner: &Inner, query: &Query) -> Result<Vec<Record>> {
+/// The resources that a query selects and that have holders or waiters.
+pub(crate) async fn records(shared: &Shared, query: &Query) -> Result<Vec<Record>> {
     let resources = match &query.name {
         Some(name) => KINDS
             .into_iter()
             .filter(|kind| query.matches(*kind, name))
             .map(|kind| Resource::new(kind, name.as_str()))
-            .collect::<Result<Vec<_>>>()?,
-        None => find(inner, query).await?,
+            .collect::<Result<BTreeSet<_>>>()?,
+        None => find(shared, query).await?,
     };
     let mut found = Vec::new();
-    for chunk in resources.chunks(LOOK_AT_ONCE) {
-        let items: Vec<Item<'_>> =
-            chunk.iter().map(|resource| look_item(&inner.config.keys, resource, 0)).collect();
-        let request = inner.request(&inner.scripts.inspect, inner.config.response_timeout);
-        for (resource, answer) in chunk.iter().zip(inner.fleet.call(&request, &items).await) {
-            match read(resource, &answer?) {
+    let (locks, pools): (Vec<_>, Vec<_>) =
+        resources.into_iter().partition(|resource| resource.kind() == Kind::Mutex);
+    for part in locks.chunks(RESOURCES_PER_CALL).chain(pools.chunks(RESOURCES_PER_CALL)) {
+        let items = part.iter().map(|resource| ScriptItem::inspection(&shared.config.keys, resource, 0));
+        let replies = call(shared, ScriptVerb::Inspect, &part[0], items.collect()).await;
+        for (resource, reply) in part.iter().zip(replies) {
+            match parse(resource, &reply?) {
                 Ok((mut record, next)) => {
-                    more_waiters(inner, resource, &mut record, next).await?;
-                    found.extend(Some(record).filter(|record| is_of_use(inner, record)));
+                    add_waiters(shared, resource, &mut record, next).await?;
+                    found.extend(Some(record).filter(|record| !is_foreign(&shared.config.keys, record)));
                 }
-                // Under our prefix, but a key of another type: none of ours, unless it was asked for by name.
+                // A key of another type under our prefix is ignored, unless the query names it.
                 Err(error) if query.name.is_some() => return Err(error.about(resource)),
                 Err(_) => {}
             }
         }
     }
-    found.sort_by(|a, b| (&a.name, a.kind).cmp(&(&b.name, b.kind)));
-    Ok(found)
+    Ok(select(found, query))
+}
+
+async fn call(
+    shared: &Shared,
+    verb: ScriptVerb,
+    resource: &Resource,
+    items: Vec<ScriptItem<'_>>,
+) -> Vec<Result<ItemReply>> {
+    shared.call(verb, resource.kind().record(), shared.config.response_timeout, items).await
+}
+
+async fn call_one(
+    shared: &Shared,
+    verb: ScriptVerb,
+    resource: &Resource,
+    item: ScriptItem<'_>,
+) -> Result<(Record, Option<u64>)> {
+    let reply = call(shared, verb, resource, vec![item]).await.pop().ok_or_else(too_few_answers)??;
+    parse(resource, &reply)
 }
 
 /// Takes a resource from all its holders.
-pub(crate) async fn take(inner: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
-    let items = [break_item(&inner.config.keys, resource)];
-    let request = inner.request(&inner.scripts.inspect, inner.config.response_timeout);
-    let Some(answer) = inner.fleet.call(&request, &items).await.pop() else {
-        return Err(trouble::nonsense("nothing"));
-    };
-    let (record, next) = read(resource, &answer?)?;
+pub(crate) async fn break_lock(shared: &Shared, resource: &Resource) -> Result<Vec<Holder>> {
+    let keys = &shared.config.keys;
+    let item = ScriptItem::forced_release(keys, resource);
+    let (record, next) = call_one(shared, ScriptVerb::Break, resource, item).await?;
     if let (Some(_), Some(holder)) = (next, record.holders.first()) {
-        // More gone waiters than one call looks at: a release continues until one is told. Nothing is left of this
-        // holder that could be released.
+        // One call could not pass all absent waiters. A release under the lock id of the former holder continues until a waiter
+        // is notified. If it fails, waiters ask by themselves within a second.
         let lease =
-            Lease::new(resource.clone(), holder.lock_id.clone(), FencingToken::new(0), Duration::ZERO)
-                .with_weight(holder.weight)
-                .with_capacity(record.capacity);
-        let request = inner.request(&inner.scripts.release, inner.config.response_timeout);
-        // What fails here costs time, not the lock: waiters ask once a second.
-        let _ = inner.call(request, vec![release_item(&inner.config.keys, &lease)]).await;
+            Lease::new(resource.clone(), holder.lock_id.clone(), FencingToken::new(0), Duration::ZERO);
+        let _ = call(shared, ScriptVerb::Release, resource, vec![ScriptItem::release(keys, &lease)]).await;
     }
     Ok(record.holders)
 }
 
-/// One call looks at so many waiters only: asks for the rest.
-async fn more_waiters(
-    inner: &Inner,
+/// Adds the waiters from this queue entry on: one call examines a limited number.
+async fn add_waiters(
+    shared: &Shared,
     resource: &Resource,
     record: &mut Record,
     mut next: Option<u64>,
 ) -> Result<()> {
     while let Some(from) = next {
-        let items = [look_item(&inner.config.keys, resource, from)];
-        let request = inner.request(&inner.scripts.inspect, inner.config.response_timeout);
-        let Some(answer) = inner.fleet.call(&request, &items).await.pop() else { return Ok(()) };
-        let (rest, then) = read(resource, &answer?)?;
+        let item = ScriptItem::inspection(&shared.config.keys, resource, from);
+        let (rest, then) = call_one(shared, ScriptVerb::Inspect, resource, item).await?;
         record.waiters.extend(rest.waiters);
-        // A queue that was emptied meanwhile counts from the start again.
+        // A queue that was emptied meanwhile starts at 0 again.
         next = then.filter(|then| *then > from);
     }
     Ok(())
 }
 
-/// With an empty prefix every key of the database looks like a mutex; of those that are not ours, only such as
-/// expire are shown.
-fn is_of_use(inner: &Inner, record: &Record) -> bool {
-    let foreign = |holder: &Holder| holder.token.is_none() && holder.expires_in.is_none();
-    let bare = inner.config.keys.prefix().is_empty() && record.kind == Kind::Mutex;
-    let somebody = !record.holders.is_empty() || !record.waiters.is_empty();
-    somebody && !(bare && record.waiters.is_empty() && record.holders.iter().all(foreign))
+/// With an empty prefix every key of the database looks like a mutex. Keys of other programs are shown only if they expire.
+fn is_foreign(keys: &Keys, record: &Record) -> bool {
+    let is_foreign = |holder: &Holder| holder.token.is_none() && holder.expires_in.is_none();
+    let has_bare_name = keys.prefix().is_empty() && record.kind == Kind::Mutex;
+    has_bare_name && record.waiters.is_empty() && record.holders.iter().all(is_foreign)
 }
 
 /// The resources that have keys, on all masters.
-async fn find(inner: &Inner, query: &Query) -> Result<Vec<Resource>> {
+async fn find(shared: &Shared, query: &Query) -> Result<BTreeSet<Resource>> {
     let mut found = BTreeSet::new();
-    for live in inner.fleet.masters().await? {
-        scan(inner, &live, query, &mut found).await?;
+    for connection in shared.servers.masters().await? {
+        let add = |_: Vec<u8>, key: ParsedKey| {
+            if query.matches(key.kind, &key.name)
+                && let Ok(resource) = Resource::new(key.kind, key.name)
+            {
+                found.insert(resource);
+            }
+        };
+        scan(&connection, &shared.config.keys, shared.config.response_timeout, add).await?;
     }
-    Ok(found.into_iter().collect())
+    Ok(found)
 }
 
-/// SCAN and not KEYS: it never holds the server up. It may show a key twice.
-async fn scan(inner: &Inner, live: &Live, query: &Query, found: &mut BTreeSet<Resource>) -> Result<()> {
-    let keys = &inner.config.keys;
+/// Visits all our keys of a server, some perhaps twice. SCAN and not KEYS, which would block the server.
+pub(crate) async fn scan(
+    connection: &ServerConnection,
+    keys: &Keys,
+    limit: Duration,
+    mut visit: impl FnMut(Vec<u8>, ParsedKey),
+) -> Result<()> {
     let pattern = keys.pattern();
     let mut cursor = 0_u64;
     loop {
         let mut command = redis::cmd("SCAN");
         command.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-        let answer = live.send(&command, inner.config.response_timeout).await?;
-        if let Value::ServerError(error) = &answer {
-            return Err(trouble::refused(&trouble::text_of(error)));
-        }
-        let (next, page): (u64, Vec<Vec<u8>>) = redis::from_redis_value(answer).map_err(trouble::nonsense)?;
+        let reply = error::accepted(connection.send(&command, limit).await?)?;
+        let (next, page): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply).map_err(unexpected_reply)?;
         for key in page {
-            if let Some(key) = keys.parse(&key)
-                && query.matches(key.kind, &key.name)
-                && let Ok(resource) = Resource::new(key.kind, key.name)
-            {
-                found.insert(resource);
+            if let Some(parsed) = keys.parse(&key) {
+                visit(key, parsed);
             }
         }
         if next == 0 {
@@ -136,20 +154,20 @@ async fn scan(inner: &Inner, live: &Live, query: &Query, found: &mut BTreeSet<Re
     }
 }
 
-/// What the script found, and the number of the waiter from which on it has to look again.
-fn read(resource: &Resource, answer: &Answer) -> Result<(Record, Option<u64>)> {
-    let parts = match &answer.values[0] {
+/// The reply of the script, and the queue entry at which the next call must continue.
+fn parse(resource: &Resource, reply: &ItemReply) -> Result<(Record, Option<u64>)> {
+    let parts = match &reply.values[0] {
         Value::Array(parts) => parts.as_slice(),
-        Value::BulkString(text) => return Err(trouble::refused(&String::from_utf8_lossy(text))),
-        other => return Err(trouble::nonsense(other)),
+        Value::BulkString(text) => return Err(error::refused(&String::from_utf8_lossy(text))),
+        other => return Err(unexpected_reply(other)),
     };
     let [Value::Int(capacity), Value::Array(holders), Value::Array(waiters), Value::Int(next)] = parts else {
-        return Err(trouble::nonsense(parts));
+        return Err(unexpected_reply(parts));
     };
     let holders = holders.chunks(5).map(holder).collect::<Option<Vec<_>>>();
     let waiters = waiters.chunks(2).map(waiter).collect::<Option<Vec<_>>>();
     let (Some(holders), Some(waiters)) = (holders, waiters) else {
-        return Err(trouble::nonsense(parts));
+        return Err(unexpected_reply(parts));
     };
     let record = Record::new(resource.kind(), u32::try_from(*capacity).unwrap_or(u32::MAX))
         .with_name(resource.name().to_owned())
@@ -160,7 +178,7 @@ fn read(resource: &Resource, answer: &Answer) -> Result<(Record, Option<u64>)> {
 
 fn lock_id(value: &Value) -> Option<LockId> {
     match value {
-        // What another program wrote need not be UTF-8.
+        // Another program's value need not be UTF-8.
         Value::BulkString(bytes) => Some(LockId::from_stored(String::from_utf8_lossy(bytes).as_ref())),
         _ => None,
     }
@@ -171,12 +189,11 @@ fn holder(values: &[Value]) -> Option<Holder> {
         return None;
     };
     let known = |number: &i64| u64::try_from(*number).ok();
+    let acquired_at = known(at).and_then(|ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms)));
     Some(
         Holder::new(lock_id(id)?, u32::try_from(*weight).ok()?)
             .with_token(known(token).map(FencingToken::new))
-            .with_acquired_at(
-                known(at).and_then(|ms| SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(ms))),
-            )
+            .with_acquired_at(acquired_at)
             .with_expires_in(known(left).map(Duration::from_millis)),
     )
 }

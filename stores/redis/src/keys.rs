@@ -1,50 +1,50 @@
-//! The names of our keys.
+//! The keys of a resource.
 //!
-//! | | |
+//! | key | content |
 //! | --- | --- |
-//! | `distlock:orders` | the plain key of the mutex `orders`: the lock id, nothing else |
-//! | `distlock:{Ab3}␀m:orders` | beside it: the token, since when and for whom |
-//! | `distlock:{Ab3}␀w:orders` | those who wait for it, while anybody does |
+//! | `distlock:orders` | the lock key of the mutex `orders`: the lock id of the holder |
+//! | `distlock:{Ab3}␀m:orders` | its record: the last token, when it was granted and to which lock id |
+//! | `distlock:{Ab3}␀w:orders` | its wait queue, while there are waiters |
 //! | `distlock:{Ab3}␀r:orders` | the reader-writer lock `orders` |
 //! | `distlock:{Ab3}␀s:orders` | the semaphore `orders` |
-//! | `distlock:{Ab3}␀t:orders` | the queue in front of the fair mutex `orders` |
+//! | `distlock:{Ab3}␀t:orders` | the queue of the fair mutex `orders` |
 //!
-//! `␀` stands for the byte 0xFF. It occurs in no UTF-8 text, so whatever a mutex is called, its plain key is never one
-//! of the others; and all of them begin with the prefix, as rights by pattern (`~distlock:*`) want it. `{Ab3}` is a
-//! hash tag that puts them into the slot of the plain key. A prefix that has a hash tag itself needs no other.
+//! `␀` stands for the byte 0xFF, which occurs in no UTF-8 text: the lock key of a mutex, whatever its name, is never one of
+//! the other keys. All keys begin with the prefix, so that ACL patterns (`~distlock:*`) cover them. `{Ab3}` is a hash tag that
+//! puts them into the hash slot of the lock key. A prefix that contains a hash tag needs no other.
 
 use distlock_core::{Error, ErrorKind, Kind, Result};
 
 use redis::{RedisWrite, ToRedisArgs};
 
-use crate::slot::{SLOTS, crc16, hash_tag, tag_for};
+use crate::hash_slot::{SLOTS, crc16, hash_tag, tag_for};
 
-/// What our keys begin with unless it is set otherwise.
+/// The default prefix of keys and channels.
 pub const DEFAULT_PREFIX: &str = "distlock:";
 
 const LONGEST_PREFIX: usize = 128;
 const MARK: u8 = 0xFF;
 
-/// Makes the keys of one prefix.
+/// Builds the keys of one prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     prefix: String,
     /// The slot of all keys, if the prefix has a hash tag.
     slot: Option<u16>,
-    /// The checksum of the prefix, with which that of a whole key begins.
+    /// The checksum of the prefix; that of a whole key continues it.
     checksum: u16,
 }
 
-/// One key of a resource. It is put together where it is written, since a request has many.
+/// One key of a resource, composed when it is written: a request has many.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Key<'a> {
     prefix: &'a str,
-    /// The tag and the letter; `None` for the plain key.
-    beside: Option<(Option<[u8; 3]>, u8)>,
+    /// The hash tag and the letter; `None` for the lock key.
+    suffix: Option<(Option<[u8; 3]>, u8)>,
     name: &'a str,
 }
 
-/// The keys of one resource, and the slot that all of them are in.
+/// The keys of one resource, and their hash slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ResourceKeys<'a> {
     pub(crate) slot: u16,
@@ -54,13 +54,13 @@ pub(crate) struct ResourceKeys<'a> {
     tagged: bool,
 }
 
-/// What a key that was found belongs to.
+/// The resource that a key belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct ParsedKey {
     pub(crate) kind: Kind,
     pub(crate) name: String,
-    /// It is the plain key of a mutex, which any program may have written.
-    pub(crate) plain: bool,
+    /// It is the lock key of a mutex, which any program may have written.
+    pub(crate) is_lock_key: bool,
 }
 
 impl Default for Keys {
@@ -79,9 +79,9 @@ impl Keys {
         if prefix.len() > LONGEST_PREFIX || prefix.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return refuse(
                 format!(
-                    "the prefix {prefix:?} is longer than {LONGEST_PREFIX} bytes or holds spaces or controls"
+                    "the prefix {prefix:?} is longer than {LONGEST_PREFIX} bytes or contains spaces or control characters"
                 ),
-                "use something short, such as app:",
+                "use a short one, such as app:",
             );
         }
         let slot = hash_tag(prefix.as_bytes()).map(|tag| crc16(0, tag) % SLOTS);
@@ -98,14 +98,14 @@ impl Keys {
         &self.prefix
     }
 
-    /// What the channel of an inbox begins with.
+    /// The prefix of the channel of an inbox.
     pub(crate) fn channel(&self) -> String {
         format!("{}inbox:", self.prefix)
     }
 
     pub(crate) fn of<'a>(&'a self, kind: Kind, name: &'a str) -> ResourceKeys<'a> {
         let slot = self.slot.unwrap_or_else(|| {
-            // A prefix without a tag has no `{` at all, so a tag can only stand in the name.
+            // A prefix without a hash tag contains no `{`, so only the name can have one.
             let hashed = match hash_tag(name.as_bytes()) {
                 Some(tag) => crc16(0, tag),
                 None => crc16(self.checksum, name.as_bytes()),
@@ -115,8 +115,8 @@ impl Keys {
         ResourceKeys { slot, kind, prefix: &self.prefix, name, tagged: self.slot.is_some() }
     }
 
-    /// The resource that a key belongs to, if it can be ours.
-    pub(crate) fn parse(&self, key: &[u8]) -> Option<Found> {
+    /// The resource that a key belongs to; `None` if the key is not ours.
+    pub(crate) fn parse(&self, key: &[u8]) -> Option<ParsedKey> {
         let rest = key.strip_prefix(self.prefix.as_bytes())?;
         let record = if self.slot.is_some() {
             rest.strip_prefix(&[MARK])
@@ -126,16 +126,16 @@ impl Keys {
                 _ => None,
             }
         };
-        let (kind, name, plain) = match record {
+        let (kind, name, is_lock_key) = match record {
             Some([letter, b':', name @ ..]) => (kind_of(*letter)?, name, false),
             Some(_) => return None,
             None => (Kind::Mutex, rest, true),
         };
         let name = std::str::from_utf8(name).ok().filter(|name| !name.is_empty())?.to_owned();
-        Some(Found { kind, name, plain })
+        Some(ParsedKey { kind, name, is_lock_key })
     }
 
-    /// The pattern of SCAN that all our keys match.
+    /// The SCAN pattern of all our keys.
     pub(crate) fn pattern(&self) -> String {
         let mut pattern = String::new();
         for c in self.prefix.chars() {
@@ -152,27 +152,27 @@ impl Keys {
 impl<'a> ResourceKeys<'a> {
     fn key(&self, letter: u8) -> Key<'a> {
         let tag = (!self.tagged).then(|| tag_for(self.slot));
-        Key { prefix: self.prefix, beside: Some((tag, letter)), name: self.name }
+        Key { prefix: self.prefix, suffix: Some((tag, letter)), name: self.name }
     }
 
-    /// The key that programs in other languages know, for a mutex only.
-    pub(crate) fn plain(&self) -> Option<Key<'a>> {
-        (self.kind == Kind::Mutex).then_some(Key { prefix: self.prefix, beside: None, name: self.name })
+    /// The key that other programs know; of a mutex only.
+    pub(crate) fn lock(&self) -> Option<Key<'a>> {
+        (self.kind == Kind::Mutex).then_some(Key { prefix: self.prefix, suffix: None, name: self.name })
     }
 
-    /// What a mutex has beside its plain key, or the whole record of a pool.
+    /// The record beside the lock key of a mutex, or the whole record of a pool.
     pub(crate) fn record(&self) -> Key<'a> {
         self.key(match self.kind {
             Kind::Mutex => b'm',
             Kind::RwLock => b'r',
             Kind::Semaphore => b's',
-            // A kind that is unknown here is refused before its keys are asked for.
+            // The core has no other kind.
             _ => b't',
         })
     }
 
-    /// The queue of those who wait for a mutex.
-    pub(crate) fn line(&self) -> Option<Key<'a>> {
+    /// The wait queue of a mutex.
+    pub(crate) fn queue(&self) -> Option<Key<'a>> {
         (self.kind == Kind::Mutex).then(|| self.key(b'w'))
     }
 }
@@ -180,7 +180,7 @@ impl<'a> ResourceKeys<'a> {
 impl Key<'_> {
     fn write_to(&self, out: &mut impl std::io::Write) -> std::io::Result<()> {
         out.write_all(self.prefix.as_bytes())?;
-        if let Some((tag, letter)) = self.beside {
+        if let Some((tag, letter)) = self.suffix {
             if let Some([a, b, c]) = tag {
                 out.write_all(&[b'{', a, b, c, b'}'])?;
             }
@@ -217,7 +217,7 @@ fn kind_of(letter: u8) -> Option<Kind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::slot::slot_of;
+    use crate::hash_slot::slot_of;
 
     const NAMES: &[&str] = &[
         "orders/42",
@@ -237,7 +237,7 @@ mod tests {
     ];
 
     #[test]
-    fn all_keys_of_a_resource_are_in_the_slot_of_its_plain_key() {
+    fn all_keys_of_a_resource_are_in_the_slot_of_its_lock_key() {
         for prefix in ["", DEFAULT_PREFIX, "a}", "{app}:", "x{y}", "p{q}{r}"] {
             let keys = Keys::new(prefix).unwrap();
             for name in NAMES {
@@ -246,28 +246,28 @@ mod tests {
                     let made = keys.of(kind, name);
                     assert_eq!(made.slot, slot_of(plain.as_bytes()), "{plain}");
                     assert_eq!(slot_of(&made.record().to_vec()), made.slot, "{plain}");
-                    assert!(made.line().is_none_or(|key| slot_of(&key.to_vec()) == made.slot));
-                    assert!(made.plain().is_none_or(|key| key.to_vec() == plain.as_bytes()));
+                    assert!(made.queue().is_none_or(|key| slot_of(&key.to_vec()) == made.slot));
+                    assert!(made.lock().is_none_or(|key| key.to_vec() == plain.as_bytes()));
                 }
             }
         }
     }
 
     #[test]
-    fn keys_are_read_back_and_never_meet() {
+    fn keys_are_parsed_back_and_never_collide() {
         for prefix in ["", DEFAULT_PREFIX, "{app}:"] {
             let keys = Keys::new(prefix).unwrap();
             let mut seen = std::collections::HashSet::new();
             for name in NAMES {
                 for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
                     let made = keys.of(kind, name);
-                    let found = Found { kind, name: (*name).to_owned(), plain: false };
-                    for key in [Some(made.record()), made.line()].into_iter().flatten() {
+                    let found = ParsedKey { kind, name: (*name).to_owned(), is_lock_key: false };
+                    for key in [Some(made.record()), made.queue()].into_iter().flatten() {
                         assert_eq!(keys.parse(&key.to_vec()).as_ref(), Some(&found));
                         assert!(seen.insert(key.to_vec()));
                     }
-                    if let Some(plain) = made.plain() {
-                        let found = Found { kind, name: (*name).to_owned(), plain: true };
+                    if let Some(plain) = made.lock() {
+                        let found = ParsedKey { kind, name: (*name).to_owned(), is_lock_key: true };
                         assert_eq!(keys.parse(&plain.to_vec()), Some(found));
                         assert!(seen.insert(plain.to_vec()));
                     }
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_with_wildcards_finds_only_itself() {
+    fn wildcards_in_a_prefix_match_only_themselves() {
         assert_eq!(Keys::new("a*[b]:").unwrap().pattern(), r"a\*\[b\]:*");
     }
 }

@@ -1,4 +1,4 @@
-//! Many locks in one request: what they have in common is said once, and each still gets what is its own.
+//! Batches: words that all locks share are sent once, and each lock still gets its own expiry, token and error.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -24,25 +24,25 @@ fn waiting(claim: Claim, inbox: &str) -> Claim {
     claim.with_waiting(Waiting::new(Inbox::new(inbox), EXPIRY, 1))
 }
 
-fn token_of(answer: &distlock_core::Result<Attempt>) -> FencingToken {
-    match answer {
+fn token_of(attempt: &distlock_core::Result<Attempt>) -> FencingToken {
+    match attempt {
         Ok(Attempt::Granted { token, .. }) => *token,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 async fn acquired(store: &RedisStore, claims: &[Claim]) -> Vec<Lease> {
-    let answers = store.try_acquire(claims).await.unwrap();
-    claims.iter().zip(&answers).map(|(claim, answer)| Lease::of(claim, token_of(answer))).collect()
+    let attempts = store.try_acquire(claims).await.unwrap();
+    claims.iter().zip(&attempts).map(|(claim, attempt)| Lease::of(claim, token_of(attempt))).collect()
 }
 
-async fn given_back(store: &RedisStore, leases: &[Lease]) {
-    let released = store.release(leases).await.unwrap();
-    assert!(released.iter().all(|one| matches!(one, Ok(Released::Done { woke: false }))), "{released:?}");
+async fn released(store: &RedisStore, leases: &[Lease]) {
+    let outcomes = store.release(leases).await.unwrap();
+    assert!(outcomes.iter().all(|one| matches!(one, Ok(Released::Done { woke: false }))), "{outcomes:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_rise_from_batch_to_batch_also_within_one_millisecond_and_behind_one_of_tomorrow() {
+async fn tokens_rise_from_batch_to_batch_also_within_one_millisecond_and_after_a_token_of_tomorrow() {
     for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
         let store = store(&server.url()).await;
         let ids = LockIds::new("batch");
@@ -50,7 +50,7 @@ async fn tokens_rise_from_batch_to_batch_also_within_one_millisecond_and_behind_
         let mut last = vec![FencingToken::new(0); 6];
         for round in 0..60_u64 {
             if round % 20 == 15 {
-                // Long enough for the clock to overtake those that only ran ahead of it by one at a time.
+                // Long enough for the clock to overtake tokens that ran ahead of it one by one.
                 tokio::time::sleep(ms(100)).await;
             }
             let mut leases = acquired(&store, &claims()).await;
@@ -59,8 +59,8 @@ async fn tokens_rise_from_batch_to_batch_also_within_one_millisecond_and_behind_
                 *last = lease.token;
             }
             if round == 30 {
-                // What a quorum does that has seen higher ones elsewhere. The second has more digits than the clock,
-                // and as a text it would come before it.
+                // As a quorum that has seen higher tokens on other nodes. The second one has more digits than the clock and would
+                // sort before it as text.
                 let now = leases[0].token.get();
                 for (at, token) in [(1, now + 86_400_000), (2, 10_000_000_000_000)] {
                     leases[at].token = FencingToken::new(token);
@@ -69,20 +69,20 @@ async fn tokens_rise_from_batch_to_batch_also_within_one_millisecond_and_behind_
                 let renewed = store.renew(&leases).await.unwrap();
                 assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Renewed))), "{renewed:?}");
             }
-            given_back(&store, &leases).await;
+            released(&store, &leases).await;
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_lock_of_a_batch_keeps_its_own_expiry_inbox_and_fate() {
+async fn each_lock_of_a_batch_has_its_own_expiry_inbox_and_outcome() {
     for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
         let store = store(&format!("{}?distlock.prefix={{p}}:", server.url())).await;
         let ids = LockIds::new("batch");
         let long = claim("long", ids.next()).with_expiry(EXPIRY * 10);
         let held = claim("held", ids.next());
         acquired(&store, std::slice::from_ref(&held)).await;
-        // What stands beside this one was never written by us.
+        // The record key of this mutex was written by another program.
         server.command(&["EVAL", r"return redis.call('LPUSH', '{p}:\255m:odd', 'x')", "0"]);
         let twice = [claim("twice", ids.next()), claim("twice", ids.next())];
         let batch = [
@@ -94,20 +94,20 @@ async fn each_lock_of_a_batch_keeps_its_own_expiry_inbox_and_fate() {
             twice[1].clone(),
             waiting(claim("last", ids.next()), "other").with_no_overtaking(true),
         ];
-        let answers = store.try_acquire(&batch).await.unwrap();
+        let attempts = store.try_acquire(&batch).await.unwrap();
         for at in [0, 1, 4, 6] {
-            token_of(&answers[at]);
+            token_of(&attempts[at]);
         }
         if server.info("redis_version").starts_with("6.") {
-            // There it is looked at together with the others, in which way nothing is seen of it, and written over.
-            token_of(&answers[2]);
+            // Redis 6 reads all records with MGET, which ignores keys of another type; the record is overwritten.
+            token_of(&attempts[2]);
         } else {
-            assert_eq!(answers[2].as_ref().unwrap_err().kind(), ErrorKind::Corrupt, "{answers:?}");
-            // What failed left nothing behind.
+            assert_eq!(attempts[2].as_ref().unwrap_err().kind(), ErrorKind::Corrupt, "{attempts:?}");
+            // The failed claim left nothing behind.
             assert_eq!(server.command(&["EXISTS", "{p}:odd"]), Reply::Integer(0));
         }
         for at in [3, 5] {
-            assert!(matches!(answers[at], Ok(Attempt::Busy { retry_after: Some(_), .. })), "{answers:?}");
+            assert!(matches!(attempts[at], Ok(Attempt::Busy { retry_after: Some(_), .. })), "{attempts:?}");
         }
         let left = |name: &str| match server.command(&["PTTL", &format!("{{p}}:{name}")]) {
             Reply::Integer(left) => ms(u64::try_from(left).unwrap()),
@@ -119,45 +119,45 @@ async fn each_lock_of_a_batch_keeps_its_own_expiry_inbox_and_fate() {
             let record =
                 records.iter().find(|one| one.name.as_deref() == Some(batch[at].resource.name())).unwrap();
             assert_eq!(record.holders[0].lock_id, batch[at].lock_id);
-            assert_eq!(record.holders[0].token, Some(token_of(&answers[at])));
+            assert_eq!(record.holders[0].token, Some(token_of(&attempts[at])));
             assert!(record.holders[0].acquired_at.is_some() && record.waiters.is_empty());
         }
         let record = records.iter().find(|one| one.name.as_deref() == Some("held")).unwrap();
         assert_eq!(record.holders[0].lock_id, held.lock_id);
         assert_eq!(record.waiters.iter().map(|one| &one.lock_id).collect::<Vec<_>>(), [&batch[3].lock_id]);
 
-        // Extended and given back together: one that is not ours any more, and one that somebody waits for.
+        // Renewed and released together: one that is not ours any more, and one with a waiter.
         let mut leases: Vec<Lease> =
-            [0, 1, 4, 6].map(|at| Lease::of(&batch[at], token_of(&answers[at]))).into();
+            [0, 1, 4, 6].map(|at| Lease::of(&batch[at], token_of(&attempts[at]))).into();
         server.command(&["SET", "{p}:first", "theirs"]);
         leases[2].expiry = EXPIRY * 20;
         let renewed = store.renew(&leases).await.unwrap();
         assert!(matches!(renewed[0], Ok(Renewal::NotYours)), "{renewed:?}");
         assert!(renewed[1..].iter().all(|one| matches!(one, Ok(Renewal::Renewed))), "{renewed:?}");
         assert!(left("twice") > EXPIRY * 15 && left("long") <= EXPIRY * 10 && left("last") <= EXPIRY);
-        let next = waiting(claim("last", ids.next()), "nobody reads this");
+        let next = waiting(claim("last", ids.next()), "unread");
         assert!(matches!(store.try_acquire(&[next]).await.unwrap()[0], Ok(Attempt::Busy { .. })));
         let released = store.release(&leases).await.unwrap();
         assert!(matches!(released[0], Ok(Released::NotYours)), "{released:?}");
         assert!(released[1..].iter().all(|one| matches!(one, Ok(Released::Done { .. }))), "{released:?}");
         assert_eq!(server.command(&["GET", "{p}:first"]).text(), "theirs");
         assert_eq!(server.command(&["EXISTS", "{p}:long", "{p}:twice", "{p}:last"]), Reply::Integer(0));
-        // Nothing of it is ours twice.
+        // A second release finds nothing.
         let again = store.release(&leases[..3]).await.unwrap();
         assert!(again.iter().all(|one| matches!(one, Ok(Released::NotYours))), "{again:?}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn asking_again_with_the_same_ids_is_granted_with_the_same_tokens() {
+async fn a_retry_with_the_same_lock_ids_gets_the_same_tokens() {
     for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
         let store = store(&server.url()).await;
         let ids = LockIds::new("batch");
         let claims: Vec<Claim> = (0..5).map(|n| claim(&format!("name/{n}"), ids.next())).collect();
         let first = acquired(&store, &claims[..3]).await;
-        // Their replies were lost, and two more came along.
+        // Their replies were lost, and the retry carries two more claims.
         let again = acquired(&store, &claims).await;
         assert!(first.iter().zip(&again).all(|(a, b)| a.token == b.token), "{first:?} {again:?}");
-        given_back(&store, &again).await;
+        released(&store, &again).await;
     }
 }

@@ -1,4 +1,4 @@
-//! A lock that is broken: its holder is told at once, wherever its process listens.
+//! A broken lock: its holder is notified at once, whichever node its process subscribes at.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -25,8 +25,8 @@ async fn acquired(store: &Arc<dyn LeaseStore>, claim: &Claim) {
     assert!(matches!(answers[0], Ok(Attempt::Granted { .. })), "{claim:?}: {answers:?}");
 }
 
-/// The lock ids that are told until all of these were.
-async fn told(wakes: &mut WakeStream, expected: &BTreeSet<LockId>) -> BTreeSet<LockId> {
+/// The lock ids of the notifications until all of these were notified.
+async fn notified(wakes: &mut WakeStream, expected: &BTreeSet<LockId>) -> BTreeSet<LockId> {
     let mut found = BTreeSet::new();
     while !expected.is_subset(&found) {
         match tokio::time::timeout(LIMIT, wakes.next()).await.expect("a message").expect("a stream") {
@@ -37,17 +37,17 @@ async fn told(wakes: &mut WakeStream, expected: &BTreeSet<LockId>) -> BTreeSet<L
     found
 }
 
-async fn every_broken_holder_is_told(url: &str, kinds: &[Kind]) {
+async fn every_broken_holder_is_notified(url: &str, kinds: &[Kind]) {
     let (holder, breaker) = (open(url).await, open(url).await);
-    let ids = LockIds::new("holder of it");
+    let ids = LockIds::new("holder with spaces");
     let mut wakes = holder.subscribe(&Inbox::new(ids.prefix())).await.unwrap();
     for kind in kinds {
-        // Many names, so that in a Cluster they are on all nodes, and the holder listens at one.
+        // Several names, so that in a Cluster all nodes have some; the holder subscribes at one node.
         for name in ["a", "b", "c", "d", "e"] {
             let mut one = claim(*kind, name, ids.next().as_str());
             let mut expected = BTreeSet::from([one.lock_id.clone()]);
             if *kind != Kind::Mutex {
-                // Two of them at once, and one that no engine made: it has no inbox.
+                // Two holders at once, and one whose lock id no engine made: it has no inbox.
                 let capacity = one.capacity.max(3);
                 one = one.with_weight(1).with_capacity(capacity);
                 let other = one.clone().with_lock_id(ids.next());
@@ -58,20 +58,20 @@ async fn every_broken_holder_is_told(url: &str, kinds: &[Kind]) {
             acquired(&holder, &one).await;
             let broken = breaker.break_lock(&one.resource).await.unwrap();
             assert!(broken.len() >= expected.len(), "{broken:?}");
-            assert_eq!(told(&mut wakes, &expected).await, expected, "{kind} {name}");
+            assert_eq!(notified(&mut wakes, &expected).await, expected, "{kind} {name}");
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_holder_of_a_broken_lock_is_told_on_one_server() {
+async fn the_holder_of_a_broken_lock_is_notified_on_one_server() {
     for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
-        every_broken_holder_is_told(
+        every_broken_holder_is_notified(
             &server.url(),
             &[Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue],
         )
         .await;
-        // Another program's lock has no inbox: nothing is sent.
+        // A lock of another program has no inbox: nothing is published.
         let sent = common::calls(&server, "publish");
         server.command(&["SET", "distlock:theirs", "5f0d#x-1", "PX", "60000"]);
         let store = open(&server.url()).await;
@@ -82,15 +82,15 @@ async fn the_holder_of_a_broken_lock_is_told_on_one_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_holder_of_a_broken_lock_is_told_in_a_cluster() {
+async fn the_holder_of_a_broken_lock_is_notified_in_a_cluster() {
     let cluster = RedisCluster::start();
     let hosts: Vec<String> = cluster.nodes().iter().map(|server| server.addr().to_string()).collect();
     let url = format!("redis+cluster://{}", hosts.join(","));
-    every_broken_holder_is_told(&url, &[Kind::Mutex, Kind::RwLock, Kind::Semaphore]).await;
+    every_broken_holder_is_notified(&url, &[Kind::Mutex, Kind::RwLock, Kind::Semaphore]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_holder_of_a_broken_lock_is_told_by_the_nodes_of_a_redlock() {
+async fn the_holder_of_a_broken_lock_is_notified_by_the_nodes_of_a_redlock() {
     let servers = RedisServer::start_many(3);
     let hosts: Vec<String> = servers.iter().map(|server| server.addr().to_string()).collect();
     let url = format!("redlock://{}?distlock.node_timeout=400ms", hosts.join(","));
@@ -102,7 +102,7 @@ async fn the_holder_of_a_broken_lock_is_told_by_the_nodes_of_a_redlock() {
         acquired(&holder, &one).await;
         breaker.break_lock(&one.resource).await.unwrap();
         let expected = BTreeSet::from([one.lock_id]);
-        // Each node says so.
+        // Each node notifies.
         loop {
             match tokio::time::timeout(LIMIT, wakes.next()).await.expect("a message").expect("a stream") {
                 Wake::Broken { lock_id, .. } if expected.contains(&lock_id) => break,

@@ -11,7 +11,7 @@ use distlock_core::store::Query;
 use distlock_testkit::servers::redis::resp::Reply;
 use distlock_testkit::servers::{RedisCluster, RedisServer};
 
-/// One cluster for the tests that do it no harm that lasts.
+/// One cluster for the tests that do not damage it.
 fn shared() -> &'static RedisCluster {
     static CLUSTER: OnceLock<RedisCluster> = OnceLock::new();
     CLUSTER.get_or_init(RedisCluster::start)
@@ -23,7 +23,7 @@ fn url(cluster: &RedisCluster, parameters: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_survives_the_death_of_its_master_and_waiters_get_their_turn() {
+async fn a_lock_survives_the_death_of_its_master_and_its_waiter_acquires_it() {
     let cluster = RedisCluster::start();
     let url = url(&cluster, "distlock.response_timeout=1s&distlock.min_replicas=1");
     let (holder, waiter) = (locks(&url, ms(20_000)).await, locks(&url, ms(20_000)).await);
@@ -44,7 +44,7 @@ async fn a_lock_survives_the_death_of_its_master_and_waiters_get_their_turn() {
     assert!(!guard.is_lost() && !waiting.is_finished());
     old.start_again();
     cluster.wait_healthy();
-    until("an extension at the new master", async || {
+    until("a renewal at the new master", async || {
         let master = cluster.master_of("distlock:m");
         master.command(&["PTTL", "distlock:m"]).text().parse::<i64>().is_ok_and(|left| left > 13_000)
     })
@@ -67,7 +67,7 @@ async fn names_that_look_like_hash_tags_keep_all_keys_of_a_lock_in_one_slot() {
             let mutex = one.mutex(name).acquire().await.unwrap();
             let writer = one.rw_lock(name).write().await.unwrap();
             let permit = one.semaphore(name, 2).acquire().await.unwrap();
-            // The busy way needs the keys of the queue as well.
+            // A contended attempt also uses the queue key.
             assert!(other.mutex(name).try_acquire().timeout(ms(20)).await.unwrap().is_none(), "{name}");
             let plain = format!("{prefix}{name}");
             let at = cluster.master_of(&plain);
@@ -82,7 +82,7 @@ async fn names_that_look_like_hash_tags_keep_all_keys_of_a_lock_in_one_slot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_is_spread_over_the_nodes_and_comes_back_in_order() {
+async fn a_batch_is_split_among_the_nodes_and_its_replies_keep_the_order() {
     let cluster = shared();
     let locks = locks(&url(cluster, "distlock.prefix=batch:"), ms(10_000)).await;
     let tasks: Vec<_> = (0..300)
@@ -114,7 +114,7 @@ async fn a_batch_is_spread_over_the_nodes_and_comes_back_in_order() {
     }
 }
 
-/// The node's own name.
+/// The node id.
 fn id(node: &RedisServer) -> String {
     node.command(&["CLUSTER", "MYID"]).text()
 }
@@ -135,11 +135,11 @@ async fn a_slot_that_moves_while_its_lock_is_held_takes_the_lock_with_it() {
         .expect("another master");
     assert_eq!(to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]).text(), "OK");
     assert_eq!(from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]).text(), "OK");
-    // A new name is asked for at the old node, which sends us on (ASK).
+    // A new name goes to the old node, which redirects us (ASK).
     locks.semaphore("new", 1).acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
     assert_ne!(to.command(&["CLUSTER", "COUNTKEYSINSLOT", &slot]), Reply::Integer(0));
-    // A mutex has several keys, and as long as not all of them are in one place the cluster serves none (TRYAGAIN):
-    // who asks waits until the slot has moved. The extension of one that is held needs only keys that exist.
+    // A mutex has several keys. While they are on different nodes the cluster refuses them (TRYAGAIN), and the attempt waits until
+    // the slot has moved. The renewal of a held one uses only keys that exist.
     let waiting = tokio::spawn({
         let mutex = locks.mutex("new");
         async move { mutex.acquire().timeout(LIMIT).await }
@@ -156,7 +156,7 @@ async fn a_slot_that_moves_while_its_lock_is_held_takes_the_lock_with_it() {
         assert_eq!(node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]).text(), "OK");
     }
     waiting.await.unwrap().unwrap().release().await.unwrap();
-    // From now on the old node says MOVED.
+    // From now on the old node replies MOVED.
     tokio::time::sleep(ms(3500)).await;
     assert!(!guard.is_lost() && !permit.is_lost(), "{:?} {:?}", guard.loss(), permit.loss());
     assert_eq!(to.command(&["GET", "{moving}:m"]).text(), guard.lock_id().as_str());
@@ -167,13 +167,13 @@ async fn a_slot_that_moves_while_its_lock_is_held_takes_the_lock_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pushed_grant_repeats_its_attempt_whichever_node_the_waiter_listens_at() {
+async fn a_pushed_grant_repeats_its_attempt_whichever_node_the_waiter_subscribes_at() {
     use common::claims::{KINDS, busy, claim, granted, next_grant, release, waiting};
     use distlock_core::store::{Inbox, LeaseStore};
     let store = common::store(&url(shared(), "distlock.prefix=pushed:")).await;
     let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
     for kind in KINDS {
-        // On all nodes.
+        // Names on all nodes.
         for name in ["a", "b", "c", "d", "e"] {
             let (holder, waiter) = (claim(kind, name, "holder#1"), claim(kind, name, "waiter#1"));
             granted(&store, &holder).await;

@@ -1,5 +1,5 @@
-//! The contract, against real servers: one Redis, one Valkey, a Cluster of three masters with a replica each, and a
-//! Redlock of five.
+//! The conformance suite on real servers: one Redis, one Valkey, a Cluster of three masters with a replica each, and a Redlock
+//! of five.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::OnceLock;
@@ -10,7 +10,7 @@ use distlock_redis::DRIVER;
 use distlock_testkit::conformance::Fixture;
 use distlock_testkit::servers::{RedisCluster, RedisServer};
 
-/// What keeps the cases apart that share servers.
+/// A prefix for each case, because cases share servers.
 fn own_prefix() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("case-{}-{}:", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -105,9 +105,9 @@ impl Fixture for Redlock {
     fn url(&self) -> String {
         static SERVERS: OnceLock<Vec<RedisServer>> = OnceLock::new();
         let servers = SERVERS.get_or_init(|| RedisServer::start_many(5));
-        // The machine that runs the tests is busy: an answer may take longer than it should.
-        let patience = "distlock.node_timeout=500ms";
-        format!("redlock://{}?distlock.prefix={}&{patience}", hosts(servers), self.prefix)
+        // The machine that runs the tests is busy: a reply may take longer than the default limit.
+        let limit = "distlock.node_timeout=500ms";
+        format!("redlock://{}?distlock.prefix={}&{limit}", hosts(servers), self.prefix)
     }
 
     fn readers_may_share_tokens(&self) -> bool {

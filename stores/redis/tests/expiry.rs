@@ -1,4 +1,4 @@
-//! How long records last: never shorter because a request was applied late, and not much longer than they are of use.
+//! Expiry: no request that is applied late shortens a lease, and records do not outlive their use for long.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -21,14 +21,14 @@ async fn holder(store: &RedisStore, kind: Kind, name: &str) -> Holder {
     store.inspect(&query).await.unwrap().remove(0).holders.remove(0)
 }
 
-async fn extended(store: &RedisStore, leases: &[Lease]) {
-    let renewed = store.renew(leases).await.unwrap();
-    assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Renewed))), "{renewed:?}");
+async fn renewed(store: &RedisStore, leases: &[Lease]) {
+    let outcomes = store.renew(leases).await.unwrap();
+    assert!(outcomes.iter().all(|one| matches!(one, Ok(Renewal::Renewed))), "{outcomes:?}");
 }
 
-/// Whatever is applied last under a lock id, alone or in a batch: the expiry stays where the longest one put it.
+/// Alone or in a batch, whichever request is applied last: the longest expiry counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shorter_expiry_that_is_applied_last_does_not_move_the_end_back() {
+async fn a_shorter_expiry_that_is_applied_last_does_not_shorten_the_lease() {
     for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
         let store = store(&server.url()).await;
         for kind in KINDS {
@@ -43,12 +43,12 @@ async fn a_shorter_expiry_that_is_applied_last_does_not_move_the_end_back() {
                 let left = holder(&store, kind, "x").await.expires_in.unwrap();
                 assert!(left > SHORT * 2, "{kind}: {what} left {left:?} of {LONG:?}");
             };
-            extended(&store, std::slice::from_ref(&held)).await;
-            extended(&store, std::slice::from_ref(&late)).await;
+            renewed(&store, std::slice::from_ref(&held)).await;
+            renewed(&store, std::slice::from_ref(&late)).await;
             left("a renewal").await;
-            extended(&store, &[late.clone(), other.clone()]).await;
+            renewed(&store, &[late.clone(), other.clone()]).await;
             left("a renewal in a batch").await;
-            extended(&store, std::slice::from_ref(&higher)).await;
+            renewed(&store, std::slice::from_ref(&higher)).await;
             left("a renewal with another token").await;
             granted(&store, &short).await;
             left("an attempt").await;
@@ -62,8 +62,8 @@ async fn a_shorter_expiry_that_is_applied_last_does_not_move_the_end_back() {
     }
 }
 
-/// A pushed grant is short; the renewal that follows makes it as long as was asked for, and an attempt in flight since before
-/// the grant does not shorten it again.
+/// A pushed grant is short. The renewal that follows sets the full expiry, and an attempt sent before the grant does not shorten it
+/// again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pushed_grant_that_was_renewed_is_not_shortened_by_an_older_attempt() {
     let server = RedisServer::start();
@@ -77,7 +77,7 @@ async fn a_pushed_grant_that_was_renewed_is_not_shortened_by_an_older_attempt() 
         release(&store, &first).await;
         next_grant(&mut wakes, &next.lock_id).await;
         assert!(holder(&store, kind, "x").await.expires_in.unwrap() <= SHORT);
-        extended(&store, &[lease(&next)]).await;
+        renewed(&store, &[lease(&next)]).await;
         granted(&store, &attempt(SHORT, 1)).await;
         let left = holder(&store, kind, "x").await.expires_in.unwrap();
         assert!(left > SHORT * 2, "{kind}: {left:?} of {LONG:?}");
@@ -85,24 +85,24 @@ async fn a_pushed_grant_that_was_renewed_is_not_shortened_by_an_older_attempt() 
     }
 }
 
-/// Another program took the expiry away: as ever, a renewal sets one.
+/// Another program removed the expiry of the key: a renewal sets it again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_another_program_made_last_for_ever_expires_again_once_it_is_renewed() {
+async fn a_lock_whose_expiry_another_program_removed_expires_again_once_it_is_renewed() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let beside = granted(&store, &claim(Kind::Mutex, "beside", "beside#1")).await;
     let held = granted(&store, &claim(Kind::Mutex, "x", "holder#1")).await;
     for batch in [vec![held.clone()], vec![beside, held]] {
         assert_eq!(server.command(&["PERSIST", "distlock:x"]), Reply::Integer(1));
-        extended(&store, &batch).await;
+        renewed(&store, &batch).await;
         let left: i64 = server.command(&["PTTL", "distlock:x"]).text().parse().unwrap();
         assert!((1..=60_000).contains(&left), "{left}");
     }
 }
 
-/// What is beside a lock stays as long as the lock is held, however long that is, and costs hardly a command.
+/// The record of a lock lives as long as the lock is held, and that costs few commands.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_is_held_for_longer_than_the_retention_keeps_its_token_and_the_moment_it_was_acquired() {
+async fn a_lock_held_for_longer_than_the_retention_keeps_its_token_and_its_time_of_acquisition() {
     let server = RedisServer::start();
     let store = store(&format!("{}?distlock.retention=6s", server.url())).await;
     let ids = LockIds::new("held");
@@ -116,9 +116,9 @@ async fn a_lock_that_is_held_for_longer_than_the_retention_keeps_its_token_and_t
     let before = holder(&store, Kind::Mutex, "x1").await;
     let (begun, mut rounds, counted) = (std::time::Instant::now(), 0, commands(&server));
     while begun.elapsed() < ms(8000) {
-        extended(&store, &leases).await;
+        renewed(&store, &leases).await;
         tokio::time::sleep(ms(50)).await;
-        extended(&store, &leases[..1]).await;
+        renewed(&store, &leases[..1]).await;
         tokio::time::sleep(ms(50)).await;
         rounds += 1;
     }
@@ -126,23 +126,22 @@ async fn a_lock_that_is_held_for_longer_than_the_retention_keeps_its_token_and_t
     let now = holder(&store, Kind::Mutex, "x1").await;
     assert_eq!((before.token, before.acquired_at), (now.token, now.acquired_at));
     assert_eq!(before.token, Some(leases[1].token));
-    // In a batch a look at all, the clock, a command for each; alone two looks, the clock and a command. The rest is what
-    // makes the sides last longer, here in nearly all renewals after three seconds.
-    // Redis 6 has no GT: there the time left is asked for as well.
+    // A batch reads all keys and the clock and sends one command per lock; a single renewal takes four. The rest lengthens the
+    // records, here in nearly all renewals after three seconds. Redis 6 has no GT and also reads the time left.
     let most = if server.info("redis_version").starts_with("6.") { 19 } else { 15 };
     assert!(cost <= rounds * most, "{cost} commands for {rounds} rounds");
 }
 
-/// Every name that was ever used leaves its token behind for a while. The crate's documentation states the figure.
+/// Every used name leaves its token behind for a while. The crate's documentation states the figure.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_left_of_a_name_that_was_used_once_is_small_and_does_not_last() {
+async fn the_tombstone_of_a_used_name_is_small_and_expires() {
     const NAMES: usize = 20_000;
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let ids = LockIds::new("web-3.internal:81234");
     let memory = || server.info("used_memory").parse::<u64>().unwrap();
     let names: Vec<String> = (0..NAMES).map(|n| format!("order/{n:08}")).collect();
-    // What the server and our connection need anyway.
+    // Memory that the server and the connection need in any case.
     granted(&store, &claim(Kind::Mutex, "alone", ids.next().as_str()).with_expiry(ms(30_000))).await;
     let before = memory();
     for batch in names.chunks(250) {
@@ -168,12 +167,12 @@ async fn what_is_left_of_a_name_that_was_used_once_is_small_and_does_not_last() 
     assert!(left.iter().all(|left| (600_000..=675_000).contains(left)), "{left:?} ms");
 }
 
-/// A clock that is set back by no more than the retention finds either the token or a lower one behind it.
+/// If the clock is set back by no more than the retention, the token is still there or the clock is past it.
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_rise_when_the_clock_is_set_back_by_the_retention_after_their_names_were_forgotten() {
+async fn tokens_rise_when_the_clock_is_set_back_by_the_retention_after_the_tombstones_expired() {
     let server = RedisServer::configure().valkey().movable_clock().start();
     let store = store(&server.url()).await;
-    // Unlike DBSIZE, this does not count what has expired.
+    // Unlike DBSIZE, this does not count expired keys.
     let empty = || server.command(&["KEYS", "*"]).list().is_empty();
     for kind in KINDS {
         for (forward, back) in [(10, 600), (590, 600), (685, 600), (4000, 599)] {

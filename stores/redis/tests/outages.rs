@@ -1,4 +1,4 @@
-//! One server that dies, freezes, forgets, or whose answers get lost.
+//! Outages of one server: killed, paused, restarted empty, or with lost replies.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -22,7 +22,7 @@ async fn attempt(store: &impl LeaseStore, claim: &Claim) -> distlock_core::Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_server_is_an_outage_and_not_contention_and_its_holders_are_told() {
+async fn a_killed_server_is_an_outage_not_contention_and_its_holders_lose_their_locks() {
     let server = RedisServer::start();
     let locks = locks(&server.url(), ms(800)).await;
     let guard = locks.mutex("m").acquire().await.unwrap();
@@ -40,21 +40,21 @@ async fn a_killed_server_is_an_outage_and_not_contention_and_its_holders_are_tol
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_outlives_a_short_death_of_a_server_that_persists() {
+async fn a_lock_survives_the_restart_of_a_server_that_persists() {
     let server = RedisServer::configure().args(["--appendonly", "yes", "--appendfsync", "always"]).start();
     let locks = locks(&server.url(), ms(3000)).await;
     let guard = locks.mutex("m").acquire().await.unwrap();
     server.kill();
     server.start_again();
-    until("an extension after the restart", async || calls(&server, "evalsha") > 0).await;
+    until("a renewal after the restart", async || calls(&server, "evalsha") > 0).await;
     tokio::time::sleep(ms(3500)).await;
     assert!(!guard.is_lost(), "{:?}", guard.loss());
     guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_still_loads_its_data_is_an_outage_that_ends_by_itself() {
-    // Fifty milliseconds a key. The server answers in between, every two megabytes.
+async fn a_server_that_is_loading_its_data_is_an_outage_that_ends_by_itself() {
+    // Fifty milliseconds per key. The server replies in between, every two megabytes.
     let slow = ["--key-load-delay", "50000", "--rdbcompression", "no"];
     let server = Arc::new(RedisServer::configure().args(slow).start());
     let locks = locks(&server.url(), ms(20_000)).await;
@@ -63,18 +63,18 @@ async fn a_server_that_still_loads_its_data_is_an_outage_that_ends_by_itself() {
     server.command(&["EVAL", fill, "0"]);
     server.command(&["SAVE"]);
     server.kill();
-    let starts = tokio::task::spawn_blocking({
+    let restart = tokio::task::spawn_blocking({
         let server = Arc::clone(&server);
         move || server.start_again()
     });
-    let loads = |reply: Reply| matches!(reply, Reply::Error(text) if text.starts_with("LOADING"));
-    until("the server loads", async || server.try_command(&["GET", "m"]).is_ok_and(loads)).await;
+    let is_loading = |reply: Reply| matches!(reply, Reply::Error(text) if text.starts_with("LOADING"));
+    until("the server is loading", async || server.try_command(&["GET", "m"]).is_ok_and(is_loading)).await;
     let error = locks.mutex("other").try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("load") && error.can_retry(), "{error}");
-    assert!(server.try_command(&["GET", "m"]).is_ok_and(loads), "it was loading all the time");
+    assert!(server.try_command(&["GET", "m"]).is_ok_and(is_loading), "it was loading all the time");
 
-    starts.await.unwrap();
+    restart.await.unwrap();
     locks.mutex("other").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
     assert!(!guard.is_lost(), "{:?}", guard.loss());
     assert!(locks.mutex("m").try_acquire().await.unwrap().is_none());
@@ -82,18 +82,18 @@ async fn a_server_that_still_loads_its_data_is_an_outage_that_ends_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_frozen_longer_than_the_expiry_has_no_holder_when_it_goes_on() {
+async fn a_server_paused_for_longer_than_the_expiry_has_no_holder_when_it_resumes() {
     let server = RedisServer::start();
     let url = format!("{}?distlock.response_timeout=300ms", server.url());
     let (one, other) = (locks(&url, ms(600)).await, locks(&url, ms(600)).await);
     let guard = one.mutex("m").acquire().await.unwrap();
     let token = guard.token();
-    // Both know the server's clock, and so when a request of theirs is too old.
+    // Both clients now know the server's clock, and so the deadline of a request.
     other.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     server.pause();
     loss_of(&guard).await;
-    // Claims that reach a frozen server lie in its sockets. They were given up, and their withdrawal comes over
-    // another connection: whatever the server reads first, nothing may be left.
+    // Claims for a paused server stay in its sockets. They time out, and their withdrawal comes over another connection:
+    // whichever the server reads first, nothing may be left.
     for _ in 0..3 {
         let error = other.mutex("late").acquire().timeout(ms(700)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
@@ -101,33 +101,33 @@ async fn a_server_frozen_longer_than_the_expiry_has_no_holder_when_it_goes_on() 
     server.resume();
     let next = other.mutex("m").acquire().timeout(LIMIT).await.unwrap();
     assert!(next.token() > token && guard.is_lost());
-    let begun = Instant::now();
+    let started = Instant::now();
     let free = other.mutex("late").acquire().timeout(LIMIT).await.unwrap();
-    assert!(begun.elapsed() < ms(500), "a claim that nobody waits for was granted: {:?}", begun.elapsed());
+    assert!(started.elapsed() < ms(500), "a claim that was given up was granted: {:?}", started.elapsed());
     free.release().await.unwrap();
     next.release().await.unwrap();
-    // By now everything that lay in the sockets was read.
+    // By now the server has read everything in its sockets.
     assert_eq!(server.command(&["EXISTS", "distlock:late"]), Reply::Integer(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_the_server_reads_too_late_is_not_carried_out() {
+async fn a_claim_that_the_server_reads_after_its_deadline_is_not_applied() {
     let server = RedisServer::start();
     let url = format!("{}?distlock.response_timeout=200ms", server.url());
     let store = store(&url).await;
-    let warm = claim("warm", "nobody#0");
+    let warm = claim("warm", "given-up#0");
     assert!(matches!(attempt(&store, &warm).await, Ok(Attempt::Granted { .. })));
     let before = calls(&server, "evalsha");
     server.pause();
-    let error = attempt(&store, &claim("late", "nobody#1")).await.unwrap_err();
+    let error = attempt(&store, &claim("late", "given-up#1")).await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error}");
     server.resume();
-    until("the server reads what lay in its sockets", async || calls(&server, "evalsha") > before).await;
+    until("the server has read its sockets", async || calls(&server, "evalsha") > before).await;
     assert_eq!(server.command(&["EXISTS", "distlock:late"]), Reply::Integer(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_restarted_empty_tells_its_holders_and_tokens_still_rise() {
+async fn holders_learn_that_a_server_restarted_empty_and_tokens_still_rise() {
     let server = RedisServer::start();
     let locks = locks(&server.url(), ms(2000)).await;
     let mutex = locks.mutex("m").acquire().await.unwrap();
@@ -143,7 +143,7 @@ async fn a_server_restarted_empty_tells_its_holders_and_tokens_still_rise() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_whose_reply_was_swallowed_is_recognised_as_ours() {
+async fn a_grant_whose_reply_was_lost_is_recognised_as_ours() {
     for after in [AfterLoss::Close, AfterLoss::Hang] {
         let server = RedisServer::start();
         let proxy = Proxy::start(server.addr());
@@ -159,10 +159,10 @@ async fn a_grant_whose_reply_was_swallowed_is_recognised_as_ours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_socket_whose_other_end_is_gone_costs_an_extension_and_not_the_lock() {
+async fn a_half_open_socket_costs_a_renewal_and_not_the_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
-    // The driver's own connection manager would time out on this socket again and again.
+    // The driver's connection manager would keep timing out on this socket.
     let locks = locks(&proxy.through(&server.url()), ms(1500)).await;
     let guard = locks.mutex("m").acquire().await.unwrap();
     proxy.lose_reply(1, AfterLoss::Hang);
@@ -174,14 +174,14 @@ async fn a_socket_whose_other_end_is_gone_costs_an_extension_and_not_the_lock() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_whose_reply_was_swallowed_frees_the_lock() {
+async fn a_release_whose_reply_was_lost_frees_the_lock() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let url = format!("{}?distlock.response_timeout=300ms", proxy.through(&server.url()));
     let locks = locks(&url, ms(10_000)).await;
     let guard = locks.mutex("m").acquire().await.unwrap();
     proxy.lose_reply_to("EVALSHA", AfterLoss::Hang);
-    // It cannot know whether the lock was given back; the engine goes on until it was.
+    // Its outcome is unknown; the engine retries until the lock is released.
     let _ = guard.release().await;
     until("the key is gone", async || server.command(&["EXISTS", "distlock:m"]) == Reply::Integer(0)).await;
     locks.mutex("m").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
@@ -200,12 +200,12 @@ async fn waiters_are_woken_again_after_their_connections_were_cut() {
     proxy.cut();
     until("another subscription", subscribed).await;
     let queued = async || server.command(&["HLEN", &side_key(&server)]) != Reply::Integer(2);
-    until("a place in the queue", queued).await;
+    until("a queue entry", queued).await;
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The one key beside the mutex.
+/// The record key of a mutex.
 fn side_key(server: &RedisServer) -> String {
     let keys = server.command(&["KEYS", "distlock:{*"]);
     keys.list().first().map(Reply::text).unwrap_or_default()
@@ -227,14 +227,14 @@ async fn a_server_whose_scripts_were_flushed_gets_them_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_down_is_tried_once_for_all_who_ask_at_the_same_time() {
+async fn concurrent_requests_share_one_attempt_to_reach_a_server_that_is_down() {
     let server = RedisServer::start();
     let proxy = Proxy::start(server.addr());
     let url = format!("{}?distlock.connect_timeout=300ms", proxy.through(&server.url()));
     let store = store(&url).await;
     proxy.cut();
     proxy.pause();
-    let begun = Instant::now();
+    let started = Instant::now();
     let options = Options::new().request_timeout(ms(5000)).unwrap();
     let locks = locks_of(&store, ms(5000)).with_options(options);
     let tasks: Vec<_> = (0..20)
@@ -246,7 +246,7 @@ async fn a_server_that_is_down_is_tried_once_for_all_who_ask_at_the_same_time() 
     for task in tasks {
         assert_eq!(task.await.unwrap().unwrap_err().kind(), ErrorKind::Unavailable);
     }
-    assert!(begun.elapsed() < ms(3000), "twenty tries in a row took {:?}", begun.elapsed());
+    assert!(started.elapsed() < ms(3000), "twenty requests took {:?}", started.elapsed());
     proxy.heal();
     locks.mutex("m").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
 }

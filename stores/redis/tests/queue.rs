@@ -1,4 +1,4 @@
-//! The wait queue: whose grant a message is about, and what waiters that gave up or died cost those that are left.
+//! The wait queue: which attempt a pushed grant belongs to, and what absent waiters cost the others.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -13,20 +13,24 @@ use distlock_redis::RedisStore;
 use distlock_testkit::servers::RedisServer;
 
 const LONG: Duration = Duration::from_secs(60);
-/// After so long a waiter that died is gone. Longer than it takes to queue all of them.
+/// The time to live of the entries of dead waiters. Longer than it takes to queue all of them.
 const DIES: Duration = Duration::from_secs(8);
-/// How many withdrew or died. The cost must not depend on it.
+/// How many waiters withdrew or died. The cost must not depend on it.
 const MANY: usize = 20_000;
-/// What a handoff may cost: commands inside the script.
+/// The most commands inside the script of a handoff.
 const HANDOFF: u64 = 40;
-/// What one call may do for waiters that are gone: commands inside the script.
+/// The most commands inside the script of one call that passes absent waiters.
 const CALL: u64 = 2000;
 
-/// Sends so many claims for one resource, in batches.
-async fn crowd(store: &RedisStore, claims: &[Claim]) {
+/// Queues claims for one resource, in batches.
+async fn enqueue(store: &RedisStore, claims: &[Claim]) {
     for batch in claims.chunks(256) {
-        let answers = store.try_acquire(batch).await.unwrap();
-        assert!(answers.iter().all(|answer| matches!(answer, Ok(Attempt::Busy { .. }))), "{:?}", answers[0]);
+        let attempts = store.try_acquire(batch).await.unwrap();
+        assert!(
+            attempts.iter().all(|attempt| matches!(attempt, Ok(Attempt::Busy { .. }))),
+            "{:?}",
+            attempts[0]
+        );
     }
 }
 
@@ -47,7 +51,7 @@ async fn a_pushed_grant_repeats_the_number_of_the_newest_attempt() {
                 busy(&store, &waiter(attempt)).await;
             }
             tokio::time::sleep(ms(300)).await;
-            // An older one, applied late: neither its number nor its moment counts, and its time to live does not either.
+            // An older attempt, applied late: its number, its time and its time to live are ignored.
             busy(&store, &waiter(4)).await;
             let short = waiter(2);
             busy(&store, &waiting(short, "elsewhere", ms(1), 2)).await;
@@ -61,9 +65,9 @@ async fn a_pushed_grant_repeats_the_number_of_the_newest_attempt() {
     }
 }
 
-/// What the previous version wrote: no number of an attempt, and the whole lock id beside the plain key.
+/// The previous version wrote no attempt numbers, and the whole lock id into the record.
 #[tokio::test(flavor = "multi_thread")]
-async fn waiters_that_a_previous_version_queued_are_served_and_ask_again() {
+async fn waiters_that_the_previous_version_queued_are_served_and_ask_again() {
     let server = RedisServer::start();
     let store = store(&format!("{}?distlock.prefix={{p}}:", server.url())).await;
     let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
@@ -91,7 +95,7 @@ async fn waiters_that_a_previous_version_queued_are_served_and_ask_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_behind_many_waiters_that_withdrew_costs_no_more_than_any_other() {
+async fn a_handoff_past_many_waiters_that_withdrew_costs_no_more_than_any_other() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
@@ -100,13 +104,13 @@ async fn a_release_behind_many_waiters_that_withdrew_costs_no_more_than_any_othe
         let (first, last) = (claim(kind, "x", "first#1"), claim(kind, "x", "last#1"));
         granted(&store, &holder).await;
         busy(&store, &waiting(first.clone(), "mine", LONG, 1)).await;
-        let mut crowd_of = dead(kind, LONG, MANY);
-        crowd(&store, &crowd_of).await;
+        let mut waiters_of = dead(kind, LONG, MANY);
+        enqueue(&store, &waiters_of).await;
         busy(&store, &waiting(last.clone(), "mine", LONG, 1)).await;
-        // In any order: from the middle, from both ends, one apart.
-        crowd_of.rotate_left(MANY / 2);
+        // In mixed order: from the middle, from both ends, every other one.
+        waiters_of.rotate_left(MANY / 2);
         let (even, odd): (Vec<_>, Vec<_>) =
-            crowd_of.iter().map(lease).enumerate().partition(|(n, _)| n % 2 == 0);
+            waiters_of.iter().map(lease).enumerate().partition(|(n, _)| n % 2 == 0);
         for part in [even, odd] {
             let leases: Vec<_> = part.into_iter().map(|(_, lease)| lease).collect();
             for batch in leases.chunks(256) {
@@ -118,7 +122,10 @@ async fn a_release_behind_many_waiters_that_withdrew_costs_no_more_than_any_othe
             let before = commands(&server);
             release(&store, from).await;
             let cost = commands(&server) - before;
-            assert!(cost < HANDOFF, "{kind}: a handoff behind {MANY} that withdrew took {cost} commands");
+            assert!(
+                cost < HANDOFF,
+                "{kind}: a handoff past {MANY} waiters that withdrew took {cost} commands"
+            );
             next_grant(&mut wakes, &to.lock_id).await;
         }
         release(&store, &last).await;
@@ -126,16 +133,16 @@ async fn a_release_behind_many_waiters_that_withdrew_costs_no_more_than_any_othe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_dead_waiters_in_front_hold_up_no_call_and_the_live_one_behind_them_is_told() {
+async fn many_dead_waiters_block_no_call_and_the_live_waiter_behind_them_is_notified() {
     for server in [RedisServer::start(), RedisServer::configure().valkey().start()] {
         let store = store(&server.url()).await;
         let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
-        // Some are gone since their time is over; others died just now, and what they are told is not read.
+        // The entries of some have expired; others died just now, and their messages are not read.
         for (ttl, gone_after) in [(DIES, DIES), (LONG, ms(2000))] {
             let parts = KINDS.map(|kind| (kind, claim(kind, "x", "holder#1"), claim(kind, "x", "last#1")));
             for (kind, holder, last) in &parts {
                 granted(&store, holder).await;
-                crowd(&store, &dead(*kind, ttl, MANY / 8)).await;
+                enqueue(&store, &dead(*kind, ttl, MANY / 8)).await;
                 busy(&store, &waiting(last.clone(), "mine", LONG, 1)).await;
             }
             tokio::time::sleep(gone_after).await;
@@ -152,9 +159,9 @@ async fn many_dead_waiters_in_front_hold_up_no_call_and_the_live_one_behind_them
     }
 }
 
-/// An attempt that finds nothing but dead waiters before it is granted: the lock is free.
+/// An attempt that finds only dead waiters before it is granted: the lock is free.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_dead_waiters_in_front_are_no_reason_to_be_busy() {
+async fn a_free_lock_behind_many_dead_waiters_is_granted() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let parts = KINDS.map(|kind| {
@@ -163,21 +170,21 @@ async fn many_dead_waiters_in_front_are_no_reason_to_be_busy() {
     });
     for (kind, holder, next) in &parts {
         granted(&store, holder).await;
-        crowd(&store, &dead(*kind, DIES, MANY / 8)).await;
+        enqueue(&store, &dead(*kind, DIES, MANY / 8)).await;
         busy(&store, next).await;
     }
     tokio::time::sleep(DIES).await;
     for (kind, _, next) in &parts {
         let scripts = calls(&server, "evalsha");
         granted(&store, next).await;
-        assert!(calls(&server, "evalsha") - scripts > 3, "{kind}: all of them in one call");
+        assert!(calls(&server, "evalsha") - scripts > 3, "{kind}: one call passed all of them");
     }
 }
 
-/// Nothing that waiters, holders or renewals do looks at the whole queue, however long it is.
+/// No verb reads the whole queue, however long it is.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_queue_is_never_looked_through_as_a_whole() {
-    const CROWD: usize = 1000;
+async fn no_verb_reads_a_long_queue_as_a_whole() {
+    const WAITERS: usize = 1000;
     const EXPIRY: Duration = Duration::from_secs(4);
     let server = RedisServer::start();
     let store = store(&server.url()).await;
@@ -195,13 +202,13 @@ async fn a_long_queue_is_never_looked_through_as_a_whole() {
         let of_it = |claim: Claim| claim.with_capacity(holder.capacity);
         let first = of_it(claim(kind, "x", "first#1"));
         busy(&store, &waiting(first.clone(), "mine", LONG, 1)).await;
-        crowd(&store, &dead(kind, LONG, CROWD).into_iter().map(of_it).collect::<Vec<_>>()).await;
+        enqueue(&store, &dead(kind, LONG, WAITERS).into_iter().map(of_it).collect::<Vec<_>>()).await;
         held.push((holder, first));
     }
-    // Renewed beyond the moment at which the first grant would have ended, so that holders are looked through.
-    let (whole, begun) = (calls(&server, "hgetall"), std::time::Instant::now());
+    // Renewed past the end of the first grant, so that holders are examined for expiry.
+    let (full_reads, started) = (calls(&server, "hgetall"), std::time::Instant::now());
     let leases: Vec<Lease> = held.iter().map(|(holder, _)| lease(holder)).collect();
-    while begun.elapsed() < EXPIRY + ms(500) {
+    while started.elapsed() < EXPIRY + ms(500) {
         let renewed = store.renew(&leases).await.unwrap();
         assert!(renewed.iter().all(|one| matches!(one, Ok(Renewal::Renewed))), "{renewed:?}");
         for (holder, _) in &held {
@@ -217,22 +224,22 @@ async fn a_long_queue_is_never_looked_through_as_a_whole() {
         let cost = commands(&server) - before;
         assert!(cost < HANDOFF, "{holder:?}: {cost} commands");
     }
-    assert_eq!(calls(&server, "hgetall") - whole, 0, "all {CROWD} waiters were looked at");
+    assert_eq!(calls(&server, "hgetall") - full_reads, 0, "all {WAITERS} waiters were read");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_waiters_of_a_long_queue_are_listed_in_order_a_few_at_a_time() {
+async fn all_waiters_of_a_long_queue_are_listed_in_order_by_short_calls() {
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     for kind in KINDS {
         granted(&store, &claim(kind, "x", "holder#1")).await;
         let all = dead(kind, LONG, 2000);
-        crowd(&store, &all).await;
+        enqueue(&store, &all).await;
         for withdrawn in &all[700..900] {
             release(&store, withdrawn).await;
         }
         let (before, scripts) = (commands(&server), calls(&server, "evalsha"));
-        let whole = calls(&server, "hgetall");
+        let full_reads = calls(&server, "hgetall");
         let query = Query::named("x").with_kind(kind);
         let found = store.inspect(&query).await.unwrap().remove(0);
         let (cost, scripts) = (commands(&server) - before, calls(&server, "evalsha") - scripts);
@@ -240,14 +247,14 @@ async fn all_waiters_of_a_long_queue_are_listed_in_order_a_few_at_a_time() {
             all[..700].iter().chain(&all[900..]).map(|claim| claim.lock_id.clone()).collect();
         assert_eq!(found.waiters.into_iter().map(|one| one.lock_id).collect::<Vec<_>>(), expected, "{kind}");
         assert!(cost / scripts < CALL / 4, "{kind}: {cost} commands in {scripts} calls");
-        assert_eq!(calls(&server, "hgetall") - whole, 0, "{kind}: all waiters were looked at in one call");
+        assert_eq!(calls(&server, "hgetall") - full_reads, 0, "{kind}: one call read all waiters");
         server.command(&["FLUSHALL"]);
     }
 }
 
-/// Holders that end while many wait are found by their slots, whichever they are, and as many waiters get their permits.
+/// Holders that expire in front of a long queue are found by their index, and as many waiters get their permits.
 #[tokio::test(flavor = "multi_thread")]
-async fn holders_that_expire_in_front_of_a_long_queue_make_room_for_as_many() {
+async fn holders_that_expire_in_front_of_a_long_queue_are_replaced_by_as_many_waiters() {
     const PERMITS: u32 = 6;
     let server = RedisServer::start();
     let store = store(&server.url()).await;
@@ -258,20 +265,20 @@ async fn holders_that_expire_in_front_of_a_long_queue_make_room_for_as_many() {
         let expiry = if ends.contains(&n) { ms(4000) } else { LONG };
         granted(&store, &one(format!("holder#{n}")).with_expiry(expiry)).await;
     }
-    let crowd_of: Vec<Claim> =
+    let waiters_of: Vec<Claim> =
         (0..100).map(|n| waiting(one(format!("waiter#{n}")), "mine", LONG, 1)).collect();
-    crowd(&store, &crowd_of).await;
-    // One that is in the middle leaves by itself, and the first waiter takes its permit.
+    enqueue(&store, &waiters_of).await;
+    // A holder in the middle releases, and the first waiter gets its permit.
     release(&store, &one("holder#4".to_owned())).await;
-    assert_eq!(next_grant(&mut wakes, &crowd_of[0].lock_id).await.attempt, 1);
-    store.renew(&[lease(&crowd_of[0])]).await.unwrap().remove(0).unwrap();
+    assert_eq!(next_grant(&mut wakes, &waiters_of[0].lock_id).await.attempt, 1);
+    store.renew(&[lease(&waiters_of[0])]).await.unwrap().remove(0).unwrap();
     tokio::time::sleep(ms(4100)).await;
-    let whole = calls(&server, "hgetall");
+    let full_reads = calls(&server, "hgetall");
     store.renew(&[lease(&one("holder#1".to_owned()))]).await.unwrap().remove(0).unwrap();
-    for waiter in &crowd_of[1..=3] {
+    for waiter in &waiters_of[1..=3] {
         next_grant(&mut wakes, &waiter.lock_id).await;
     }
-    assert_eq!(calls(&server, "hgetall"), whole);
+    assert_eq!(calls(&server, "hgetall"), full_reads);
     let query = Query::named("x").with_kind(Kind::Semaphore);
     let found = store.inspect(&query).await.unwrap().remove(0);
     let mut holders: Vec<&str> = found.holders.iter().map(|one| one.lock_id.as_str()).collect();

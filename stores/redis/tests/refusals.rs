@@ -1,22 +1,21 @@
-//! What servers refuse, and how we log in: each a defined behaviour and a clear error.
+//! Refusals of the server: memory, logins, rights, roles. Each has a defined behaviour and a clear error.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use common::{LIMIT, calls, locks, ms, store, until};
+use common::{LIMIT, calls, config, locks, ms, store, until};
 use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Level, Query, Released, Renewal};
 use distlock_core::{Error, ErrorKind, Kind, LockIds, Resource};
-use distlock_redis::{RedisConfig, RedisStore};
+use distlock_redis::RedisStore;
 use distlock_testkit::servers::RedisServer;
 use distlock_testkit::servers::redis::resp::Reply;
 
 async fn refused(url: &str) -> Error {
-    let config = RedisConfig::parse(url).unwrap();
-    RedisStore::connect(config).await.expect_err("it should not have let us in")
+    RedisStore::connect(config(url).unwrap()).await.expect_err("the server should have refused")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_full_server_refuses_new_locks_and_still_extends_and_releases_held_ones() {
+async fn a_server_out_of_memory_refuses_new_locks_and_still_renews_and_releases_held_ones() {
     let server = RedisServer::start();
     let locks = locks(&server.url(), ms(1200)).await;
     let mutex = locks.mutex("m").acquire().await.unwrap();
@@ -41,9 +40,11 @@ async fn passwords_and_users_are_checked_and_never_shown() {
     let server = RedisServer::start();
     assert_eq!(server.command(&["CONFIG", "SET", "requirepass", "s3cret"]).text(), "OK");
     let addr = server.addr();
-    for url in
-        [format!("redis://{addr}"), format!("redis://:wr0ng@{addr}"), format!("redis://nobody:s3cret@{addr}")]
-    {
+    for url in [
+        format!("redis://{addr}"),
+        format!("redis://:wr0ng@{addr}"),
+        format!("redis://unknown:s3cret@{addr}"),
+    ] {
         let error = refused(&url).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         assert!(!error.to_string().contains("s3cret") && !error.to_string().contains("wr0ng"), "{error}");
@@ -52,13 +53,13 @@ async fn passwords_and_users_are_checked_and_never_shown() {
     let locks = locks(&format!("redis://:s3cret@{addr}/3"), ms(5000)).await;
     assert!(!format!("{locks:?}").contains("s3cret"));
     let guard = locks.mutex("m").acquire().await.unwrap();
-    // The database of the URL, not the first.
+    // In the database of the URL, not in database 0.
     assert_eq!(locks.inspect(&Query::named("m")).await.unwrap().len(), 1);
     guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_without_the_rights_is_told_so_and_one_with_the_documented_rights_can_do_everything() {
+async fn missing_rights_are_reported_and_the_documented_rights_suffice_for_everything() {
     let server = RedisServer::start();
     let addr = server.addr();
     let rights = "+eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall \
@@ -77,13 +78,13 @@ async fn a_user_without_the_rights_is_told_so_and_one_with_the_documented_rights
     full.semaphore("s", 3).acquire().await.unwrap().release().await.unwrap();
     full.mutex("f").fair().acquire().await.unwrap().release().await.unwrap();
     let findings = full.doctor().await.unwrap();
-    assert!(findings.iter().any(|finding| finding.what.contains("could be taken")), "{findings:?}");
+    assert!(findings.iter().any(|finding| finding.what.contains("could be acquired")), "{findings:?}");
     let batches = store(&format!("redis://full:pw@{addr}?distlock.prefix=app:")).await;
-    // The list of what was refused: doctor asks for more than it needs.
+    // Empty the log of refusals: doctor also tries commands that locks do not need.
     server.command(&["ACL", "LOG", "RESET"]);
-    many_at_once(&batches).await;
+    lock_in_batches(&batches).await;
     let refused = server.command(&["ACL", "LOG"]);
-    assert!(refused.list().is_empty(), "done in another way, since it lacks a right: {refused:?}");
+    assert!(refused.list().is_empty(), "a script used a fallback because a right is missing: {refused:?}");
     for user in ["blind", "poor"] {
         let locks = locks(&format!("redis://{user}:pw@{addr}?distlock.prefix=app:"), ms(5000)).await;
         let error = locks.mutex("m").acquire().await.unwrap_err();
@@ -93,7 +94,7 @@ async fn a_user_without_the_rights_is_told_so_and_one_with_the_documented_rights
     assert_eq!(server.command(&["EXISTS", "app:m"]), Reply::Integer(0));
 }
 
-async fn many_at_once(store: &RedisStore) {
+async fn lock_in_batches(store: &RedisStore) {
     let ids = LockIds::new("many");
     let claims =
         ["a", "b"].map(|name| Claim::new(Resource::new(Kind::Mutex, name).unwrap(), ids.next(), ms(5000)));
@@ -107,13 +108,13 @@ async fn many_at_once(store: &RedisStore) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_is_an_outage_that_names_its_cause() {
+async fn a_replica_is_an_outage_with_a_clear_cause() {
     let master = RedisServer::start();
     let port = master.port().to_string();
     let replica = RedisServer::configure().args(["--replicaof", "127.0.0.1", &port]).start();
-    until("the replica follows", async || replica.info("master_link_status") == "up").await;
+    until("the replica is connected", async || replica.info("master_link_status") == "up").await;
     let locks = locks(&replica.url(), ms(5000)).await;
-    // With confirmation, a master that is demoted right after the script refuses the WAIT behind it.
+    // With min_replicas, a master that is demoted right after the script refuses the WAIT behind it.
     let confirmed = common::locks(&format!("{}?distlock.min_replicas=1", replica.url()), ms(5000)).await;
     for error in [
         locks.mutex("m").acquire().await.unwrap_err(),
@@ -123,13 +124,13 @@ async fn a_replica_is_an_outage_that_names_its_cause() {
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("replica"), "{error}");
     }
-    // It becomes a master, as after a fail-over that a host name hides.
+    // It becomes a master, as after a fail-over behind one host name.
     replica.command(&["REPLICAOF", "NO", "ONE"]);
     locks.mutex("m").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
+async fn a_grant_counts_only_after_min_replicas_have_confirmed_it() {
     let master = RedisServer::start();
     let port = master.port().to_string();
     let replica = RedisServer::configure().args(["--replicaof", "127.0.0.1", &port]).start();
@@ -142,7 +143,7 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
     let (one, other) = (locks(&url, ms(8000)).await, locks(&url, ms(8000)).await);
     let guard = one.mutex("m").acquire().await.unwrap();
     assert_eq!(replica.command(&["GET", "distlock:m"]).text(), guard.lock_id().as_str());
-    // A waiter is told to ask, and asks: a message alone would come before the replica knows.
+    // The waiter is woken and asks: a pushed grant would arrive before the replica confirms.
     let waiting = tokio::spawn({
         let mutex = other.mutex("m");
         async move { mutex.acquire().timeout(LIMIT).await }
@@ -160,7 +161,7 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
     let error = one.mutex("alone").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.to_string().contains("min_replicas"), "{error}");
-    until("what was not confirmed is taken back", async || {
+    until("the unconfirmed grant is withdrawn", async || {
         master.command(&["EXISTS", "distlock:alone"]) == Reply::Integer(0)
     })
     .await;
@@ -170,31 +171,31 @@ async fn a_grant_counts_only_when_so_many_replicas_confirmed_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_node_and_a_lone_server_are_told_apart() {
+async fn a_cluster_node_and_a_single_server_are_distinguished() {
     let node = RedisServer::configure().cluster_node().start();
     let all: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
     let mut words = vec!["CLUSTER", "ADDSLOTS"];
     words.extend(all.iter().take(100).map(String::as_str));
     assert_eq!(node.command(&words).text(), "OK");
-    // Some slots are not served: the node refuses, and does not lead us elsewhere.
+    // Some slots are not served: the node refuses without a redirection.
     let locks = locks(&node.url(), ms(5000)).await;
     let error = locks.mutex("m").acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 
-    let lone = RedisServer::start();
-    let error = refused(&format!("redis+cluster://{}", lone.addr())).await;
+    let single = RedisServer::start();
+    let error = refused(&format!("redis+cluster://{}", single.addr())).await;
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
-    let error = refused(&format!("redis+sentinel://{}/mymaster", lone.addr())).await;
+    let error = refused(&format!("redis+sentinel://{}/mymaster", single.addr())).await;
     assert!(error.to_string().contains("sentinel"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn doctor_names_what_is_dangerous() {
+async fn doctor_warns_of_dangerous_settings() {
     let server =
         RedisServer::configure().args(["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]).start();
     let port = server.port().to_string();
     let replica = RedisServer::configure().args(["--replicaof", "127.0.0.1", &port]).start();
-    until("the replica follows", async || server.info("connected_slaves") == "1").await;
+    until("the replica is connected", async || server.info("connected_slaves") == "1").await;
     let findings = locks(&server.url(), ms(5000)).await.doctor().await.unwrap();
     let warned = |word: &str| {
         findings.iter().any(|finding| {
@@ -204,8 +205,8 @@ async fn doctor_names_what_is_dangerous() {
     assert!(warned("allkeys-lru") && warned("on disk") && warned("replicas"), "{findings:#?}");
     drop(replica);
 
-    let good = RedisServer::configure().args(["--appendonly", "yes"]).start();
-    let findings = locks(&good.url(), ms(5000)).await.doctor().await.unwrap();
+    let durable = RedisServer::configure().args(["--appendonly", "yes"]).start();
+    let findings = locks(&durable.url(), ms(5000)).await.doctor().await.unwrap();
     assert!(findings.iter().all(|finding| finding.level == Level::Ok), "{findings:#?}");
-    assert_eq!(calls(&good, "keys"), 0, "SCAN, never KEYS");
+    assert_eq!(calls(&durable, "keys"), 0, "SCAN, never KEYS");
 }

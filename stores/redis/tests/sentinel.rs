@@ -1,4 +1,4 @@
-//! Sentinel: the master is found, and found again when it is another one.
+//! Sentinel: the master is found, and found again after a fail-over.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -22,9 +22,9 @@ fn has(server: &RedisServer, name: &str, id: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_replicas_confirmed_survives_the_death_of_its_master_and_waiters_get_their_turn() {
+async fn a_lock_that_replicas_confirmed_survives_the_death_of_its_master_and_its_waiter_acquires_it() {
     let sentinel = RedisSentinel::start();
-    // One of three sentinels does not answer: the other two are a majority.
+    // One of three sentinels does not reply: the other two are a majority.
     sentinel.sentinels()[0].pause();
     let url = url(&sentinel, "distlock.min_replicas=2&distlock.response_timeout=1s");
     let (holder, waiter) = (locks(&url, ms(15_000)).await, locks(&url, ms(15_000)).await);
@@ -46,7 +46,7 @@ async fn a_lock_that_replicas_confirmed_survives_the_death_of_its_master_and_wai
     old.kill();
     let new = sentinel.master();
     assert_ne!(new.port(), old.port());
-    // Two replicas can no longer confirm, so nothing new is granted; what was granted is still there.
+    // Two replicas can no longer confirm, so nothing new is granted; the granted lock is still there.
     assert!(has(new, "m", guard.lock_id().as_str()));
     assert!(!guard.is_lost() && !permit.is_lost() && !waiting.is_finished());
 
@@ -62,25 +62,25 @@ async fn a_lock_that_replicas_confirmed_survives_the_death_of_its_master_and_wai
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_master_is_replaced_and_does_no_harm_when_it_goes_on() {
+async fn a_paused_master_is_replaced_and_does_no_harm_when_it_resumes() {
     let sentinel = RedisSentinel::start();
     let url = url(&sentinel, "distlock.response_timeout=500ms&distlock.connect_timeout=500ms");
     let locks = locks(&url, ms(2000)).await;
     locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     let old = sentinel.master();
     old.pause();
-    // An outage first: whoever just came is told, and may come again.
-    let mut told = None;
+    // First it is an outage, and the caller may retry.
+    let mut last_error = None;
     until("another master takes locks", async || match locks.mutex("m").try_acquire().await {
         Ok(guard) => guard.is_some(),
         Err(error) => {
-            told = Some(error);
+            last_error = Some(error);
             false
         }
     })
     .await;
-    let told = told.expect("a frozen master is an outage");
-    assert_eq!(told.kind(), ErrorKind::Unavailable, "{told}");
+    let error = last_error.expect("a paused master is an outage");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     let new = sentinel.master();
     assert_ne!(new.port(), old.port());
     old.resume();

@@ -1,4 +1,4 @@
-//! Programs that know only `SET NX PX` and compare-and-delete share our mutexes, and nothing is left lying about.
+//! Other programs share our mutexes by `SET NX PX` and compare-and-delete, and every key expires.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -23,7 +23,7 @@ fn compare_and_delete(server: &RedisServer, key: &str, value: &str) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_program_holds_is_busy_for_us_until_it_gives_it_back_or_it_expires() {
+async fn a_lock_of_another_program_is_busy_for_us_until_it_is_released_or_expires() {
     let server = RedisServer::start();
     let locks = locks(&server.url(), ms(30_000)).await;
     assert!(set_nx_px(&server, "distlock:m", "theirs", "30000"));
@@ -41,19 +41,23 @@ async fn what_another_program_holds_is_busy_for_us_until_it_gives_it_back_or_it_
     assert_eq!(found[0].holders[0].lock_id.as_str(), "theirs");
     assert!(found[0].holders[0].token.is_none() && found[0].holders[0].expires_in.is_some());
     assert_eq!(compare_and_delete(&server, "distlock:m", "theirs"), Reply::Integer(1));
-    // Nobody tells us about that; we ask once a second.
+    // The other program notifies no waiter; ours asks once a second.
     let guard = waiting.await.unwrap().unwrap();
     guard.release().await.unwrap();
 
     assert!(set_nx_px(&server, "distlock:m", "theirs", "300"));
-    let begun = Instant::now();
+    let started = Instant::now();
     let guard = locks.mutex("m").acquire().timeout(LIMIT).await.unwrap();
-    assert!(begun.elapsed() < ms(900), "we know when it expires, and came {:?} later", begun.elapsed());
+    assert!(
+        started.elapsed() < ms(900),
+        "acquired {:?} later, although the expiry is known",
+        started.elapsed()
+    );
     guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_we_hold_is_busy_for_another_program_until_we_give_it_back() {
+async fn our_lock_is_busy_for_another_program_until_we_release_it() {
     let server = RedisServer::start();
     let locks = locks(&server.url(), ms(30_000)).await;
     let guard = locks.mutex("m").acquire().await.unwrap();
@@ -66,7 +70,7 @@ async fn what_we_hold_is_busy_for_another_program_until_we_give_it_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_program_that_deletes_our_lock_by_its_value_ends_it_and_we_are_told() {
+async fn a_lock_that_another_program_deletes_is_reported_as_lost() {
     let server = RedisServer::start();
     let locks = locks(&server.url(), ms(1200)).await;
     let guard = locks.mutex("m").acquire().await.unwrap();
@@ -74,19 +78,19 @@ async fn another_program_that_deletes_our_lock_by_its_value_ends_it_and_we_are_t
     assert_eq!(value, guard.lock_id().as_str());
     assert_eq!(compare_and_delete(&server, "distlock:m", &value), Reply::Integer(1));
     assert_eq!(loss_of(&guard).await, LossReason::NotYours);
-    // The token of the next holder is higher all the same.
+    // The token of the next holder is still higher.
     let next = locks.mutex("m").acquire().timeout(LIMIT).await.unwrap();
     assert!(next.token() > guard.token());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_of_another_program_without_an_expiry_is_busy_and_nobody_knows_for_how_long() {
+async fn a_lock_of_another_program_without_an_expiry_is_busy_until_it_is_broken() {
     let server = RedisServer::start();
     let locks = locks(&format!("{}?distlock.prefix=", server.url()), ms(5000)).await;
     server.command(&["SET", "bare", "theirs"]);
     let error = locks.mutex("bare").acquire().timeout(ms(100)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
-    // Forced release takes it from anybody.
+    // Forced release also works on locks of other programs.
     let broken = locks.break_lock(distlock_core::Kind::Mutex, "bare").await.unwrap();
     assert_eq!(broken[0].lock_id.as_str(), "theirs");
     locks.mutex("bare").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
@@ -114,7 +118,7 @@ async fn a_key_of_another_type_is_refused_and_fails_alone_in_its_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cycle_is_two_commands_and_nothing_is_published_where_nobody_waits() {
+async fn a_cycle_is_two_commands_and_nothing_is_published_without_waiters() {
     let server = RedisServer::start();
     let locks = locks(&server.url(), ms(5000)).await;
     for _ in 0..3 {
@@ -140,12 +144,12 @@ async fn every_key_expires_by_itself_and_a_used_name_leaves_only_its_token() {
         let writer = one.rw_lock(name).write().await.unwrap();
         let permit = one.semaphore(name, 2).acquire_many(2).await.unwrap();
         let fair = one.mutex(format!("{name} fair")).fair().acquire().await.unwrap();
-        // Somebody who waits and gives up.
+        // Waiters that give up.
         assert!(other.mutex(name).try_acquire().timeout(ms(50)).await.unwrap().is_none());
         assert!(other.rw_lock(name).try_read().timeout(ms(50)).await.unwrap().is_none());
         assert!(other.semaphore(name, 2).try_acquire().timeout(ms(50)).await.unwrap().is_none());
         for key in server.command(&["KEYS", "*"]).list() {
-            let left: i64 = raw(&server, "PTTL", key).text().parse().unwrap();
+            let left: i64 = command_on(&server, "PTTL", key).text().parse().unwrap();
             assert!(left > 0, "{key:?} never expires");
         }
         mutex.release().await.unwrap();
@@ -155,20 +159,20 @@ async fn every_key_expires_by_itself_and_a_used_name_leaves_only_its_token() {
     }
     one.shutdown().await.unwrap();
     other.shutdown().await.unwrap();
-    // Of a pool the token is left, and of a mutex what stands beside it; nothing that is held or waits.
-    let left: Vec<(String, String)> = remains(&server);
+    // A pool leaves its token, a mutex its record; no holder and no waiter is left.
+    let left: Vec<(String, String)> = all_keys(&server);
     let token = |(key, what): &(String, String)| match what.as_str() {
         "t" => true,
         "string" => key.contains("}\u{fffd}m:"),
         _ => false,
     };
     assert!(left.iter().all(token) && left.len() == 5 * names.len(), "{left:?}");
-    // The retention and whatever was left of the expiry, and no more.
+    // After the retention and the rest of the expiry nothing is left.
     until("nothing is left", async || server.command(&["DBSIZE"]) == Reply::Integer(0)).await;
 }
 
-/// What is in the database: keys and the names of their fields.
-fn remains(server: &RedisServer) -> Vec<(String, String)> {
+/// All keys of the database with the names of their fields, or their type.
+fn all_keys(server: &RedisServer) -> Vec<(String, String)> {
     let script = "local all = {} for _, k in ipairs(redis.call('KEYS', '*')) do \
                   all[#all + 1] = k \
                   all[#all + 1] = redis.call('TYPE', k).ok == 'hash' and \
@@ -177,8 +181,8 @@ fn remains(server: &RedisServer) -> Vec<(String, String)> {
     found.list().chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
 }
 
-/// A command on a key whose name is no UTF-8: by its place in the list of all keys.
-fn raw(server: &RedisServer, command: &str, key: &Reply) -> Reply {
+/// Sends a command about a key whose name is not UTF-8.
+fn command_on(server: &RedisServer, command: &str, key: &Reply) -> Reply {
     let script = "for _, k in ipairs(redis.call('KEYS', '*')) do \
                   if string.gsub(k, '\\255', '\\239\\191\\189') == ARGV[2] then return redis.call(ARGV[1], k) end \
                   end return -3";
@@ -186,7 +190,7 @@ fn raw(server: &RedisServer, command: &str, key: &Reply) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_waiters_behind_a_live_one_do_not_pile_up() {
+async fn dead_waiters_behind_a_live_one_do_not_accumulate() {
     use distlock_core::store::{Claim, Inbox, LeaseStore, Store, Waiting};
     use distlock_core::{Kind, LockId, Resource};
     let server = RedisServer::start();
@@ -208,7 +212,7 @@ async fn dead_waiters_behind_a_live_one_do_not_pile_up() {
         let found = store.inspect(&query).await.unwrap();
         assert_eq!(found[0].waiters.len(), 1, "live waiters of a {kind}");
         let fields: usize =
-            remains(&server).iter().map(|(_, fields)| fields.split(',').count()).max().unwrap();
+            all_keys(&server).iter().map(|(_, fields)| fields.split(',').count()).max().unwrap();
         assert!(fields < 40, "{fields} fields are left of 200 dead waiters");
     }
 }

@@ -31,7 +31,7 @@ const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
 /// How long a waiter that the store has already answered retries while the store is unreachable.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(30);
 /// The least time that the store gets for its first answer, however short the time limit: without an answer, contention
-/// cannot be told from a store that is down.
+/// cannot be distinguished from an outage.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// How many grants may have expired on arrival before the acquisition fails.
 const MAX_STALE_GRANTS: u32 = 2;

@@ -3,7 +3,7 @@
 //!
 //! A store future is never dropped before it completes, even if its caller is cancelled: the background task drives it
 //! to completion and undoes a result that no caller awaits. A request without an answer blocks no batch while another
-//! slot is free, and gives up its own slot early enough for the items behind it to be served before they time out.
+//! slot is free, and frees its own slot early enough for the items behind it to be served before they time out.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

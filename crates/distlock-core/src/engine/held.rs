@@ -203,7 +203,7 @@ impl Held {
     }
 
     /// Ends the release and passes the head of the local queue on. `woke`: the release woke a waiter of another process.
-    /// False if it was ended before: the caller and the background task may both finish a cancelled release.
+    /// False if it was ended before: two commands may release one hold, as when a fair mutex is lost and its guard dropped.
     pub(crate) fn finish_release(&self, woke: bool) -> bool {
         let first = self.state.swap(RELEASED, Ordering::SeqCst) != RELEASED;
         if let Some(head) = self.take_head() {
@@ -229,5 +229,47 @@ impl Dependent for Held {
 impl Drop for Held {
     fn drop(&mut self) {
         drop(self.take_head());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::local_queue::Joined;
+    use super::*;
+    use crate::resource::{FencingToken, Kind, LockId, Resource};
+
+    fn resource() -> Resource {
+        Resource::new(Kind::Mutex, "a").unwrap()
+    }
+
+    fn hold(queues: &Arc<LocalQueues>) -> Arc<Held> {
+        let Joined::Head(head) = queues.join(&resource()) else { panic!("the queue is not empty") };
+        let (lock_id, expiry) = (LockId::from_stored("id"), Duration::from_secs(10));
+        Held::share(Grant {
+            lease: Lease::new(resource(), lock_id, FencingToken::new(1), expiry),
+            deadline: Moment::NEVER,
+            granted_at: Moment::from_nanos(0),
+            options: Arc::default(),
+            session: None,
+            head: Some(head),
+        })
+    }
+
+    #[test]
+    fn a_release_that_is_ended_twice_is_counted_once() {
+        let held = hold(&Arc::default());
+        assert!(held.begin_release() && !held.begin_release());
+        assert!(held.finish_release(false));
+        assert!(!held.finish_release(false), "the gauge of held locks would fall below what is held");
+    }
+
+    #[test]
+    fn a_hold_that_is_dropped_unreleased_lets_the_next_waiter_of_the_process_in() {
+        let queues = Arc::default();
+        let held = hold(&queues);
+        let Joined::Waiting(mut next) = queues.join(&resource()) else { panic!("nothing holds the head") };
+        assert!(next.try_recv().is_err());
+        drop(held);
+        assert!(next.try_recv().is_ok());
     }
 }

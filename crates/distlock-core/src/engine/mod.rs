@@ -257,7 +257,8 @@ impl Engine {
     /// Releases a hold and waits for the store's answer.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the background task completes the release.
+    /// Guards own the hold while they await this: dropping the future drops the guard, which leaves the release to the
+    /// background task.
     pub(crate) async fn release(&self, held: &Arc<Held>) -> Result<(), ReleaseFailure> {
         let span = telemetry::release_span(&held.lease, &self.shared.store_name);
         release::release(&self.shared, held).instrument(span).await

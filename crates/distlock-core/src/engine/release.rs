@@ -36,9 +36,7 @@ pub(super) async fn release(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<()
         return Err(ReleaseFailure::Lost(reason));
     }
     shared.schedule.remove(held);
-    let finish = FinishLater { shared: Arc::clone(shared), held: Some(Arc::clone(held)) };
     let answer = send_release(shared, &held.lease, held.options.get_request_timeout()).await;
-    finish.disarm();
     conclude(shared, held, answer)
 }
 
@@ -109,26 +107,6 @@ async fn send_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Resu
 fn forget_lost(shared: &Shared, held: &Arc<Held>) {
     shared.schedule.remove(held);
     shared.commands.send(Command::Forget(held.lease.clone()));
-}
-
-/// Lets the background task repeat a release whose caller was cancelled. Releasing is idempotent.
-struct FinishLater {
-    shared: Arc<Shared>,
-    held: Option<Arc<Held>>,
-}
-
-impl FinishLater {
-    fn disarm(mut self) {
-        self.held = None;
-    }
-}
-
-impl Drop for FinishLater {
-    fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
-            self.shared.commands.send(Command::Release(held));
-        }
-    }
 }
 
 /// Lets the background task release a hold that was never given to a user: its minimum hold time does not apply.

@@ -142,8 +142,8 @@ fn apply_late(shared: &Shared, sent: Moment, chunk: &[Arc<Held>], answers: Batch
     for (held, answer) in chunk.iter().zip(answers.unwrap_or_default()) {
         match answer {
             Ok(Renewal::Renewed) => held.renewed(sent, now),
-            Ok(Renewal::NotYours) if held.is_held() => held.lose(LossReason::NotYours),
-            Ok(Renewal::NotYours) | Err(_) => {}
+            Ok(Renewal::NotYours) => held.lose(LossReason::NotYours),
+            Err(_) => {}
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::store::Batch;
 
 /// After this share of the request time-out a request counts as stalled, and batches no longer wait for it.
 const STALLED_AFTER: u32 = 20;
-/// After this share of the request time-out a request gives up its slot.
+/// After this share of the request time-out a request frees its slot.
 const FREES_AFTER: u32 = 2;
 
 pub(super) struct LoneRequest<O: StoreOperation> {

@@ -1,6 +1,7 @@
 //! A store with hooks around its calls, and a store whose wake-ups arrive late.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,8 +9,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 
-use crate::error::Result;
-use crate::resource::Resource;
+use super::Verb;
+use crate::error::{Error, Result};
+use crate::resource::{LockId, Resource};
+use crate::store::support::errors::too_few_answers;
 use crate::store::{
     Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
     Renewal, Store, WakeStream,
@@ -18,6 +21,11 @@ use crate::store::{
 /// What a test does around the calls of a store. Every method passes the call on by default.
 #[async_trait]
 pub trait StoreHooks: fmt::Debug + Send + Sync + 'static {
+    /// The name that the store reports.
+    fn describe(&self, inner: String) -> String {
+        inner
+    }
+
     /// The capabilities that the store reports.
     fn capabilities(&self, inner: Capabilities) -> Capabilities {
         inner
@@ -31,6 +39,11 @@ pub trait StoreHooks: fmt::Debug + Send + Sync + 'static {
 
     /// Runs before `release`.
     async fn before_release(&self, _: &[Lease]) {}
+
+    /// The error of an item of a request, if it has one: the other items go on without it.
+    fn refuse(&self, _: Verb, _: &LockId) -> Option<Error> {
+        None
+    }
 
     /// Opens the stream of wake-ups.
     async fn subscribe(&self, inner: &dyn LeaseStore, inbox: &Inbox) -> Result<WakeStream> {
@@ -51,12 +64,28 @@ impl HookedStore {
     pub fn new(inner: Arc<dyn LeaseStore>, hooks: Arc<dyn StoreHooks>) -> Self {
         HookedStore { inner, hooks }
     }
+
+    async fn pass<I: Clone, T, F: Future<Output = Batch<T>>>(
+        &self,
+        verb: Verb,
+        items: &[I],
+        lock_id: impl Fn(&I) -> &LockId,
+        call: impl FnOnce(Vec<I>) -> F,
+    ) -> Batch<T> {
+        let refused: Vec<_> = items.iter().map(|item| self.hooks.refuse(verb, lock_id(item))).collect();
+        let passed = items.iter().zip(&refused).filter(|(_, refused)| refused.is_none());
+        let passed: Vec<I> = passed.map(|(item, _)| item.clone()).collect();
+        let answers = if passed.is_empty() { Vec::new() } else { call(passed).await? };
+        let mut answers = answers.into_iter();
+        let mut answer = || answers.next().unwrap_or_else(|| Err(too_few_answers()));
+        Ok(refused.into_iter().map(|refused| refused.map_or_else(&mut answer, Err)).collect())
+    }
 }
 
 #[async_trait]
 impl Store for HookedStore {
     fn describe(&self) -> String {
-        self.inner.describe()
+        self.hooks.describe(self.inner.describe())
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -80,17 +109,20 @@ impl Store for HookedStore {
 impl LeaseStore for HookedStore {
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
         self.hooks.before_acquire(claims).await;
-        self.inner.try_acquire(claims).await
+        let call = async |claims: Vec<Claim>| self.inner.try_acquire(&claims).await;
+        self.pass(Verb::Acquire, claims, |claim| &claim.lock_id, call).await
     }
 
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
         self.hooks.before_renew(leases).await;
-        self.inner.renew(leases).await
+        let call = async |leases: Vec<Lease>| self.inner.renew(&leases).await;
+        self.pass(Verb::Renew, leases, |lease| &lease.lock_id, call).await
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
         self.hooks.before_release(leases).await;
-        self.inner.release(leases).await
+        let call = async |leases: Vec<Lease>| self.inner.release(&leases).await;
+        self.pass(Verb::Release, leases, |lease| &lease.lock_id, call).await
     }
 
     async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {

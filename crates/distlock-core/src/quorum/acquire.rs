@@ -267,7 +267,8 @@ fn retry_after(inner: &QuorumInner, vote: &AcquireVotes) -> Option<Duration> {
     }
     let mut left: Vec<Duration> = vote.busy.iter().filter_map(|(_, left)| *left).collect();
     left.sort_unstable();
-    let needed = inner.majority - vote.granted.len().min(inner.majority - 1);
+    // A majority refused, so fewer than a majority granted.
+    let needed = inner.majority - vote.granted.len();
     let until = left.get(needed - 1).copied();
     if vote.generation.lease.resource.kind().record() == RecordKind::Lock && vote.generation.is_first() {
         return until;

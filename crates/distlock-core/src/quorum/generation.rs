@@ -47,7 +47,8 @@ struct GenerationState {
     attempt: AttemptState,
     /// Its caller released it, and will not ask for it again.
     released: bool,
-    attempts: u32,
+    /// It was asked for again while it was held.
+    asked_again: bool,
     /// How many calls or operations use it.
     users: usize,
     /// Nodes that granted late while the attempt was undecided.
@@ -84,7 +85,7 @@ impl Generation {
     pub(super) fn end(&self) -> (Vec<usize>, bool) {
         let mut state = self.state();
         state.attempt = AttemptState::Ended;
-        (std::mem::take(&mut state.late_grants), state.attempts > 1)
+        (std::mem::take(&mut state.late_grants), state.asked_again)
     }
 
     /// Marks every generation as released by its caller.
@@ -183,7 +184,7 @@ impl Generations {
                     // A repeated claim for a held lock: idempotent, under the same ids.
                     AttemptState::Granted(_) => {
                         state.attempt = AttemptState::Undecided;
-                        state.attempts += 1;
+                        state.asked_again = true;
                         state.users += 1;
                         return GenerationRef {
                             inner: Arc::clone(inner),
@@ -239,7 +240,7 @@ impl GenerationTable {
         let state = GenerationState {
             attempt,
             released: false,
-            attempts: 1,
+            asked_again: false,
             users: 1,
             late_grants: Vec::new(),
             repairing: Vec::new(),

@@ -93,3 +93,20 @@ fn one_per_item<T>(answers: Batch<T>, items: usize) -> Vec<Result<T>> {
     answers.resize_with(items, || Err(too_few_answers()));
     answers
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_answers_too_few_or_too_many_items_gives_one_answer_for_each() {
+        for answered in 0..4 {
+            let answers = one_per_item(Ok((0..answered).map(Ok).collect()), 2);
+            let good: Vec<usize> = answers.iter().flatten().copied().collect();
+            assert_eq!((answers.len(), good), (2, (0..answered.min(2)).collect()));
+            assert!(answers.iter().flat_map(|answer| answer.as_ref().err()).all(Error::is_outcome_unknown));
+        }
+        let down = Error::new(ErrorKind::Unavailable, "down");
+        assert_eq!(one_per_item::<()>(Err(down), 2).len(), 2);
+    }
+}

@@ -129,13 +129,7 @@ async fn repair(inner: Arc<QuorumInner>, node: usize, what: Vec<(GenerationRef, 
 }
 
 fn as_claim(lease: &Lease) -> Claim {
-    Claim {
-        resource: lease.resource.clone(),
-        lock_id: lease.lock_id.clone(),
-        weight: lease.weight,
-        capacity: lease.capacity,
-        expiry: lease.expiry,
-        waiting: None,
-        no_overtaking: false,
-    }
+    Claim::new(lease.resource.clone(), lease.lock_id.clone(), lease.expiry)
+        .with_weight(lease.weight)
+        .with_capacity(lease.capacity)
 }

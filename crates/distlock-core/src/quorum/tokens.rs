@@ -80,11 +80,7 @@ impl TokenWriteBack {
         self.widened |= !self.unanswered.is_empty();
         self.behind.append(&mut self.unanswered);
         let failed = std::mem::take(&mut self.failed);
-        let may_help = self.widened || !failed.is_empty();
-        if !may_help {
-            self.failed = failed;
-        }
-        may_help
+        self.widened || !failed.is_empty()
     }
 
     /// The token if a majority knows it, `None` if nodes forgot the grant, an error if nodes failed or did not answer.

@@ -1,4 +1,4 @@
-//! What the engine's tests share: a memory store under virtual time, with faults, and engines on it.
+//! Shared by the engine's tests: a memory store under virtual time, with faults, and engines on it.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 pub mod panics;
@@ -18,7 +18,7 @@ use distlock_core::{Locks, Options, VirtualClock};
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 
-/// One memory store with its own clock; engines stand for processes.
+/// One memory store with its own clock. Each engine on it stands for a process.
 pub struct World {
     pub store: MemoryStore,
     pub server_clock: VirtualClock,
@@ -30,19 +30,19 @@ impl World {
         World::wide(1)
     }
 
-    /// Its engines may have so many requests of a verb under way at once.
+    /// Its engines may have so many requests of one operation in flight.
     pub fn wide(max_in_flight: usize) -> Self {
         let server_clock = VirtualClock::new();
         let store = MemoryStore::with_clock(Arc::new(server_clock.clone()));
         World { store, server_clock, max_in_flight }
     }
 
-    /// An engine, the clock that it measures with, and the faults of its connection.
+    /// An engine, its clock, and the faults of its connection.
     pub fn process(&self) -> (Locks, VirtualClock, Faults) {
         self.process_with(options())
     }
 
-    /// The same with other options: the engine itself is as patient with requests as these.
+    /// The same with other options, whose request time-out is also the engine's.
     pub fn process_with(&self, options: Options) -> (Locks, VirtualClock, Faults) {
         let clock = VirtualClock::new();
         let (store, faults) = FaultyStore::new(Arc::new(self.store.clone()));
@@ -58,12 +58,24 @@ impl World {
         self.process().0
     }
 
+    /// Two processes contend for the mutex `a`: one holds it for two seconds while the other times out. Returns both, and
+    /// the faults of the first one's connection.
+    pub async fn contended_cycle(&self) -> (Locks, Locks, Faults) {
+        let (ours, _clock, faults) = self.process();
+        let theirs = self.locks();
+        let held = ours.mutex("a").acquire().await.unwrap();
+        assert!(theirs.mutex("a").try_acquire().timeout(50 * MS).await.unwrap().is_none());
+        tokio::time::sleep(2 * SECOND).await;
+        held.release().await.unwrap();
+        (ours, theirs, faults)
+    }
+
     pub async fn records(&self, name: &str) -> Vec<Record> {
         use distlock_core::store::Store;
         self.store.inspect(&Query::named(name)).await.unwrap()
     }
 
-    /// Waits until the store holds nothing under a name, neither holder nor waiter.
+    /// Waits until a name has no holder and no waiter in the store.
     pub async fn until_clean(&self, name: &str) {
         until(|| async {
             self.records(name).await.iter().all(|r| r.holders.is_empty() && r.waiters.is_empty())
@@ -76,7 +88,7 @@ pub fn options() -> Options {
     Options::new().expiry(3 * SECOND).unwrap().request_timeout(500 * MS).unwrap()
 }
 
-/// Lets virtual time pass until a condition holds; ten virtual minutes at most.
+/// Lets virtual time pass until a condition holds, ten virtual minutes at most.
 pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
     for _ in 0..60_000 {
         if condition().await {
@@ -84,10 +96,10 @@ pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
         }
         tokio::time::sleep(10 * MS).await;
     }
-    panic!("the condition never came true");
+    panic!("the condition never held");
 }
 
-/// Polls once, and leaves it at that.
+/// Polls once. True if it completed.
 pub async fn begin<F: Future + Unpin>(future: &mut F) -> bool {
     std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *future).poll(context).is_ready())).await
 }

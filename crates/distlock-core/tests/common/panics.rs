@@ -1,10 +1,10 @@
-//! What tests of drivers that panic share.
+//! Shared by the tests of drivers that panic.
 
 use distlock_core::{Error, ErrorKind, Guard, Locks};
 
 use super::SECOND;
 
-/// The lock that was held all along is renewed on, and the engine takes and releases others.
+/// Asserts that a lock held before is still renewed, and that the engine acquires and releases others.
 pub async fn goes_on(locks: &Locks, held: &Guard) {
     tokio::time::sleep(10 * SECOND).await;
     assert!(!held.is_lost(), "{:?}", held.loss());
@@ -12,7 +12,7 @@ pub async fn goes_on(locks: &Locks, held: &Guard) {
     other.release().await.unwrap();
 }
 
-/// The error of a request that panicked.
+/// Asserts the error of a request that panicked.
 pub fn assert_told(error: &Error) {
     assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
     assert!(error.is_outcome_unknown() && error.store().is_some(), "{error}");

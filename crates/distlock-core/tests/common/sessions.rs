@@ -181,7 +181,7 @@ impl SessionStore for SessionServer {
         tokio::time::sleep(2 * MS).await;
         let mut held = self.0.held.lock().unwrap();
         if *self.0.refuse_release.lock().unwrap() {
-            return Err(Error::new(ErrorKind::Unavailable, "gone"));
+            return Err(Error::new(ErrorKind::Unavailable, "the connection is closed"));
         }
         if held.get(&lease.resource).is_some_and(|(id, _)| *id == lease.lock_id) {
             held.remove(&lease.resource);

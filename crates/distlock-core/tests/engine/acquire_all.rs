@@ -31,7 +31,7 @@ async fn opposite_orders_do_not_deadlock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_time_limit_for_all_and_everything_is_undone_if_one_fails() {
+async fn one_time_limit_covers_all_locks_and_a_failure_undoes_all() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let held = theirs.semaphore("z", 2).acquire_many(2).await.unwrap();
@@ -51,7 +51,7 @@ async fn one_time_limit_for_all_and_everything_is_undone_if_one_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_undone_is_not_kept_for_the_least_hold_time() {
+async fn an_undone_lock_ignores_the_minimum_hold_time() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let ours = ours.with_options(options().hold_at_least(3600 * SECOND).unwrap());
@@ -88,7 +88,7 @@ async fn a_resource_named_twice_is_refused_before_anything_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn losing_one_cancels_the_work_on_all() {
+async fn losing_one_lock_cancels_the_work() {
     let world = World::new();
     let (ours, _clock, _faults) = world.process();
     let theirs = world.locks();
@@ -102,7 +102,7 @@ async fn losing_one_cancels_the_work_on_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dropped_acquire_all_leaves_nothing() {
+async fn a_cancelled_acquire_all_leaves_nothing_held() {
     for after in 0..10 {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
@@ -116,7 +116,7 @@ async fn a_dropped_acquire_all_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_asked_for_is_nothing_held() {
+async fn an_empty_set_holds_nothing() {
     let world = World::new();
     let none: [&str; 0] = [];
     let all = world.locks().acquire_all(none).await.unwrap();
@@ -125,7 +125,7 @@ async fn nothing_asked_for_is_nothing_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_input_is_found_before_anything_is_sent() {
+async fn invalid_input_is_refused_before_anything_is_sent() {
     let world = World::new();
     let locks = world.locks();
     for bad in [
@@ -136,7 +136,7 @@ async fn bad_input_is_found_before_anything_is_sent() {
         Request::permits("z", 3, 4),
         Request::permits("z", u32::MAX, 1),
     ] {
-        // Those that are good come first in the order in which they are taken.
+        // The valid ones come first in the order of acquisition.
         let requests = [Request::mutex("\u{1}"), Request::fair_mutex("a"), bad];
         let error = locks.acquire_all(requests).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
@@ -145,7 +145,7 @@ async fn bad_input_is_found_before_anything_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_cannot_do_is_found_before_anything_is_sent() {
+async fn unsupported_locks_are_refused_before_anything_is_sent() {
     let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let (ours, theirs) = (server.locks(&clock), server.locks(&clock));
     // An attempt to acquire this one would wait.
@@ -159,7 +159,7 @@ async fn what_the_store_cannot_do_is_found_before_anything_is_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_set_whose_member_was_lost_while_the_others_were_waited_for_is_not_returned() {
+async fn a_set_that_lost_a_lock_while_it_waited_for_the_others_is_not_returned() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     for limit in [None, Some(60 * SECOND)] {
@@ -171,7 +171,7 @@ async fn a_set_whose_member_was_lost_while_the_others_were_waited_for_is_not_ret
         let asking = tokio::spawn(asking.into_future());
         until(|| async { world.records("b").await.iter().any(|record| !record.waiters.is_empty()) }).await;
         let broken = theirs.break_lock(Kind::Mutex, "a").await.unwrap();
-        // By now the lost one has been told.
+        // By now the loss has been detected.
         tokio::time::sleep(5 * SECOND).await;
         blocker.release().await.unwrap();
         let all = asking.await.unwrap().unwrap();
@@ -185,7 +185,7 @@ async fn a_set_whose_member_was_lost_while_the_others_were_waited_for_is_not_ret
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_attempt_that_takes_longer_than_its_leases_last_says_so() {
+async fn an_attempt_that_takes_longer_than_its_leases_reports_the_loss() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let plain = options().auto_extend(false).request_timeout(10 * SECOND).unwrap();

@@ -1,5 +1,5 @@
-//! The local deadline of a guard, to the millisecond: it counts from the sending, keeps a margin, and moves only with an
-//! answer. What was lost by it is released in the store.
+//! The local deadline of a guard, to the millisecond: it counts from the moment of sending, keeps a margin, and moves only
+//! with an answer. A guard that is lost by it is released in the store.
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ fn margin(expiry: Duration) -> Duration {
     expiry / 100 + 2 * MS
 }
 
-fn without_extension(expiry: Duration) -> Options {
+fn without_renewal(expiry: Duration) -> Options {
     options().expiry(expiry).unwrap().auto_extend(false)
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_counts_from_its_sending_and_ends_before_the_store_ends_it() {
+async fn a_grant_counts_from_its_sending_and_ends_before_it_expires_in_the_store() {
     for expiry in [100 * MS, 3 * SECOND, 100 * SECOND] {
         for (there, back) in [(0, 0), (10, 0), (0, 10), (20, 30)] {
             let world = World::new();
             let (locks, _clock, faults) = world.process();
             faults.next(Verb::Acquire, 1, Fault::none().delay_before(there * MS).delay_after(back * MS));
             let sent = Instant::now();
-            let guard = locks.mutex("a").options(without_extension(expiry)).acquire().await.unwrap();
+            let guard = locks.mutex("a").options(without_renewal(expiry)).acquire().await.unwrap();
             let deadline = expiry - margin(expiry);
             assert_eq!(guard.time_left().unwrap() + sent.elapsed(), deadline);
             guard.lost().await;
             assert!(sent.elapsed() >= deadline && sent.elapsed() <= deadline + MS, "{:?}", sent.elapsed());
             let left = world.records("a").await[0].holders[0].expires_in.unwrap();
-            assert!(left >= margin(expiry) - MS, "the store gives it away {left:?} later");
+            assert!(left >= margin(expiry) - MS, "it expires in the store {left:?} later");
         }
     }
 }
@@ -39,7 +39,7 @@ async fn a_grant_counts_from_its_sending_and_ends_before_the_store_ends_it() {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_counts_from_its_sending_and_not_from_its_answer() {
     let expiry = 3 * SECOND;
-    // The last one is longer than a try: its answers come late, and while the next try is in flight.
+    // The last one is longer than an attempt: its answers arrive late, while the next attempt is in flight.
     for (there, back) in [(0, 0), (300, 0), (0, 300), (200, 250), (0, 900)] {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
@@ -52,7 +52,7 @@ async fn a_renewal_counts_from_its_sending_and_not_from_its_answer() {
             let now = guard.time_left().unwrap();
             if now > left {
                 renewals += 1;
-                // The answer is not older than this look and the one before it.
+                // The answer arrived between the previous check and this one.
                 let exact = expiry - margin(expiry) - (there + back) * MS;
                 assert!(now <= exact && now + MS >= exact, "{now:?} instead of {exact:?}");
             }
@@ -62,7 +62,7 @@ async fn a_renewal_counts_from_its_sending_and_not_from_its_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_store_is_asked_as_often_as_a_fast_one() {
+async fn a_slow_store_gets_as_many_renewals_as_a_fast_one() {
     for delay in [0, 200, 400] {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
@@ -83,7 +83,7 @@ async fn a_slow_store_is_asked_as_often_as_a_fast_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loss_is_told_at_the_deadline_by_the_engine_whatever_renewals_do() {
+async fn the_engine_reports_the_loss_at_the_deadline_whatever_renewals_do() {
     for expiry in [100 * MS, 333 * MS, SECOND, 7 * SECOND, 45 * SECOND] {
         for fault in [Fault::hang_before(), Fault::hang_after(), Fault::fail()] {
             let world = World::new();
@@ -92,7 +92,7 @@ async fn the_loss_is_told_at_the_deadline_by_the_engine_whatever_renewals_do() {
             let guard = locks.mutex("a").options(options).acquire().await.unwrap();
             let sent = Instant::now();
             faults.always(Verb::Renew, fault);
-            // The engine tells, without anyone looking at the guard.
+            // The engine reports it without a call on the guard.
             guard.cancellation_token().cancelled().await;
             let deadline = expiry - margin(expiry);
             assert!(
@@ -104,7 +104,7 @@ async fn the_loss_is_told_at_the_deadline_by_the_engine_whatever_renewals_do() {
     }
 }
 
-/// Its renewals are applied, but no answer arrives: lost here, and held in the store until its last expiry.
+/// Its renewals are applied, but no answer arrives: it is lost here, and held in the store until its last expiry.
 #[tokio::test(start_paused = true)]
 async fn a_lost_guard_is_released_in_the_store_and_not_left_to_its_expiry() {
     for explicit in [true, false] {
@@ -127,7 +127,7 @@ async fn a_lost_guard_is_released_in_the_store_and_not_left_to_its_expiry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_renewal_of_a_lock_leaves_time_for_others() {
+async fn the_first_renewal_of_a_lock_leaves_time_for_more_attempts() {
     let world = World::new();
     let locks = world.locks();
     for expiry in [100 * MS, 3 * SECOND, 30 * SECOND] {

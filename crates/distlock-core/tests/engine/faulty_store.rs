@@ -1,4 +1,4 @@
-//! The store that fails on command does what it is told.
+//! The fault-injecting store injects the planned faults.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ async fn held(store: &FaultyStore) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_before_changes_nothing_and_a_lost_reply_does() {
+async fn a_refused_request_changes_nothing_and_a_lost_reply_does() {
     let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
     faults.next(Verb::Acquire, 1, Fault::fail());
     faults.next(Verb::Acquire, 1, Fault::lost_reply());
@@ -31,7 +31,7 @@ async fn a_failure_before_changes_nothing_and_a_lost_reply_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hanging_call_returns_never_and_a_late_one_late() {
+async fn a_hanging_call_never_returns_and_a_delayed_one_returns_late() {
     let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
     faults.next(Verb::Acquire, 1, Fault::hang_after());
     let hour = Duration::from_secs(3600);
@@ -43,7 +43,7 @@ async fn a_hanging_call_returns_never_and_a_late_one_late() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_goes_down_ends_its_streams_and_one_that_is_replaced_has_forgotten() {
+async fn a_store_that_goes_down_ends_its_streams_and_a_replaced_one_is_empty() {
     let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
     store.try_acquire(&[claim()]).await.unwrap();
     let mut stream = store.subscribe(&Inbox::new("x")).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_store_that_goes_down_ends_its_streams_and_one_that_is_replaced_has_fo
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_before_changes_nothing_and_a_panic_after_does() {
+async fn a_panic_before_the_call_changes_nothing_and_a_panic_after_it_does() {
     let (store, faults) = FaultyStore::new(Arc::new(MemoryStore::new()));
     for (fault, applied) in [(Fault::panic_before(), false), (Fault::panic_after(), true)] {
         faults.next(Verb::Acquire, 1, fault);

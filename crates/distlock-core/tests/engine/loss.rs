@@ -1,11 +1,11 @@
-//! A guard turns lost before anybody else can hold, and never says less than it knows.
+//! A guard is lost before another client can hold the lock, and reports the loss at once.
 
 use crate::common::{MS, SECOND, World, options, until};
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::{ErrorKind, Kind, LossReason, ReleaseError};
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_held_far_beyond_its_expiry_while_it_is_extended() {
+async fn a_lock_is_held_far_beyond_its_expiry_while_it_is_renewed() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let guard = ours.mutex("a").acquire().await.unwrap();
@@ -19,11 +19,11 @@ async fn a_lock_is_held_far_beyond_its_expiry_while_it_is_extended() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_first_look_after_a_suspend_already_says_lost() {
+async fn the_first_check_after_a_suspend_reports_the_loss() {
     let world = World::new();
     let (locks, clock, _faults) = world.process();
     let guard = locks.mutex("a").acquire().await.unwrap();
-    // No timer runs and no task is polled between the jump and the look.
+    // No timer runs and no task is polled between the jump and the check.
     clock.jump(4 * SECOND);
     assert!(guard.is_lost());
     assert_eq!(guard.time_left(), Some(std::time::Duration::ZERO));
@@ -31,7 +31,7 @@ async fn the_first_look_after_a_suspend_already_says_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_is_lost_on_our_side_before_the_store_gives_the_lock_away() {
+async fn a_guard_is_lost_locally_before_the_store_grants_the_lock_to_another_client() {
     let world = World::new();
     let (ours, _clock, faults) = world.process();
     let theirs = world.locks();
@@ -39,7 +39,7 @@ async fn a_guard_is_lost_on_our_side_before_the_store_gives_the_lock_away() {
     faults.set_down(true);
     let waiter = tokio::spawn(async move { theirs.mutex("a").acquire().await.unwrap() });
     let reason = guard.lost().await;
-    assert!(!waiter.is_finished(), "somebody had it before we knew that it was lost");
+    assert!(!waiter.is_finished(), "another client held it before the guard was lost");
     assert!(matches!(&reason, LossReason::Expired { last_error: Some(_) }), "{reason:?}");
     let second = waiter.await.unwrap();
     assert!(guard.is_lost() && second.token() > guard.token());
@@ -63,11 +63,11 @@ async fn one_failed_renewal_loses_nothing_and_frees_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_called_lost_is_never_called_held_again() {
+async fn a_lost_guard_never_becomes_held_again() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let guard = locks.mutex("a").acquire().await.unwrap();
-    // The store extends, but its answers come after the deadline.
+    // The store renews, but its answers arrive after the deadline.
     faults.always(Verb::Renew, Fault::none().delay_after(10 * SECOND));
     guard.lost().await;
     faults.heal();
@@ -75,7 +75,7 @@ async fn what_was_called_lost_is_never_called_held_again() {
         tokio::time::sleep(SECOND).await;
         assert!(guard.is_lost());
     }
-    // It was extended there; dropping it frees it at once all the same.
+    // It was renewed in the store. Dropping the guard frees it at once.
     drop(guard);
     world.until_clean("a").await;
 }
@@ -90,7 +90,7 @@ async fn a_broken_lock_is_noticed_at_the_next_renewal_and_the_next_token_is_high
     let next = theirs.mutex("a").acquire().await.unwrap();
     assert!(next.token() > guard.token());
     assert_eq!(guard.lost().await, LossReason::NotYours);
-    // The old guard's end does not touch the new holder.
+    // The end of the old guard does not affect the new holder.
     assert!(matches!(guard.release().await, Err(ReleaseError::Lost { reason: LossReason::NotYours, .. })));
     tokio::time::sleep(10 * SECOND).await;
     assert!(!next.is_lost());
@@ -107,12 +107,12 @@ async fn work_is_cancelled_when_the_lock_is_lost_and_not_before() {
     let error = guard.run(std::future::pending::<()>()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost);
     signal.cancelled().await;
-    // Work that is ready is refused as well once the lock is lost.
+    // Work that is already complete is refused too once the lock is lost.
     assert!(guard.run(async { 7 }).await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_automatic_extension_a_lease_ends_at_its_expiry() {
+async fn without_automatic_renewal_a_lease_ends_at_its_expiry() {
     let world = World::new();
     let locks = world.locks();
     let guard = locks.mutex("a").options(options().auto_extend(false)).acquire().await.unwrap();
@@ -124,7 +124,7 @@ async fn without_automatic_extension_a_lease_ends_at_its_expiry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_clock_that_jumps_forward_costs_the_lock_and_is_told() {
+async fn a_server_clock_that_jumps_forward_loses_the_lock_and_is_reported() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let guard = ours.mutex("a").acquire().await.unwrap();
@@ -132,7 +132,7 @@ async fn a_server_clock_that_jumps_forward_costs_the_lock_and_is_told() {
     let next = theirs.mutex("a").acquire().await.unwrap();
     assert!(next.token() > guard.token());
     assert_eq!(guard.lost().await, LossReason::NotYours);
-    // Back again: tokens still rise.
+    // The clock jumps back, and tokens still rise.
     next.release().await.unwrap();
     world.server_clock.jump_back(120 * SECOND);
     let third = theirs.mutex("a").acquire().await.unwrap();
@@ -140,7 +140,7 @@ async fn a_server_clock_that_jumps_forward_costs_the_lock_and_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_took_longer_than_the_lease_is_not_a_grant() {
+async fn an_answer_that_takes_longer_than_the_lease_is_not_a_grant() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let slow = options().expiry(200 * MS).unwrap().request_timeout(5 * SECOND).unwrap();

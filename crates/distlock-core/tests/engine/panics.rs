@@ -1,4 +1,4 @@
-//! A driver that panics: that is an error of the one request, and every other lock of the process goes on.
+//! A driver that panics: the panic is an error of one request, and no other lock of the process is affected.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -29,9 +29,9 @@ async fn an_acquire_that_panics_fails_alone_and_leaves_nothing_held() {
     }
 }
 
-/// The batch of nine panics, and one of its halves; or each of the parts into which it is divided.
+/// The batch of nine panics, and one of its halves; or every part into which it is split.
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_panics_in_the_engines_task_is_sent_again_in_parts() {
+async fn a_batch_that_panics_is_sent_again_in_parts() {
     for (calls, panics) in [2, 17].into_iter().flat_map(|calls| PANICS.map(|panics| (calls, panics))) {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
@@ -55,9 +55,9 @@ async fn a_batch_that_panics_in_the_engines_task_is_sent_again_in_parts() {
     }
 }
 
-/// The callers left, and their lock ids were forgotten, before the store applied the batch that then panicked.
+/// The callers were cancelled, and their lock ids withdrawn, before the store applied the batch that then panicked.
 #[tokio::test(start_paused = true)]
-async fn a_batch_that_panics_after_its_callers_left_is_undone() {
+async fn a_batch_that_panics_after_its_callers_were_cancelled_is_undone() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let held = locks.mutex("held").acquire().await.unwrap();
@@ -92,9 +92,9 @@ async fn a_lone_request_that_panics_while_the_engine_drives_it_fails_alone() {
     goes_on(&locks, &held).await;
 }
 
-/// Soon after its caller left, after the request time-out, and when only the engine still waits for it.
+/// Soon after its caller was cancelled, after the request time-out, and when only the engine still awaits it.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_panics_after_its_caller_left_is_undone() {
+async fn a_request_that_panics_after_its_caller_was_cancelled_is_undone() {
     for late in [20 * MS, 600 * MS, 1200 * MS] {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
@@ -110,7 +110,7 @@ async fn a_request_that_panics_after_its_caller_left_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_panics_is_tried_again() {
+async fn a_renewal_that_panics_is_retried() {
     for panics in PANICS {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
@@ -121,7 +121,7 @@ async fn a_renewal_that_panics_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_panics_long_after_it_was_given_up_loses_no_lock() {
+async fn a_renewal_that_panics_long_after_its_timeout_loses_no_lock() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let held = locks.mutex("held").acquire().await.unwrap();
@@ -130,7 +130,7 @@ async fn a_renewal_that_panics_long_after_it_was_given_up_loses_no_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_whose_renewals_all_panic_is_lost_and_says_why() {
+async fn a_lock_whose_renewals_all_panic_is_lost_with_the_reason() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
     let held = locks.mutex("held").acquire().await.unwrap();
@@ -147,13 +147,13 @@ async fn a_lock_whose_renewals_all_panic_is_lost_and_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_panics_is_told_and_done_in_the_background() {
+async fn a_release_that_panics_is_reported_and_completed_in_the_background() {
     for panics in PANICS {
         let world = World::new();
         let (locks, _clock, faults) = world.process();
         let held = locks.mutex("held").acquire().await.unwrap();
         let guard = locks.mutex("a").acquire().await.unwrap();
-        // The first try in the background panics as well.
+        // The first attempt in the background panics too.
         faults.next(Verb::Release, 2, panics());
         let begun = tokio::time::Instant::now();
         match guard.release().await.unwrap_err() {
@@ -161,7 +161,7 @@ async fn a_release_that_panics_is_told_and_done_in_the_background() {
             other => panic!("{other:?}"),
         }
         world.until_clean("a").await;
-        // And of a dropped guard.
+        // The same for a dropped guard.
         let guard = locks.mutex("a").acquire().await.unwrap();
         faults.next(Verb::Release, 3, panics());
         drop(guard);
@@ -185,7 +185,7 @@ async fn a_subscription_or_a_stream_that_panics_is_opened_again() {
         faults.panic_streams();
         until(|| async { world.store.stats().subscriptions == opened }).await;
     }
-    // The waiter is woken by a message, and does not wait until it would ask again.
+    // The waiter is woken by a message, before it would ask again by itself.
     tokio::time::sleep(100 * MS).await;
     let begun = tokio::time::Instant::now();
     blocker.release().await.unwrap();
@@ -240,7 +240,7 @@ async fn a_session_acquire_that_panics_fails_alone_and_leaves_nothing_held() {
         assert_told(&locks.mutex("a").acquire().await.unwrap_err());
         let again = locks.mutex("a").acquire().timeout(SECOND).await.expect("left held by the panic");
         again.release().await.unwrap();
-        // The caller is gone when it panics.
+        // The caller was cancelled before it panics.
         server.panic_next(Call::Acquire, when, 1);
         let mut left = locks.mutex("a").acquire().into_future();
         assert!(!begin(&mut left).await);
@@ -253,7 +253,7 @@ async fn a_session_acquire_that_panics_fails_alone_and_leaves_nothing_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_release_that_panics_is_told_and_done_in_the_background() {
+async fn a_session_release_that_panics_is_reported_and_completed_in_the_background() {
     for when in [When::Before, When::After] {
         let (server, clock) = (SessionServer::default(), VirtualClock::new());
         let locks = server.locks(&clock);

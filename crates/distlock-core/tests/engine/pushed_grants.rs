@@ -1,4 +1,4 @@
-//! A grant that the store pushes to the head of a wait queue: when it is taken from the message, and when the waiter asks.
+//! A grant that the store pushes to the queue head: when the waiter accepts it, and when it asks the store instead.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -21,7 +21,7 @@ struct Scene {
     _theirs: (Locks, Guard),
 }
 
-/// A writer that has just queued behind a reader, and hears only what the test tells it.
+/// A writer that has just queued behind a reader, and gets only the wake-ups that the test sends.
 async fn queued(options: Options) -> Scene {
     let world = World::new();
     let theirs = world.locks();
@@ -30,7 +30,7 @@ async fn queued(options: Options) -> Scene {
     let (ours, _clock, _faults) = recorder.locks(options);
     let waiter = tokio::spawn(ours.rw_lock("a").write().into_future());
     until(|| async { recorder.is_subscribed() }).await;
-    // The message counts for the newest attempt: the test begins right after one.
+    // The message counts for the newest attempt, so the test begins right after one.
     let before = recorder.attempts();
     while recorder.attempts() == before {
         tokio::time::sleep(MS).await;
@@ -51,16 +51,16 @@ impl Scene {
         self.recorder.last().waiting.unwrap().attempt
     }
 
-    /// Whether the waiter asked instead of believing the message.
+    /// Whether the waiter asked the store instead of accepting the grant.
     async fn asked(&self, before: usize) -> bool {
-        assert!(!self.waiter.is_finished(), "the message was believed");
+        assert!(!self.waiter.is_finished(), "the pushed grant was accepted");
         self.recorder.attempts() == before + 1
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_of_which_less_than_half_is_left_is_asked_for_and_not_believed() {
-    // The attempt was sent at most a millisecond before the test began to count.
+async fn a_grant_with_less_than_half_of_its_window_left_is_confirmed_by_the_store() {
+    // The attempt was sent at most a millisecond before the test began.
     for (wait, believed) in [(0, true), (400, true), (486, true), (489, false), (600, false)] {
         let scene = queued(options()).await;
         tokio::time::sleep(wait * MS).await;
@@ -79,7 +79,7 @@ async fn a_grant_of_which_less_than_half_is_left_is_asked_for_and_not_believed()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_counts_from_its_lower_bound_and_never_from_later_than_now() {
+async fn a_grant_counts_from_its_lower_bound_and_never_from_the_future() {
     for (after, from) in [(100 * MS, 100 * MS), (300 * MS, 300 * MS), (60 * SECOND, 300 * MS)] {
         let scene = queued(options()).await;
         tokio::time::sleep(300 * MS).await;
@@ -92,7 +92,7 @@ async fn a_grant_counts_from_its_lower_bound_and_never_from_later_than_now() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_for_another_attempt_than_the_newest_is_not_believed() {
+async fn a_grant_for_an_older_attempt_is_ignored() {
     for off in [-1_i64, 1] {
         let scene = queued(options()).await;
         let before = scene.recorder.attempts();
@@ -102,12 +102,12 @@ async fn a_grant_for_another_attempt_than_the_newest_is_not_believed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_plain_lease_asks_for_its_whole_expiry_and_does_not_take_a_short_window() {
+async fn a_lease_without_renewal_asks_for_its_whole_expiry_instead_of_a_short_window() {
     let scene = queued(options().auto_extend(false)).await;
     let before = scene.recorder.attempts();
     scene.push(scene.attempt(), Duration::ZERO).await;
     assert!(scene.asked(before).await);
-    // An expiry that is no longer than the window needs no extension.
+    // An expiry that is no longer than the window needs no renewal.
     let scene = queued(options().expiry(WINDOW).unwrap().auto_extend(false)).await;
     scene.push(scene.attempt(), Duration::ZERO).await;
     assert_eq!(scene.waiter.await.unwrap().unwrap().token(), TOKEN);

@@ -4,12 +4,13 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
-use distlock_core::faults::{Faults, FaultyStore, HookedStore, StoreHooks};
+use distlock_core::faults::{Faults, FaultyStore, HookedStore, StoreHooks, Verb};
 use distlock_core::memory::MemoryStore;
 use distlock_core::store::{Backend, Capabilities, Claim, Inbox, Lease, LeaseStore, Wake, WakeStream};
-use distlock_core::{Locks, Options, Result, VirtualClock};
+use distlock_core::{Error, LockId, Locks, Options, Result, VirtualClock};
 use futures_util::stream;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
 
 #[derive(Clone, Debug)]
 pub struct Recorder {
@@ -19,6 +20,10 @@ pub struct Recorder {
     /// The claims that the store received.
     pub claims: Arc<Mutex<Vec<Claim>>>,
     pub released: Arc<Mutex<Vec<Lease>>>,
+    /// When the store received a renewal, and of how many leases.
+    pub renewals: Arc<Mutex<Vec<(Instant, usize)>>>,
+    /// The error of every renewal and release, if there is one.
+    pub refusal: Arc<Mutex<Option<Error>>>,
     /// The open streams of wake-ups. They carry only what the test sends.
     streams: Arc<Mutex<Vec<UnboundedSender<Wake>>>>,
 }
@@ -30,6 +35,8 @@ impl Recorder {
             push: true,
             claims: Arc::default(),
             released: Arc::default(),
+            renewals: Arc::default(),
+            refusal: Arc::default(),
             streams: Arc::default(),
         }
     }
@@ -37,10 +44,14 @@ impl Recorder {
     /// A process that uses it.
     pub fn locks(&self, options: Options) -> (Locks, VirtualClock, Faults) {
         let clock = VirtualClock::new();
-        let recorded = HookedStore::new(Arc::new(self.inner.clone()), Arc::new(self.clone()));
-        let (store, faults) = FaultyStore::new(Arc::new(recorded));
+        let (store, faults) = self.store();
         let builder = Locks::builder(Backend::lease(store)).clock(Arc::new(clock.clone()));
         (builder.options(options).build().unwrap(), clock, faults)
+    }
+
+    /// The store, with faults before it.
+    pub fn store(&self) -> (FaultyStore, Faults) {
+        FaultyStore::new(Arc::new(HookedStore::new(Arc::new(self.inner.clone()), Arc::new(self.clone()))))
     }
 
     pub fn wake(&self, wake: &Wake) {
@@ -61,6 +72,11 @@ impl Recorder {
         self.claims.lock().unwrap().len()
     }
 
+    /// Whether the newest claim left an entry in the wait queue.
+    pub fn last_is_registered(&self) -> bool {
+        self.claims.lock().unwrap().last().is_some_and(|claim| claim.waiting.is_some())
+    }
+
     /// The newest claim that the store received.
     pub fn last(&self) -> Claim {
         self.claims.lock().unwrap().last().unwrap().clone()
@@ -76,6 +92,14 @@ impl StoreHooks for Recorder {
 
     async fn before_acquire(&self, claims: &[Claim]) {
         self.claims.lock().unwrap().extend_from_slice(claims);
+    }
+
+    async fn before_renew(&self, leases: &[Lease]) {
+        self.renewals.lock().unwrap().push((Instant::now(), leases.len()));
+    }
+
+    fn refuse(&self, verb: Verb, _: &LockId) -> Option<Error> {
+        self.refusal.lock().unwrap().clone().filter(|_| verb != Verb::Acquire)
     }
 
     async fn before_release(&self, leases: &[Lease]) {

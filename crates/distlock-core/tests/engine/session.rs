@@ -7,7 +7,7 @@ use crate::common::{MS, SECOND, until};
 use distlock_core::{Clock, ErrorKind, LossReason, ReleaseError, VirtualClock};
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_ends_turns_its_guards_lost_at_once() {
+async fn guards_are_lost_at_once_when_their_session_ends() {
     let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -23,7 +23,7 @@ async fn a_session_that_ends_turns_its_guards_lost_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_past_its_deadline_is_lost_though_nobody_said_so() {
+async fn a_session_past_its_deadline_is_lost_without_a_message() {
     let (server, clock) = (SessionServer::default(), VirtualClock::new());
     server.set_deadline(clock.now().after(10 * SECOND));
     let locks = server.locks(&clock);
@@ -39,7 +39,7 @@ async fn a_session_past_its_deadline_is_lost_though_nobody_said_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_suspend_is_seen_at_the_first_look_on_a_session_with_a_deadline() {
+async fn the_first_check_after_a_suspend_reports_a_session_past_its_deadline() {
     let (server, clock) = (SessionServer::default(), VirtualClock::new());
     server.set_deadline(clock.now().after(10 * SECOND));
     let locks = server.locks(&clock);
@@ -49,7 +49,7 @@ async fn a_suspend_is_seen_at_the_first_look_on_a_session_with_a_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_acquire_dropped_at_any_moment_withdraws_and_leaves_nothing_held() {
+async fn an_acquire_cancelled_at_any_moment_withdraws_and_leaves_nothing_held() {
     for contended in [false, true] {
         for after in 0..8 {
             let (server, clock) = (SessionServer::default(), VirtualClock::new());
@@ -60,7 +60,7 @@ async fn an_acquire_dropped_at_any_moment_withdraws_and_leaves_nothing_held() {
             let _ = tokio::time::timeout(MS * after, asking).await;
             drop(held);
             until(|| async { server.is_free() }).await;
-            // What the server granted to the one who left is given back in a moment.
+            // What the server granted to the cancelled caller is released soon.
             assert!(
                 locks.mutex("a").try_acquire().timeout(SECOND).await.unwrap().is_some(),
                 "after {after} ms"
@@ -84,7 +84,7 @@ async fn a_time_limit_withdraws_and_contention_is_not_an_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_cannot_do_is_refused_with_its_reason() {
+async fn unsupported_locks_are_refused_with_the_stores_reason() {
     let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let locks = server.locks(&clock);
     let error = locks.semaphore("s", 2).acquire().await.unwrap_err();
@@ -96,7 +96,7 @@ async fn what_the_store_cannot_do_is_refused_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_gives_session_holds_back() {
+async fn shutdown_releases_session_holds() {
     let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -105,7 +105,7 @@ async fn shutdown_gives_session_holds_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_failed_is_told_and_tried_again() {
+async fn a_failed_release_is_reported_and_retried() {
     let (server, clock) = (SessionServer::default(), VirtualClock::new());
     let locks = server.locks(&clock);
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -116,7 +116,7 @@ async fn a_release_that_failed_is_told_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_never_answers_ends_as_an_error_at_the_limit() {
+async fn an_unanswered_acquire_ends_as_an_error_at_the_limit() {
     let (server, clock) = (SessionServer::default(), VirtualClock::new());
     server.set_hanging(true);
     let locks = server.locks(&clock);

@@ -1,4 +1,4 @@
-//! The local wait queue in head of a session store, whose server does the waiting: without an answer about the head, the
+//! The local wait queue in front of a session store, whose server does the waiting: without an answer about the head, the
 //! waiters behind it ask the server themselves.
 
 use std::future::IntoFuture;

@@ -1,4 +1,4 @@
-//! A subscription to wake-ups that breaks and comes back: what was sent meanwhile is lost, so every waiter asks again.
+//! A subscription that breaks and reopens: wake-ups sent meanwhile are lost, so every waiter asks again.
 
 use std::future::IntoFuture;
 
@@ -9,24 +9,24 @@ use distlock_core::store::Wake;
 use tokio::time::Instant;
 
 /// Waiters that are not woken ask again only after a minute.
-fn deaf() -> Options {
+fn rarely_polling() -> Options {
     options().busy_wait_sleep(59 * SECOND, 60 * SECOND).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wake_up_that_was_sent_between_two_subscriptions_costs_no_poll() {
+async fn a_wake_up_lost_between_two_subscriptions_costs_no_poll_interval() {
     for record in ["mutex", "pool"] {
         let world = World::new();
         let (ours, _clock, _faults) = world.process();
         let theirs = world.locks();
         let take = |locks: &distlock_core::Locks| match record {
-            "mutex" => locks.mutex("a").options(deaf()).acquire(),
-            _ => locks.semaphore("a", 1).options(deaf()).acquire(),
+            "mutex" => locks.mutex("a").options(rarely_polling()).acquire(),
+            _ => locks.semaphore("a", 1).options(rarely_polling()).acquire(),
         };
         let held = take(&theirs).await.unwrap();
         let waiter = tokio::spawn(take(&ours).into_future());
         until(|| async { world.records("a").await.iter().any(|record| !record.waiters.is_empty()) }).await;
-        // The stream breaks, the waiter asks, and the lock is released before the next stream is open.
+        // The stream breaks, the waiter asks, and the lock is released before the next stream opens.
         world.store.hang_up();
         tokio::time::sleep(10 * MS).await;
         assert_eq!(world.store.listeners(), 0);
@@ -38,18 +38,18 @@ async fn a_wake_up_that_was_sent_between_two_subscriptions_costs_no_poll() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_waiter_asks_when_a_subscription_opens_breaks_or_missed_messages() {
+async fn every_waiter_asks_when_a_subscription_opens_breaks_or_misses_messages() {
     let world = World::new();
     let theirs = world.locks();
     let mut held = Vec::new();
     let recorder = Recorder::new(&world.store);
-    let (ours, _clock, _faults) = recorder.locks(deaf());
+    let (ours, _clock, _faults) = recorder.locks(rarely_polling());
     let mut waiters = Vec::new();
     for n in 0..5 {
         held.push(theirs.mutex(format!("m{n}")).acquire().await.unwrap());
         waiters.push(tokio::spawn(ours.mutex(format!("m{n}")).acquire().into_future()));
     }
-    // Each asks once without a subscription, and once when it is open, now to be woken.
+    // Each asks once without a subscription, and once more when it is open, now with a queue entry.
     until(|| async { recorder.attempts() == 10 }).await;
     assert!(recorder.claims.lock().unwrap()[5..].iter().all(|claim| claim.waiting.is_some()));
     recorder.wake(&Wake::Missed);
@@ -60,5 +60,5 @@ async fn every_waiter_asks_when_a_subscription_opens_breaks_or_missed_messages()
     assert_eq!(recorder.attempts(), 20, "they cannot be woken now");
     until(|| async { recorder.is_subscribed() }).await;
     tokio::time::sleep(MS).await;
-    assert_eq!(recorder.attempts(), 25, "what was sent meanwhile is lost");
+    assert_eq!(recorder.attempts(), 25, "wake-ups sent meanwhile are lost");
 }

@@ -1,4 +1,4 @@
-//! The lock record of the memory store: one holder, expiry that is final, wake-ups that reach somebody alive.
+//! The lock record of the memory store: one holder, final expiry, wake-ups that reach a live waiter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn claim(id: &str) -> Claim {
     Claim::new(Resource::new(Kind::Mutex, "m").unwrap(), LockId::from_stored(id), EXPIRY)
 }
 
-/// A claim that waits, each in an inbox named after its lock id.
+/// A waiting claim, with an inbox named after its lock id.
 fn waiting(id: &str) -> Claim {
     claim(id).with_waiting(Waiting::new(Inbox::new(id), 60 * SECOND, 1))
 }
@@ -54,7 +54,7 @@ async fn listen(store: &MemoryStore, id: &str) -> WakeStream {
     store.subscribe(&Inbox::new(id)).await.unwrap()
 }
 
-/// Whom the messages that lie ready are for.
+/// The lock ids of the messages that have arrived.
 fn woken(stream: &mut WakeStream) -> Vec<String> {
     let mut ids = Vec::new();
     while let Some(Some(wake)) = stream.next().now_or_never() {
@@ -77,7 +77,7 @@ async fn a_reply_that_was_lost_is_recognised_when_the_claim_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn expiry_is_final_even_if_nobody_else_came() {
+async fn expiry_is_final_even_if_no_other_client_asked() {
     let store = store();
     let token = granted(&store, claim("a")).await;
     advance(EXPIRY).await;
@@ -87,7 +87,7 @@ async fn expiry_is_final_even_if_nobody_else_came() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_extends_and_keeps_the_larger_token() {
+async fn a_renewal_moves_the_expiry_and_keeps_the_larger_token() {
     let store = store();
     let token = granted(&store, claim("a")).await;
     advance(9 * SECOND).await;
@@ -119,7 +119,7 @@ async fn a_stale_lock_id_cannot_free_its_successor() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_attempt_leaves_no_trace() {
+async fn a_single_attempt_leaves_no_entry() {
     let store = store();
     granted(&store, claim("a")).await;
     ask(&store, claim("b")).await;
@@ -131,7 +131,7 @@ async fn one_attempt_leaves_no_trace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_wakes_the_one_that_is_next_and_no_other() {
+async fn a_release_wakes_the_next_waiter_and_no_other() {
     let store = store();
     granted(&store, claim("a")).await;
     let (mut b, mut c) = (listen(&store, "b").await, listen(&store, "c").await);
@@ -148,7 +148,7 @@ async fn a_release_wakes_the_one_that_is_next_and_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_waiter_is_not_woken_for_ever() {
+async fn a_dead_waiter_is_not_woken_again_and_again() {
     let store = store();
     granted(&store, claim("a")).await;
     let mut c = listen(&store, "c").await;
@@ -162,7 +162,7 @@ async fn a_dead_waiter_is_not_woken_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_counts_as_gone_after_its_time() {
+async fn a_waiter_expires_after_its_time_to_live() {
     let store = store();
     let holder = granted(&store, claim("a")).await;
     let mut c = listen(&store, "c").await;
@@ -189,7 +189,7 @@ async fn a_woken_waiter_that_withdraws_passes_the_wake_up_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_withdraws_does_not_take_the_turn_of_one_just_woken() {
+async fn a_withdrawal_does_not_skip_a_waiter_that_was_just_woken() {
     let store = store();
     granted(&store, claim("a")).await;
     let (mut b, mut d) = (listen(&store, "b").await, listen(&store, "d").await);
@@ -204,7 +204,7 @@ async fn a_waiter_that_withdraws_does_not_take_the_turn_of_one_just_woken() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_turn_a_free_lock_is_left_to_who_came_first_while_that_one_lives() {
+async fn with_no_overtaking_a_free_lock_is_left_to_the_first_live_waiter() {
     let store = store();
     granted(&store, claim("a")).await;
     ask(&store, waiting("b")).await;
@@ -226,7 +226,7 @@ async fn in_turn_a_free_lock_is_left_to_who_came_first_while_that_one_lives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_broken_lock_goes_to_the_next_and_the_old_holder_learns_it() {
+async fn a_broken_lock_passes_to_the_next_waiter_and_its_holder_is_notified() {
     use distlock_core::store::Store;
     let store = store();
     let token = granted(&store, claim("a")).await;
@@ -241,7 +241,7 @@ async fn a_broken_lock_goes_to_the_next_and_the_old_holder_learns_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn messages_get_lost_when_told_to_and_when_nobody_listens() {
+async fn messages_are_lost_on_command_and_without_a_subscription() {
     let store = store();
     granted(&store, claim("a")).await;
     ask(&store, waiting("b")).await;

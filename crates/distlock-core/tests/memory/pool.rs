@@ -1,4 +1,4 @@
-//! The pool record of the memory store: weights that fit, a queue in order, grants that are pushed.
+//! The pool record of the memory store: weights, queue order, pushed grants.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -102,7 +102,7 @@ async fn wrong_weights_and_capacities_fail_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_light_claim_never_passes_a_heavy_one() {
+async fn a_light_claim_never_overtakes_a_heavy_one() {
     let store = store();
     let resource = Resource::new(Kind::RwLock, "rw").unwrap();
     let of = |id: &str, weight| waiting(id, weight, WRITER_WEIGHT).with_resource(resource.clone());
@@ -122,7 +122,7 @@ async fn a_light_claim_never_passes_a_heavy_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pushed_grant_says_how_long_after_the_last_attempt_it_was_made() {
+async fn a_pushed_grant_carries_the_time_since_the_last_attempt() {
     let store = store();
     let mut stream = listen(&store).await;
     let first = granted(&store, claim("a", 1, 1)).await;
@@ -140,7 +140,7 @@ async fn a_pushed_grant_says_how_long_after_the_last_attempt_it_was_made() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_head_that_died_keeps_the_others_waiting_for_the_window_only() {
+async fn a_dead_queue_head_blocks_the_others_for_its_window_only() {
     let store = store();
     let mut stream = listen(&store).await;
     granted(&store, claim("a", 1, 1)).await;
@@ -151,13 +151,13 @@ async fn a_head_that_died_keeps_the_others_waiting_for_the_window_only() {
     assert_eq!(busy(&store, waiting("c", 1, 1)).await, Some(GRANT_WINDOW));
     advance(GRANT_WINDOW).await;
     granted(&store, waiting("c", 1, 1)).await;
-    assert!(pushed(&mut stream).is_empty(), "the answer is enough for the one who asks");
+    assert!(pushed(&mut stream).is_empty(), "the caller gets its grant in the answer");
     let dead = waiting("dead", 1, 1);
     assert_eq!(renew(&store, &dead, FencingToken::new(u64::MAX)).await, Renewal::NotYours);
 }
 
 #[tokio::test(start_paused = true)]
-async fn space_that_expiry_freed_goes_to_the_head_at_any_step() {
+async fn capacity_freed_by_expiry_is_granted_to_the_queue_head_at_any_step() {
     let store = store();
     let mut stream = listen(&store).await;
     let a = granted(&store, claim("a", 1, 2)).await;
@@ -173,7 +173,7 @@ async fn space_that_expiry_freed_goes_to_the_head_at_any_step() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_withdrawn_claim_leaves_nothing_and_lets_the_next_in() {
+async fn a_withdrawn_claim_leaves_nothing_and_unblocks_the_next_waiter() {
     let store = store();
     let mut stream = listen(&store).await;
     granted(&store, claim("a", 1, 2)).await;
@@ -185,7 +185,7 @@ async fn a_withdrawn_claim_leaves_nothing_and_lets_the_next_in() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_operator_sees_and_breaks_what_is_live_and_nothing_else() {
+async fn an_operator_sees_and_breaks_only_live_holds() {
     let store = store();
     granted(&store, claim("a", 3, 4)).await;
     busy(&store, waiting("b", 2, 4)).await;

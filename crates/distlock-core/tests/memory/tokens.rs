@@ -1,4 +1,4 @@
-//! Tokens rise for ever, also past the purge of the record that counted them; and the store by its URL.
+//! Tokens always rise, even across the purge of their record. Also the store's URL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ async fn unused_names_are_purged_and_their_tokens_still_rise() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_name_whose_token_ran_ahead_of_the_clock_is_kept_until_the_clock_has_passed_it() {
+async fn a_name_whose_token_is_ahead_of_the_clock_is_kept_until_the_clock_has_passed_it() {
     let store = MemoryStore::with_clock(Arc::new(VirtualClock::new())).retention(Duration::from_millis(10));
     let mut last = FencingToken::new(0);
     for _ in 0..5_000 {
@@ -72,7 +72,7 @@ async fn a_record_that_is_held_for_days_is_not_purged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_clock_that_goes_back_does_not_take_tokens_along() {
+async fn tokens_rise_although_the_server_clock_goes_back() {
     let clock = VirtualClock::new();
     let store = MemoryStore::with_clock(Arc::new(clock.clone()));
     let first = cycle(&store, &claim(Kind::Mutex, "m")).await;
@@ -91,7 +91,7 @@ async fn requests_and_items_are_counted() {
 }
 
 #[tokio::test]
-async fn the_url_is_memory_and_nothing_more() {
+async fn the_url_takes_no_address_and_no_parameters() {
     assert!(DRIVER.connect(StoreUrl::parse("memory:").unwrap()).await.is_ok());
     for bad in ["memory://", "memory:x", "memory:?a=b", "memory:?distlock.prefix=x"] {
         let error = DRIVER.connect(StoreUrl::parse(bad).unwrap()).await.unwrap_err();

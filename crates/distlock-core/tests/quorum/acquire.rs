@@ -1,4 +1,4 @@
-//! Acquiring from a quorum: a majority of all nodes or nothing, and nothing left behind.
+//! Acquiring from a quorum: a majority of all nodes or nothing, and no vote left behind.
 
 use crate::support::*;
 use distlock_core::faults::{Fault, Verb};
@@ -8,13 +8,13 @@ use distlock_core::{ErrorKind, Kind, Resource, WRITER_WEIGHT};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
-async fn a_minority_that_is_down_does_not_matter() {
+async fn a_minority_of_failed_nodes_is_tolerated() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     fleet.down(&[1, 3]);
     let start = Instant::now();
     granted(&quorum, "a").await;
-    assert!(start.elapsed() < MS, "nobody waited for the dead");
+    assert!(start.elapsed() < MS, "it did not wait for the failed nodes");
     assert_eq!(fleet.votes("a").await, 3);
 }
 
@@ -32,7 +32,7 @@ async fn a_majority_is_counted_over_all_nodes_and_not_over_those_that_answer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_is_down_never_looks_like_contention_nor_the_other_way_round() {
+async fn an_outage_never_looks_like_contention_nor_contention_like_an_outage() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&quorum, "a").await;
@@ -45,54 +45,54 @@ async fn a_store_that_is_down_never_looks_like_contention_nor_the_other_way_roun
 }
 
 #[tokio::test(start_paused = true)]
-async fn slow_nodes_are_waited_for_before_contention_is_called_an_outage() {
+async fn slow_nodes_are_waited_for_before_an_outage_is_reported() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     granted(&quorum, "a").await;
     fleet.down(&[0]);
     fleet.faults[1].always_all(Fault::hang_before());
     fleet.faults[2].always_all(Fault::none().delay_after(10 * MS));
-    // Two refusals and a failure rule the lock out; only the slow node's word makes it contention.
+    // Two busy nodes and a failed one rule out a grant; only the slow node's answer makes it contention.
     assert!(busy(&quorum, "b").await.is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn split_votes_are_undone_and_asked_for_again_soon() {
+async fn split_votes_are_withdrawn_and_retried_soon() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     for node in [0, 1] {
-        granted(&fleet.nodes[node], "rival").await;
+        granted(&fleet.nodes[node], "other").await;
     }
     fleet.down(&[4]);
     let again = busy(&quorum, "a").await.unwrap();
-    assert!(again <= TIMEOUT, "no rival can have a majority: {again:?}");
-    assert_eq!((fleet.votes("a").await, fleet.votes("rival").await), (0, 2));
+    assert!(again <= TIMEOUT, "no other client can have a majority: {again:?}");
+    assert_eq!((fleet.votes("a").await, fleet.votes("other").await), (0, 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_to_ask_again_is_when_enough_of_the_refusals_end() {
+async fn a_retry_is_due_when_enough_busy_nodes_become_free() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     for (node, seconds) in [(0, 2), (1, 4), (2, 6)] {
-        let rival = claim("rival").with_expiry(seconds * SECOND);
-        ask(&fleet.nodes[node], rival).await.unwrap();
+        let other = claim("other").with_expiry(seconds * SECOND);
+        ask(&fleet.nodes[node], other).await.unwrap();
     }
-    // Two votes are to be had, so the first that comes free is enough.
+    // Two votes are available, so the first busy node that becomes free is enough.
     assert_eq!(busy(&quorum, "a").await, Some(2 * SECOND));
-    // One vote is to be had with a node down, so the second.
+    // With a node down one vote is available, so two busy nodes must become free.
     fleet.down(&[4]);
     assert_eq!(busy(&quorum, "a").await, Some(4 * SECOND));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_comes_after_we_gave_up_is_taken_back() {
+async fn a_grant_that_arrives_after_the_timeout_is_withdrawn() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
-    granted(&fleet.nodes[0], "rival").await;
-    granted(&fleet.nodes[1], "rival").await;
+    granted(&fleet.nodes[0], "other").await;
+    granted(&fleet.nodes[1], "other").await;
     for pause in [Fault::none().delay_before(SECOND), Fault::none().delay_after(SECOND)] {
         fleet.faults[2].next(Verb::Acquire, 1, pause);
-        // The withdrawal that goes out at once gets lost: the late answer alone must see to it.
+        // The first withdrawal is lost, so the late answer must cause another one.
         fleet.faults[2].next(Verb::Release, 1, Fault::fail());
         busy(&quorum, "a").await;
         rest(999 * MS).await;
@@ -102,7 +102,7 @@ async fn a_grant_that_comes_after_we_gave_up_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_grant_whose_reply_was_lost_is_taken_back_even_if_that_takes_several_tries() {
+async fn a_grant_whose_reply_was_lost_is_withdrawn_even_if_that_takes_several_attempts() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.down(&[0]);
@@ -115,21 +115,21 @@ async fn a_grant_whose_reply_was_lost_is_taken_back_even_if_that_takes_several_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vote_that_comes_late_for_a_lock_that_is_held_is_kept_and_learns_the_token() {
+async fn a_late_vote_for_a_held_lock_is_kept_and_gets_the_token() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.clocks[0].jump(SECOND);
     fleet.faults[2].next(Verb::Acquire, 1, Fault::none().delay_after(200 * MS));
     let start = Instant::now();
     let token = granted(&quorum, "a").await;
-    assert!(start.elapsed() < MS, "nobody waited for the slow one");
+    assert!(start.elapsed() < MS, "it did not wait for the slow node");
     rest(SECOND).await;
     assert_eq!(fleet.holder(2).await.unwrap().token, Some(token));
     assert_eq!(fleet.votes("a").await, 3);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vote_that_comes_after_the_release_is_taken_back() {
+async fn a_vote_that_arrives_after_the_release_is_withdrawn() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.faults[2].next(Verb::Acquire, 1, Fault::none().delay_before(SECOND));
@@ -140,7 +140,7 @@ async fn a_vote_that_comes_after_the_release_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_hang_for_ever_and_are_needed_cost_their_time_out_and_no_more() {
+async fn needed_nodes_that_hang_cost_their_timeout_and_no_more() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     for node in [0, 1, 2] {
@@ -150,11 +150,11 @@ async fn nodes_that_hang_for_ever_and_are_needed_cost_their_time_out_and_no_more
     let error = ask(&quorum, claim("a")).await.unwrap_err();
     assert!(error.to_string().contains("3 without an answer within 4s"), "{error}");
     assert_eq!(start.elapsed(), NEEDED);
-    assert_eq!(fleet.votes("a").await, 0, "also where it was carried out");
+    assert_eq!(fleet.votes("a").await, 0, "also where it was applied");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_withdrawal_that_comes_late_does_not_hit_the_next_attempt_of_the_same_lock_id() {
+async fn a_late_withdrawal_does_not_hit_the_next_attempt_of_the_same_lock_id() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     // The first attempt gets one vote of three, and its withdrawal takes a second to arrive.
@@ -162,7 +162,7 @@ async fn a_withdrawal_that_comes_late_does_not_hit_the_next_attempt_of_the_same_
     fleet.faults[1].next(Verb::Acquire, 1, Fault::fail());
     fleet.faults[2].next(Verb::Release, 1, Fault::none().delay_before(SECOND));
     ask(&quorum, claim("a")).await.unwrap_err();
-    // The second wins with that very node.
+    // The second attempt is granted with the vote of that node.
     fleet.down(&[0]);
     rest(500 * MS).await;
     let mut second = ask(&quorum, claim("a")).await;
@@ -190,7 +190,7 @@ async fn the_older_of_two_attempts_with_one_lock_id_undoes_itself() {
         async move { ask(&quorum, claim("a")).await }
     });
     rest(10 * MS).await;
-    // The nodes take the two for rivals, and that is safe: they never both win.
+    // To the nodes the two are different clients, so they are never both granted.
     assert!(matches!(ask(&quorum, claim("a")).await, Ok(Attempt::Busy { .. })));
     assert!(matches!(first.await.unwrap(), Ok(Attempt::Busy { .. })));
     rest(SECOND).await;
@@ -199,7 +199,7 @@ async fn the_older_of_two_attempts_with_one_lock_id_undoes_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_during_an_attempt_wins() {
+async fn a_release_during_an_attempt_ends_it() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     for faults in &fleet.faults {
@@ -216,7 +216,7 @@ async fn a_release_during_an_attempt_wins() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_took_nearly_its_expiry_to_get_is_undone() {
+async fn a_grant_that_took_nearly_its_expiry_is_undone() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum_with(|options| options.min_validity(60 * MS));
     fleet.clocks[0].jump(SECOND);
@@ -231,7 +231,7 @@ async fn a_lock_that_took_nearly_its_expiry_to_get_is_undone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn asking_again_for_what_one_has_is_recognised() {
+async fn a_repeated_claim_for_a_held_lock_is_recognised() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     let token = granted(&quorum, "a").await;
@@ -242,7 +242,7 @@ async fn asking_again_for_what_one_has_is_recognised() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readers_share_and_a_writer_meets_every_reader_on_some_node() {
+async fn readers_share_and_a_writer_conflicts_with_every_reader_on_some_node() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     let resource = Resource::new(Kind::RwLock, "rw").unwrap();
@@ -259,12 +259,12 @@ async fn readers_share_and_a_writer_meets_every_reader_on_some_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_sound_over_a_quorum_is_refused_with_the_reason_and_alone() {
+async fn unsound_locks_are_refused_alone_with_the_reason() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     let permit = claim("p").with_resource(Resource::new(Kind::Semaphore, "s").unwrap()).with_capacity(2);
-    let turn = claim("t").with_resource(Resource::new(Kind::FairQueue, "t").unwrap());
-    let answers = quorum.try_acquire(&[permit, claim("a"), turn]).await.unwrap();
+    let fair = claim("t").with_resource(Resource::new(Kind::FairQueue, "t").unwrap());
+    let answers = quorum.try_acquire(&[permit, claim("a"), fair]).await.unwrap();
     let kinds: Vec<_> = answers.iter().map(|answer| answer.as_ref().err().map(|e| e.kind())).collect();
     assert_eq!(kinds, [Some(ErrorKind::Unsupported), None, Some(ErrorKind::Unsupported)]);
     let text = answers[0].as_ref().unwrap_err().to_string();

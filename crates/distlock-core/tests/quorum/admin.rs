@@ -1,4 +1,4 @@
-//! What operators see of a quorum, and its wake-ups.
+//! Inspection, forced release and diagnosis of a quorum, and its wake-ups.
 
 use crate::support::*;
 use distlock_core::faults::{Fault, Verb};
@@ -24,7 +24,7 @@ fn woken(stream: &mut WakeStream) -> Vec<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_majority_says_is_held_and_no_lone_vote() {
+async fn inspection_shows_holders_with_a_majority_and_no_lone_vote() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&fleet.nodes[0], "lone").await;
@@ -54,7 +54,7 @@ async fn a_broken_lock_is_lost_to_its_holder_and_free_for_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_doctor_names_the_nodes_and_the_dangers() {
+async fn the_doctor_names_the_nodes_and_the_risks() {
     let fleet = Fleet::new(4);
     let quorum = fleet.quorum();
     fleet.down(&[1]);
@@ -73,12 +73,12 @@ async fn the_doctor_names_the_nodes_and_the_dangers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn wake_ups_of_all_nodes_arrive_as_hints_under_the_lock_id_that_was_asked() {
+async fn wake_ups_of_all_nodes_arrive_under_the_callers_lock_id() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&quorum, "a").await;
     let mut stream = quorum.subscribe(&Inbox::new("box")).await.unwrap();
-    // A hung call makes the second attempt go out under another generation of the id.
+    // A hanging call makes the second attempt use another generation of the id.
     fleet.faults[0].next(Verb::Acquire, 1, Fault::hang_before());
     ask(&quorum, waiting("b")).await.unwrap();
     ask(&quorum, waiting("b")).await.unwrap();
@@ -88,7 +88,7 @@ async fn wake_ups_of_all_nodes_arrive_as_hints_under_the_lock_id_that_was_asked(
     rest(SECOND).await;
     assert!(woken(&mut stream).is_empty());
     release(&quorum, "b").await.unwrap();
-    // A hint of fewer than a majority is not lost, just held back for a moment.
+    // A wake-up from less than a majority is delayed, not lost.
     granted(&quorum, "c").await;
     ask(&fleet.nodes[2], waiting("d")).await.unwrap();
     release(&quorum, "c").await.unwrap();
@@ -99,7 +99,7 @@ async fn wake_ups_of_all_nodes_arrive_as_hints_under_the_lock_id_that_was_asked(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_that_breaks_is_opened_again_and_says_that_messages_were_missed() {
+async fn a_broken_stream_is_reopened_and_reports_missed_messages() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.down(&[0]);
@@ -119,7 +119,7 @@ async fn a_stream_that_breaks_is_opened_again_and_says_that_messages_were_missed
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_piles_up_on_a_node_that_swallows_requests() {
+async fn calls_to_a_node_that_never_answers_do_not_accumulate() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.faults[0].always_all(Fault::hang_before());

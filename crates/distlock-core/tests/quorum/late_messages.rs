@@ -1,11 +1,11 @@
-//! Messages to nodes that are carried out long after they were given up: a release that would hit a later attempt of the
-//! same lock id, a repair that is in flight already, a vote that comes while the token is being written back.
+//! Requests that nodes apply long after their time-out: a release that would hit a later attempt of the same lock id, a
+//! repair that is already in flight, a vote that arrives during the write-back of the token.
 
 use crate::support::*;
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::store::Renewal;
 
-/// A withdrawal is given up after a second, and the one that follows it is confirmed.
+/// A withdrawal times out after a second, and the next one is confirmed.
 #[tokio::test(start_paused = true)]
 async fn a_withdrawal_that_arrives_after_another_was_confirmed_does_not_hit_the_next_attempt() {
     let fleet = Fleet::new(3);
@@ -69,7 +69,7 @@ async fn a_node_that_is_being_repaired_is_not_asked_again_by_every_renewal() {
     rest(5 * SECOND).await;
     assert_eq!(fleet.votes("a").await, 3);
     assert_eq!(fleet.nodes[2].stats().acquire.requests, 1, "one repair for nine renewals");
-    // When it is over, the next one that is needed is made.
+    // After it has ended, another repair is possible.
     fleet.forget(2);
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(5 * SECOND).await;
@@ -91,16 +91,16 @@ async fn a_lease_that_was_released_during_its_renewal_is_not_repaired() {
     });
     rest(10 * MS).await;
     release(&quorum, "a").await.unwrap();
-    assert_eq!(renewing.await.unwrap().unwrap(), Renewal::Renewed, "as it was when it was sent");
+    assert_eq!(renewing.await.unwrap().unwrap(), Renewal::Renewed, "not repaired, since it was released");
     rest(SECOND).await;
     assert_eq!(fleet.nodes[2].stats().acquire.requests, 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vote_that_comes_while_the_token_is_written_back_learns_it_too() {
+async fn a_vote_that_arrives_during_the_write_back_gets_the_token_too() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
-    // The first node's token is the highest; the second one is told, and the third one grants meanwhile.
+    // The first node's token is the largest. It is written to the second, and the third one grants meanwhile.
     fleet.clocks[0].jump(SECOND);
     fleet.faults[1].next(Verb::Renew, 1, Fault::none().delay_before(40 * MS));
     fleet.faults[2].next(Verb::Acquire, 1, Fault::none().delay_after(20 * MS));

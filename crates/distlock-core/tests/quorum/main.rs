@@ -3,12 +3,19 @@
 
 mod acquire;
 mod admin;
-mod engine;
+mod contention;
+mod decisions;
+mod errors;
+mod hints;
 mod late_messages;
+mod learn_token;
 mod renew;
 mod runtimes;
+mod scripted;
+mod shape;
 mod slow_nodes;
 mod support;
 mod tokens;
+mod undo;
 mod waiters;
 mod write_back;

@@ -1,4 +1,4 @@
-//! Renewing and releasing over a quorum: over all nodes, never taking, never giving back by mistake.
+//! Renewing and releasing over a quorum: counted over all nodes; a renewal never acquires or releases.
 
 use crate::support::*;
 use distlock_core::faults::{Fault, Verb};
@@ -7,20 +7,20 @@ use distlock_core::{ErrorKind, FencingToken};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
-async fn an_extension_is_counted_over_all_nodes_and_not_over_those_that_once_granted() {
+async fn a_renewal_is_counted_over_all_nodes_and_not_over_the_nodes_that_granted() {
     let mut fleet = Fleet::new(5);
     let quorum = fleet.quorum_with(|options| options.repair(false));
     fleet.down(&[3, 4]);
     let token = granted(&quorum, "a").await;
     fleet.up(&[3, 4]);
-    // Two of the three nodes that granted extend: no majority of five, and a rival may have the others.
+    // Two of the three nodes that granted renew: no majority of five, and another client may have the other nodes.
     fleet.forget(2);
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::NotYours);
     granted(&quorum, "b").await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_fail_are_an_error_to_retry_and_not_a_loss() {
+async fn failed_nodes_are_an_error_to_retry_and_not_a_loss() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     let token = granted(&quorum, "a").await;
@@ -31,13 +31,13 @@ async fn nodes_that_fail_are_an_error_to_retry_and_not_a_loss() {
     let error = renew(&quorum, "a", token).await.unwrap_err();
     assert_eq!((error.kind(), start.elapsed()), (ErrorKind::Unavailable, NEEDED));
     assert!(error.to_string().contains("node 1") && error.can_retry(), "{error}");
-    assert_eq!(fleet.votes("a").await, 3, "a failed renewal gives nothing back");
+    assert_eq!(fleet.votes("a").await, 3, "a failed renewal releases nothing");
     fleet.up(&[0, 1]);
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_takes_no_lock_not_even_a_free_one() {
+async fn a_renewal_acquires_no_lock_not_even_a_free_one() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     let token = granted(&quorum, "a").await;
@@ -48,7 +48,7 @@ async fn a_renewal_takes_no_lock_not_even_a_free_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vote_that_a_renewal_repairs_does_not_count_for_that_renewal() {
+async fn a_repaired_vote_does_not_count_for_the_renewal_that_repaired_it() {
     let mut fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     let token = granted(&quorum, "a").await;
@@ -56,7 +56,7 @@ async fn a_vote_that_a_renewal_repairs_does_not_count_for_that_renewal() {
     fleet.forget(1);
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::NotYours);
     rest(SECOND).await;
-    assert_eq!(fleet.votes("a").await, 1, "and a lease without a majority is not repaired");
+    assert_eq!(fleet.votes("a").await, 1, "a lease without a majority is not repaired");
 }
 
 #[tokio::test(start_paused = true)]
@@ -72,14 +72,14 @@ async fn a_held_lock_survives_the_restart_of_every_node_one_after_the_other() {
         rest(SECOND).await;
         assert_eq!(fleet.votes("a").await, 5);
     }
-    // The clock that was ahead is the only one that could have given such a token again.
+    // Only the node whose clock was ahead could have granted such a token again.
     fleet.down(&[0]);
     release(&quorum, "a").await.unwrap();
     assert!(granted(&quorum, "b").await > token);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_repair_the_same_restarts_wear_the_lock_down() {
+async fn without_repair_the_same_restarts_lose_the_lock() {
     let mut fleet = Fleet::new(5);
     let quorum = fleet.quorum_with(|options| options.repair(false));
     let token = granted(&quorum, "a").await;
@@ -92,7 +92,7 @@ async fn without_repair_the_same_restarts_wear_the_lock_down() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repair_that_comes_after_the_release_is_taken_back() {
+async fn a_repair_that_is_applied_after_the_release_is_withdrawn() {
     for pause in [Fault::none().delay_before(SECOND), Fault::none().delay_after(SECOND)] {
         let mut fleet = Fleet::new(3);
         let quorum = fleet.quorum();
@@ -108,24 +108,24 @@ async fn a_repair_that_comes_after_the_release_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_repair_takes_nothing_from_a_rival() {
+async fn a_repair_takes_no_lock_from_another_client() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
-    granted(&fleet.nodes[0], "rival").await;
+    granted(&fleet.nodes[0], "other").await;
     let token = granted(&quorum, "a").await;
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(SECOND).await;
-    assert_eq!((fleet.votes("a").await, fleet.votes("rival").await), (2, 1));
+    assert_eq!((fleet.votes("a").await, fleet.votes("other").await), (2, 1));
     rest(EXPIRY - SECOND - MS).await;
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(SECOND).await;
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     rest(MS).await;
-    assert_eq!(fleet.votes("a").await, 3, "once the rival's vote is gone, the node is won over");
+    assert_eq!(fleet.votes("a").await, 3, "once the other client's vote is gone, the node is repaired");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_reaches_a_node_that_was_away_as_soon_as_it_is_back() {
+async fn a_release_reaches_a_failed_node_as_soon_as_it_is_back() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&quorum, "a").await;
@@ -139,7 +139,7 @@ async fn a_release_reaches_a_node_that_was_away_as_soon_as_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_waits_for_a_majority_and_no_longer_than_for_nodes_that_are_needed() {
+async fn a_release_waits_for_a_majority_and_for_no_other_node() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&quorum, "a").await;
@@ -157,7 +157,7 @@ async fn a_release_waits_for_a_majority_and_no_longer_than_for_nodes_that_are_ne
     assert!(release(&quorum, "b").await.unwrap_err().is_outcome_unknown());
     assert_eq!(start.elapsed(), NEEDED);
     rest(2 * SECOND).await;
-    assert_eq!(fleet.votes("b").await, 1, "the slow one was told all the same");
+    assert_eq!(fleet.votes("b").await, 1, "the slow node was asked too");
 }
 
 #[tokio::test(start_paused = true)]

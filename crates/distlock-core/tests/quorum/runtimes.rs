@@ -1,5 +1,5 @@
-//! A quorum that is used on several runtimes: what a failed attempt leaves on nodes is taken back although the runtime of
-//! its caller has ended.
+//! A quorum that is used on several runtimes: the votes of a failed attempt are withdrawn although the caller's runtime
+//! has ended.
 
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Nodes {
         records.iter().any(|record| !record.holders.is_empty())
     }
 
-    /// Waits until a node holds nothing; far less than the expiry of ten seconds or more.
+    /// Waits until a node holds nothing, for much less than the expiry.
     async fn until_free(&self, node: usize) {
         let begun = Instant::now();
         while self.is_held(node).await {
@@ -47,17 +47,17 @@ impl Nodes {
     }
 }
 
-/// Two nodes are a rival's; the third grants, answers late, and takes a moment to give back.
+/// Another client has two nodes. The third one grants, answers late, and is slow to release.
 async fn split(nodes: &Nodes) {
     for node in [0, 1] {
-        granted(&nodes.nodes[node], "rival").await;
+        granted(&nodes.nodes[node], "other").await;
     }
     nodes.faults[2].next(Verb::Acquire, 1, Fault::none().delay_after(300 * MS));
     nodes.faults[2].next(Verb::Release, 1, Fault::none().delay_before(2 * SECOND));
 }
 
 #[test]
-fn a_failed_attempt_is_undone_though_the_runtime_of_its_caller_ends() {
+fn a_failed_attempt_is_undone_although_the_callers_runtime_ends() {
     let (home, caller) = (runtime(), runtime());
     let nodes = Nodes::new();
     let quorum = home.block_on(async { Quorum::new(nodes.stores.clone()).unwrap() });
@@ -70,7 +70,7 @@ fn a_failed_attempt_is_undone_though_the_runtime_of_its_caller_ends() {
 }
 
 #[test]
-fn an_attempt_that_was_dropped_with_its_runtime_is_undone_by_the_engine() {
+fn an_attempt_that_is_dropped_with_its_runtime_is_undone_by_the_engine() {
     let (home, caller) = (runtime(), runtime());
     let nodes = Nodes::new();
     let quorum = home.block_on(async { Quorum::new(nodes.stores.clone()).unwrap() });
@@ -95,7 +95,7 @@ fn an_attempt_that_was_dropped_with_its_runtime_is_undone_by_the_engine() {
 }
 
 #[test]
-fn a_quorum_outlives_the_runtime_that_it_was_made_on() {
+fn a_quorum_outlives_the_runtime_that_it_was_created_on() {
     let nodes = Nodes::new();
     let quorum = Quorum::new(nodes.stores.clone()).unwrap();
     for id in ["a", "b", "c"] {

@@ -1,4 +1,4 @@
-//! A node that is slow and needed for a majority is waited for; one that is slow and not needed is not.
+//! The quorum waits for a slow node that the majority needs, and not for one that it does not need.
 
 use crate::support::*;
 use distlock_core::ErrorKind;
@@ -11,7 +11,7 @@ fn late(by: std::time::Duration) -> Fault {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_late_once_and_needed_grants() {
+async fn a_needed_node_that_is_late_once_grants() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.down(&[0]);
@@ -20,20 +20,20 @@ async fn a_node_that_is_late_once_and_needed_grants() {
     granted(&quorum, "a").await;
     assert_eq!(start.elapsed(), 60 * MS);
     assert_eq!(fleet.votes("a").await, 2);
-    // It counts as slow from here on, and is needed still.
+    // It counts as slow from here on, and is still needed.
     release(&quorum, "a").await.unwrap();
     granted(&quorum, "b").await;
     assert_eq!(start.elapsed(), 60 * MS);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_late_and_needed_extends_releases_and_learns_the_token() {
+async fn a_needed_node_that_is_late_renews_releases_and_gets_the_token() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     for (id, by) in [("a", 60 * MS), ("b", 900 * MS), ("c", 3 * SECOND)] {
         fleet.up(&[0]);
         fleet.down(&[0]);
-        // One node's clock is ahead, so the other one must be told the token before the grant is returned.
+        // One node's clock is ahead, so the other one must get the token before the grant is returned.
         fleet.clocks[2].jump(SECOND);
         fleet.faults[1].next(Verb::Renew, 1, late(by));
         let start = Instant::now();
@@ -51,14 +51,14 @@ async fn a_node_that_is_late_and_needed_extends_releases_and_learns_the_token() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_a_late_node_decides_is_waited_for_also_if_a_majority_answered() {
+async fn a_renewal_waits_for_the_late_node_that_decides_it_even_if_a_majority_answered() {
     let mut fleet = Fleet::new(5);
     let quorum = fleet.quorum_with(|options| options.repair(false));
     let token = granted(&quorum, "a").await;
     fleet.forget(0);
     fleet.forget(1);
     fleet.faults[4].next(Verb::Renew, 1, late(200 * MS));
-    // Two have it, two forgot it.
+    // Two nodes have it, two have forgotten it.
     assert_eq!(renew(&quorum, "a", token).await.unwrap(), Renewal::Renewed);
     fleet.forget(2);
     fleet.faults[3].next(Verb::Renew, 1, late(200 * MS));
@@ -66,7 +66,7 @@ async fn a_renewal_that_a_late_node_decides_is_waited_for_also_if_a_majority_ans
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_hang_and_are_needed_are_waited_for_no_longer_than_four_seconds_or_the_expiry() {
+async fn the_wait_for_needed_nodes_that_hang_ends_after_four_seconds_or_the_expiry() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.down(&[0]);
@@ -82,7 +82,7 @@ async fn nodes_that_hang_and_are_needed_are_waited_for_no_longer_than_four_secon
         );
         assert_eq!(start.elapsed(), wait);
     }
-    // That there is no majority is clear at once if enough nodes say so.
+    // If enough nodes fail at once, there is no wait.
     fleet.down(&[2]);
     let start = Instant::now();
     ask(&quorum, claim("a")).await.unwrap_err();
@@ -92,14 +92,14 @@ async fn nodes_that_hang_and_are_needed_are_waited_for_no_longer_than_four_secon
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_hangs_does_not_slow_contention_down() {
+async fn a_hanging_node_does_not_delay_contended_attempts() {
     let fleet = Fleet::new(5);
     let quorum = fleet.quorum();
     for node in [0, 1] {
-        granted(&fleet.nodes[node], "rival").await;
+        granted(&fleet.nodes[node], "other").await;
     }
     fleet.faults[4].always(Verb::Acquire, Fault::hang_before());
-    // Two votes each: the node that hangs could decide it, but the answer is contention also without it.
+    // Two votes each: the hanging node could decide, but without it the answer is contention too.
     for wait in [TIMEOUT, std::time::Duration::ZERO] {
         let start = Instant::now();
         assert!(matches!(ask(&quorum, claim("a")).await, Ok(Attempt::Busy { .. })));

@@ -8,15 +8,17 @@ use std::time::Duration;
 use distlock_core::faults::{Faults, FaultyStore};
 use distlock_core::memory::MemoryStore;
 use distlock_core::quorum::{Quorum, QuorumOptions};
-use distlock_core::store::{Attempt, Claim, Holder, Lease, LeaseStore, Query, Released, Renewal, Store};
-use distlock_core::{Clock, FencingToken, Kind, LockId, Resource, Result, VirtualClock};
+use distlock_core::store::{
+    Attempt, Claim, Holder, Inbox, Lease, LeaseStore, Query, Released, Renewal, Store, Waiting,
+};
+use distlock_core::{Clock, FencingToken, Kind, LockId, Resource, Result, VirtualClock, WRITER_WEIGHT};
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const EXPIRY: Duration = Duration::from_secs(10);
 /// The default node time-out.
 pub const TIMEOUT: Duration = Duration::from_millis(50);
-/// How long a node is waited for without which there is no majority.
+/// How long the quorum waits for a node that the majority needs.
 pub const NEEDED: Duration = Duration::from_secs(4);
 
 pub struct Fleet {
@@ -64,14 +66,14 @@ impl Fleet {
         }
     }
 
-    /// The node restarts with empty hands.
+    /// The node restarts empty.
     pub fn forget(&mut self, node: usize) {
         let empty = MemoryStore::with_clock(Arc::new(self.clocks[node].clone()));
         self.faults[node].replace(Arc::new(empty.clone()));
         self.nodes[node] = empty;
     }
 
-    /// Who holds the mutex `m` on a node, looked at past its faults.
+    /// The holder of the mutex `m` on a node, read without its faults.
     pub async fn holder(&self, node: usize) -> Option<Holder> {
         let mut records = self.nodes[node].inspect(&Query::named("m")).await.unwrap();
         records.pop().and_then(|mut record| record.holders.pop())
@@ -93,6 +95,21 @@ impl Fleet {
 
 pub fn claim(id: &str) -> Claim {
     Claim::new(Resource::new(Kind::Mutex, "m").unwrap(), LockId::from_stored(id), EXPIRY)
+}
+
+/// A claim that leaves an entry in the nodes' queues.
+pub fn waiting(id: &str) -> Claim {
+    let mut claim = claim(id);
+    claim.waiting = Some(Waiting::new(Inbox::new("box"), 600 * SECOND, 1));
+    claim
+}
+
+/// The claim of a writer for the reader-writer lock `m`.
+pub fn writer(id: &str) -> Claim {
+    let mut claim = waiting(id);
+    claim.resource = Resource::new(Kind::RwLock, "m").unwrap();
+    (claim.weight, claim.capacity) = (WRITER_WEIGHT, WRITER_WEIGHT);
+    claim
 }
 
 pub fn lease(id: &str, token: FencingToken) -> Lease {
@@ -125,7 +142,7 @@ pub async fn release(store: &dyn LeaseStore, id: &str) -> Result<Released> {
     store.release(&[lease(id, FencingToken::new(0))]).await.unwrap().remove(0)
 }
 
-/// Lets everything that runs in the background come to rest, for as long as this takes.
+/// Waits so long that all background work completes.
 pub async fn rest(duration: Duration) {
     tokio::time::sleep(duration).await;
 }

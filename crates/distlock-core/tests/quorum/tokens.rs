@@ -1,4 +1,4 @@
-//! Tokens over a quorum: they rise as long as too few nodes forgot, whatever the nodes' clocks say.
+//! Tokens over a quorum: they rise while no majority forgets, whatever the nodes' clocks show.
 
 use crate::support::*;
 use distlock_core::ErrorKind;
@@ -20,12 +20,12 @@ async fn a_majority_knows_the_token_before_the_grant_is_returned() {
     assert!(know >= 3, "{know} of 5");
     rest(MS).await;
     for node in 0..5 {
-        assert_eq!(fleet.holder(node).await.unwrap().token, Some(token), "the others are told soon after");
+        assert_eq!(fleet.holder(node).await.unwrap().token, Some(token), "the others get it soon after");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn tokens_rise_when_the_node_with_the_highest_is_lost() {
+async fn tokens_rise_when_the_node_with_the_largest_is_lost() {
     for lost in 0..5 {
         let mut fleet = Fleet::new(5);
         let quorum = fleet.quorum();
@@ -47,7 +47,7 @@ async fn tokens_rise_when_the_node_with_the_highest_is_lost() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_a_majority_could_not_be_told_is_not_given_out() {
+async fn a_token_that_no_majority_knows_is_not_returned() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.clocks[0].jump(HOUR);
@@ -59,7 +59,7 @@ async fn a_token_that_a_majority_could_not_be_told_is_not_given_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_forgets_between_its_vote_and_the_token_does_not_count() {
+async fn a_node_that_forgets_between_its_vote_and_the_write_back_does_not_count() {
     let mut fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     fleet.clocks[0].jump(HOUR);
@@ -77,10 +77,10 @@ async fn a_node_that_forgets_between_its_vote_and_the_token_does_not_count() {
     assert_eq!(fleet.votes("a").await, 0);
 }
 
-/// The limit. A token is known to the nodes that had the lease. If so many of them forget it, and so many never
-/// had it, that a majority knows nothing, only the clocks are left, and here they lie. Documented on `Quorum`.
+/// The limit, documented on `Quorum`. The nodes that had the lease know its token. If so many of them forget it, and so
+/// many never had it, that a majority knows nothing, only the clocks keep tokens rising, and here they are wrong.
 #[tokio::test(start_paused = true)]
-async fn not_promised_if_a_majority_is_without_memory_only_the_clocks_keep_tokens_rising() {
+async fn not_guaranteed_if_a_majority_forgets_only_the_clocks_keep_tokens_rising() {
     for (liar, rises) in [(false, true), (true, false)] {
         let mut fleet = Fleet::new(5);
         let quorum = fleet.quorum();

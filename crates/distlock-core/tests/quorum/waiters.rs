@@ -1,4 +1,4 @@
-//! Those who wait for a quorum: what they leave, when they ask again, and what operators see of them.
+//! Waiters of a quorum: their queue entries, when they ask again, and what operators see of them.
 
 use crate::support::*;
 use distlock_core::faults::{Fault, Verb};
@@ -24,13 +24,13 @@ async fn waiters(fleet: &Fleet) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_withdraws_is_gone_from_every_node_under_every_id_it_had_there() {
+async fn a_withdrawn_waiter_leaves_no_entry_on_any_node_under_any_generation() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&quorum, "holder").await;
     for attempts in 1..4 {
         for _ in 0..attempts {
-            // The answer of one node is still on its way when the next attempt begins, or the withdrawal.
+            // The answer of one node is still in flight when the next attempt or the withdrawal begins.
             fleet.faults[2].next(Verb::Acquire, 1, Fault::none().delay_after(20 * MS));
             assert!(ask(&quorum, waiting("waiter")).await.is_ok());
         }
@@ -41,7 +41,7 @@ async fn a_waiter_that_withdraws_is_gone_from_every_node_under_every_id_it_had_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_reaches_a_node_after_it_withdrew_does_not_stay_there() {
+async fn a_queue_entry_that_is_created_after_the_withdrawal_is_removed() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&quorum, "holder").await;
@@ -53,7 +53,7 @@ async fn a_waiter_that_reaches_a_node_after_it_withdrew_does_not_stay_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_overtakes_its_attempt_on_every_node_leaves_no_waiter() {
+async fn a_release_that_overtakes_its_attempt_on_every_node_leaves_no_entry() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&quorum, "holder").await;
@@ -67,7 +67,7 @@ async fn a_release_that_overtakes_its_attempt_on_every_node_leaves_no_waiter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_withdrew_while_a_node_was_down_is_gone_once_the_node_is_back() {
+async fn a_waiter_that_withdrew_while_a_node_was_down_is_removed_when_the_node_is_back() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     granted(&quorum, "holder").await;
@@ -84,21 +84,21 @@ async fn a_waiter_that_withdrew_while_a_node_was_down_is_gone_once_the_node_is_b
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_what_has_no_queue_asks_again_soon() {
+async fn a_waiter_without_a_queue_entry_asks_again_soon() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
     ask(&quorum, writer("holder")).await.unwrap();
     let answer = ask(&quorum, writer("waiter")).await.unwrap();
     let distlock_core::store::Attempt::Busy { retry_after, .. } = answer else { panic!("{answer:?}") };
-    assert!(retry_after.is_some_and(|after| after <= SECOND / 5), "nobody will wake it: {retry_after:?}");
-    assert!(!quorum.capabilities().shows_waiters, "those who wait for a writer's place are not shown");
+    assert!(retry_after.is_some_and(|after| after <= SECOND / 5), "no node will wake it: {retry_after:?}");
+    assert!(!quorum.capabilities().shows_waiters, "waiters without a queue entry are not shown");
 }
 
 #[tokio::test(start_paused = true)]
-async fn operators_see_the_token_that_the_holder_has_whatever_a_late_node_counted() {
+async fn operators_see_the_holders_token_even_if_a_late_node_has_a_larger_one() {
     let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
-    // One node is ahead and answers when the lock is won without it.
+    // One node's clock is ahead, and it answers after the lock was granted without it.
     for n in 0..3 {
         granted(&fleet.nodes[2], &format!("alone-{n}")).await;
         release(&fleet.nodes[2], &format!("alone-{n}")).await.unwrap();

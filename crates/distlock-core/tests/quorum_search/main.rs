@@ -1,5 +1,5 @@
-//! A randomised search for schedules in which two hold at once, or a token does not rise. Every schedule comes
-//! from its seed alone; a failure prints it, and `DISTLOCK_SEED=n` runs just that one and shows what happened.
+//! A randomised search for schedules with two conflicting holders, or with a token that does not rise. Every schedule
+//! depends on its seed alone. A failure prints the seed, and `DISTLOCK_SEED=n` runs that one with a trace.
 //! `DISTLOCK_SCHEDULES=n` searches longer.
 
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::panic)] // in the helpers, which clippy does not take for tests
@@ -22,7 +22,7 @@ fn real(world: &World) -> Arc<dyn LeaseStore> {
     Arc::new(Quorum::with_options(world.stores(), options).unwrap())
 }
 
-/// Mutexes, no more losses than promised to be borne, and a look into the nodes.
+/// Mutexes, no more losses than the quorum tolerates, and checks of the nodes' records.
 fn plan(build: schedule::Build) -> Plan {
     Plan { build, losses: Losses::Bearable, kind: Kind::Mutex, strict: true, leaks: false }
 }
@@ -31,13 +31,13 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-/// Fewer where the code is not optimised, so that an ordinary test run stays short.
+/// Fewer in builds without optimisation, so that an ordinary test run stays short.
 fn schedules(optimised: u64) -> u64 {
     let default = if cfg!(debug_assertions) { optimised / 20 } else { optimised };
     number("DISTLOCK_SCHEDULES").unwrap_or(default)
 }
 
-/// The first seed whose schedule breaks a promise.
+/// The first seed whose schedule violates a guarantee.
 fn search(plan: Plan, seeds: std::ops::Range<u64>) -> Option<(u64, String)> {
     seeds.into_iter().find_map(|seed| run(seed, plan).violation.map(|violation| (seed, violation)))
 }
@@ -60,10 +60,10 @@ fn must_hold(plan: Plan, count: u64) {
         }
     }
     println!(
-        "{count} schedules, {grants} grants, {void} schedules cut short since more was lost than promised"
+        "{count} schedules, {grants} grants, {void} schedules cut short because more was lost than tolerated"
     );
     assert!(grants > 3 * count, "too little happens: {grants} grants");
-    assert!(void * 20 < count, "too many schedules prove nothing: {void}");
+    assert!(void * 20 < count, "too many schedules were cut short: {void}");
 }
 
 #[test]
@@ -72,12 +72,12 @@ fn no_two_holders_and_rising_tokens_for_mutexes() {
 }
 
 #[test]
-fn no_writer_beside_anybody_and_rising_tokens_for_reader_writer_locks() {
+fn no_writer_beside_another_holder_and_rising_tokens_for_reader_writer_locks() {
     must_hold(Plan { kind: Kind::RwLock, ..plan(real) }, schedules(2_000));
 }
 
 #[test]
-fn nothing_is_left_behind_once_everybody_released_and_every_node_is_back() {
+fn nothing_is_left_behind_after_all_releases_when_every_node_is_back() {
     let plan = Plan { leaks: true, ..plan(real) };
     must_hold(plan, schedules(1_000));
 }
@@ -95,13 +95,13 @@ fn simple_quorum(world: &World, flaw: Flaw) -> Arc<dyn LeaseStore> {
 }
 
 #[test]
-fn the_search_finds_nothing_where_nothing_is_wrong() {
+fn the_search_finds_no_flaw_in_a_sound_quorum() {
     let build = |world: &World| simple_quorum(world, Flaw::None);
     must_hold(plan(build), schedules(1_000));
 }
 
 #[test]
-fn the_search_has_teeth() {
+fn the_search_finds_every_flaw() {
     let flaws: [(Flaw, schedule::Build); 5] = [
         (Flaw::MajorityOfAnswers, |world| simple_quorum(world, Flaw::MajorityOfAnswers)),
         (Flaw::RenewOverGranters, |world| simple_quorum(world, Flaw::RenewOverGranters)),
@@ -116,9 +116,9 @@ fn the_search_has_teeth() {
     }
 }
 
-/// The limit of the promise: see the documentation of `Quorum`.
+/// The limit of the guarantee: see the documentation of `Quorum`.
 #[test]
-fn if_more_nodes_forget_than_promised_to_be_borne_two_may_hold() {
+fn not_guaranteed_if_more_nodes_forget_than_tolerated_there_may_be_two_holders() {
     let plan = Plan { losses: Losses::Unbounded, strict: false, ..plan(real) };
     let found = search(plan, 0..1_000);
     println!("{found:?}");

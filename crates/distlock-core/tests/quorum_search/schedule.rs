@@ -12,16 +12,16 @@ use tokio::time::{Instant, sleep};
 use crate::world::{Verdict, World};
 
 const EXPIRY: Duration = Duration::from_secs(1);
-/// So long that nothing ends by itself within a schedule.
+/// So long that nothing expires within a schedule.
 const LONG_EXPIRY: Duration = Duration::from_secs(200);
 const LENGTH: Duration = Duration::from_secs(5);
 
-/// How bad it may get.
+/// Which faults a schedule may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Losses {
-    /// No more than is promised to be borne.
+    /// No more than the quorum tolerates.
     Bearable,
-    /// Anything.
+    /// Any.
     Unbounded,
 }
 
@@ -32,9 +32,9 @@ pub struct Plan {
     pub build: Build,
     pub losses: Losses,
     pub kind: Kind,
-    /// Look into the nodes too, and not only at what clients believe.
+    /// Check the nodes' records too, and not only the clients' holds.
     pub strict: bool,
-    /// Everybody releases in the end, nothing expires, and nothing may be left.
+    /// All clients release in the end, nothing expires, and nothing may be left.
     pub leaks: bool,
 }
 
@@ -43,7 +43,7 @@ impl Plan {
         if self.leaks { LONG_EXPIRY } else { EXPIRY }
     }
 
-    /// Until when a client believes: the engine's margin, one per cent and two milliseconds.
+    /// Until when a client holds: with the engine's margin of one per cent and two milliseconds.
     fn believed(&self, sent: Instant) -> Instant {
         sent + self.expiry() - self.expiry() / 100 - Duration::from_millis(2)
     }
@@ -53,7 +53,7 @@ impl Plan {
 pub fn run(seed: u64, plan: Plan) -> Verdict {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    // The pause that a quorum proposes after split votes is random too.
+    // The pause after split votes is random too.
     fastrand::seed(seed);
     runtime.block_on(async {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -66,8 +66,8 @@ pub fn run(seed: u64, plan: Plan) -> Verdict {
                 tokio::spawn(client.live())
             })
             .collect();
-        let trouble = tokio::spawn(make_trouble(world.clone(), rng.fork(), plan.losses));
-        trouble.await.unwrap();
+        let faulting = tokio::spawn(inject_faults(world.clone(), rng.fork(), plan.losses));
+        faulting.await.unwrap();
         for client in clients {
             client.await.unwrap();
         }
@@ -98,7 +98,7 @@ impl Client {
         while going_on(&self.world, start) {
             sleep(millis(&mut self.rng, 0..200)).await;
             if self.rng.u32(0..20) == 0 {
-                // Another process.
+                // Each client is another process.
                 store = (self.plan.build)(&self.world);
             }
             let claim = self.claim();
@@ -122,7 +122,7 @@ impl Client {
         .with_waiting(self.rng.bool().then(|| Waiting::new(inbox, self.plan.expiry(), 1)))
     }
 
-    /// Asks a few times with one lock id, as a waiter does, and withdraws if nothing comes of it.
+    /// Asks a few times under one lock id, as a waiter does, and withdraws if it is not granted.
     async fn acquire(&mut self, store: &dyn LeaseStore, claim: &Claim) -> Option<(Instant, Lease)> {
         for _ in 0..self.rng.u32(1..8) {
             let sent = Instant::now();
@@ -131,8 +131,9 @@ impl Client {
                 Ok(Attempt::Granted { token, .. }) => {
                     let until = self.plan.believed(sent);
                     if until <= Instant::now() {
-                        // Too late to be of use; asked again, as the engine does.
-                        self.world.log(format!("client {} got {} too late", self.number, claim.lock_id));
+                        // Expired on arrival; asks again, as the engine does.
+                        self.world
+                            .log(format!("client {} was granted {} too late", self.number, claim.lock_id));
                         continue;
                     }
                     let exclusive = claim.weight == claim.capacity;
@@ -149,7 +150,7 @@ impl Client {
         None
     }
 
-    /// Holds for a while, extending; then releases, or dies without a word.
+    /// Holds and renews for a while; then releases or dies.
     async fn hold(&mut self, store: &dyn LeaseStore, sent: Instant, lease: Lease) {
         let mut until = self.plan.believed(sent);
         let longest = if self.rng.bool() { 4 } else { 16 };
@@ -160,10 +161,10 @@ impl Client {
             }
             let sent = Instant::now();
             match store.renew(std::slice::from_ref(&lease)).await.and_then(|mut answers| answers.remove(0)) {
-                // Too late is too late.
+                // A late answer does not revive the hold.
                 Ok(Renewal::Renewed) if Instant::now() < until => {
                     until = self.plan.believed(sent);
-                    self.world.extended(self.number, &lease.lock_id, sent, until);
+                    self.world.renewed(self.number, &lease.lock_id, sent, until);
                 }
                 Ok(Renewal::Renewed) => break,
                 Ok(Renewal::NotYours) => {
@@ -175,7 +176,7 @@ impl Client {
         }
         self.world.ended(self.number);
         if !self.plan.leaks && self.rng.u32(0..6) == 0 {
-            self.world.log(format!("client {} dies holding", self.number));
+            self.world.log(format!("client {} dies as a holder", self.number));
             return;
         }
         self.release(store, &lease).await;
@@ -198,10 +199,10 @@ fn millis(rng: &mut fastrand::Rng, range: std::ops::Range<u64>) -> Duration {
     Duration::from_millis(rng.u64(range))
 }
 
-async fn make_trouble(world: Arc<World>, mut rng: fastrand::Rng, losses: Losses) {
+async fn inject_faults(world: Arc<World>, mut rng: fastrand::Rng, losses: Losses) {
     let start = Instant::now();
     let count = world.nodes().len();
-    // Some schedules are one storm, some have long outages of few nodes, some are nearly calm.
+    // Some schedules have many faults, some have long outages of few nodes, some have hardly any.
     let (pace, calm) = (rng.u64(50..600), rng.u32(1..12));
     while going_on(&world, start) {
         sleep(millis(&mut rng, 5..pace)).await;
@@ -213,7 +214,7 @@ async fn make_trouble(world: Arc<World>, mut rng: fastrand::Rng, losses: Losses)
             }
             11 | 12 => swap_outage(&world, &mut rng),
             13.. => {
-                world.log(format!("node {node} heals"));
+                world.log(format!("node {node} recovers"));
                 world.nodes()[node].faults.heal();
             }
             2 | 3 => {
@@ -236,7 +237,7 @@ async fn make_trouble(world: Arc<World>, mut rng: fastrand::Rng, losses: Losses)
     }
 }
 
-/// Any minority is down, and all the others are up.
+/// Takes any minority down, and all others up.
 fn swap_outage(world: &World, rng: &mut fastrand::Rng) {
     let nodes = world.nodes();
     let mut order: Vec<usize> = (0..nodes.len()).collect();

@@ -1,4 +1,4 @@
-//! The nodes, what is true about them, and the rules: who may believe what at which time.
+//! The nodes, their true state, and the rules: which client may hold at which time.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,7 +11,7 @@ use distlock_core::{Clock, FencingToken, Kind, LockId, Moment, Resource};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-/// A server's clock: somewhere else than the others', a little faster or slower, and it may jump.
+/// A server's clock: offset from the others, a little faster or slower, and it may jump.
 #[derive(Clone, Debug)]
 pub struct ServerClock(Arc<Mutex<(Instant, f64, Duration)>>);
 
@@ -44,7 +44,7 @@ pub struct Node {
     pub store: Arc<dyn LeaseStore>,
 }
 
-/// One who believes that it holds.
+/// A client that holds, by its own knowledge.
 #[derive(Debug)]
 struct Belief {
     client: usize,
@@ -55,14 +55,14 @@ struct Belief {
 
 struct Truth {
     beliefs: Vec<Belief>,
-    /// The highest token that was granted to anybody, and to a writer.
+    /// The highest token that was granted to any client, and to a writer.
     highest: Option<FencingToken>,
     highest_exclusive: Option<FencingToken>,
-    /// When a node last lost its memory or its leases.
+    /// When a node last lost its records or its leases.
     last_loss: Option<Instant>,
     log: Vec<String>,
     violation: Option<String>,
-    /// More was lost than is promised to be borne: the schedule proves nothing from here on.
+    /// More was lost than the quorum tolerates: the rest of the schedule proves nothing.
     void: bool,
     pub grants: u64,
 }
@@ -70,13 +70,13 @@ struct Truth {
 pub struct World {
     pub nodes: Mutex<Vec<Node>>,
     pub resource: Resource,
-    /// Look at the nodes too, and not only at what clients believe and see.
+    /// Check the nodes' records too, and not only the clients' holds.
     strict: bool,
     start: Instant,
     truth: Mutex<Truth>,
 }
 
-/// What a schedule came to.
+/// The result of a schedule.
 #[derive(Debug)]
 pub struct Verdict {
     pub violation: Option<String>,
@@ -154,13 +154,13 @@ impl World {
         self.truth().violation.get_or_insert(what);
     }
 
-    /// How many nodes, but for `without`, have a vote of this lock id that lasts until the given time.
+    /// How many nodes, except `without`, have a vote of this lock id that lasts until the given time.
     fn votes(&self, lock_id: &LockId, until: Instant, without: Option<usize>) -> usize {
         let theirs = |text: &str| {
             text == lock_id.as_str()
                 || text.strip_prefix(lock_id.as_str()).is_some_and(|rest| rest.starts_with('~'))
         };
-        // Some clocks run half a per cent fast.
+        // Some clocks are half a per cent fast.
         let left = until.saturating_duration_since(Instant::now()).mul_f64(1.005);
         let nodes = self.nodes();
         let mut votes: HashMap<String, usize> = HashMap::new();
@@ -173,19 +173,19 @@ impl World {
                 }
             }
         }
-        // A vote of an earlier generation, about to be withdrawn, is not one of this.
+        // A vote of an earlier generation is about to be withdrawn and does not count.
         votes.into_values().max().unwrap_or(0)
     }
 
-    /// How many nodes, but for `without`, know this token.
+    /// How many nodes, except `without`, know this token.
     fn know(&self, token: FencingToken, without: Option<usize>) -> usize {
         let nodes = self.nodes();
         let others = nodes.iter().enumerate().filter(|(at, _)| Some(*at) != without);
         others.filter(|(_, node)| node.memory.last_token(&self.resource) >= Some(token)).count()
     }
 
-    /// Whether a node may lose its leases, and its memory too, within what is promised: everybody who holds has
-    /// a majority without it, and so has the last token.
+    /// Whether a node may lose its leases, and its records too, within what is tolerated: every holder has a majority without
+    /// it, and so has the last token.
     pub fn may_lose(&self, node: usize, memory_too: bool) -> bool {
         let majority = self.majority();
         let truth = self.truth();
@@ -202,7 +202,7 @@ impl World {
         self.truth().last_loss = Some(Instant::now());
     }
 
-    /// A client was granted what it asked for at `sent`, and will believe so until `until`.
+    /// Records a grant to a request that was sent at `sent`: the client holds until `until`.
     pub fn granted(
         &self,
         client: usize,
@@ -226,13 +226,13 @@ impl World {
                 return;
             }
             truth.grants += 1;
-            let rival = truth.beliefs.iter().find(|belief| {
+            let other_client = truth.beliefs.iter().find(|belief| {
                 belief.until > now && belief.client != client && (belief.exclusive || exclusive)
             });
-            if let Some(rival) = rival {
-                problem = Some(format!("client {client} holds while client {} does", rival.client));
+            if let Some(other_client) = other_client {
+                problem = Some(format!("client {client} holds while client {} does", other_client.client));
             }
-            // Readers at the same time may share a token; a writer may not share one with anybody.
+            // Concurrent readers may share a token; a writer's token is its own.
             let before = if exclusive { truth.highest } else { truth.highest_exclusive };
             if before >= Some(token) {
                 problem = Some(format!("token {token} after {before:?}"));
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// Nobody holds anything on any node.
+    /// Asserts that no node has a holder.
     pub fn must_be_free(&self) {
         let memories: Vec<MemoryStore> = self.nodes().iter().map(|node| node.memory.clone()).collect();
         for (at, memory) in memories.iter().enumerate() {
@@ -268,8 +268,8 @@ impl World {
         }
     }
 
-    /// A client's extension, asked for at `sent`, was confirmed: it believes until `until`.
-    pub fn extended(&self, client: usize, lock_id: &LockId, sent: Instant, until: Instant) {
+    /// Records a confirmed renewal that was sent at `sent`: the client holds until `until`.
+    pub fn renewed(&self, client: usize, lock_id: &LockId, sent: Instant, until: Instant) {
         let votes = self.votes(lock_id, until, None);
         let mut problem = None;
         {
@@ -281,7 +281,7 @@ impl World {
             if votes < self.majority() && disturbed {
                 truth.void = true;
             } else if votes < self.majority() && self.strict {
-                problem = Some(format!("client {client} extended with {votes} votes"));
+                problem = Some(format!("client {client} renewed with {votes} votes"));
             }
             for belief in truth.beliefs.iter_mut().filter(|belief| belief.client == client) {
                 belief.until = belief.until.max(until);

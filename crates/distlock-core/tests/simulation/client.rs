@@ -1,4 +1,4 @@
-//! What the users of a client do: acquire this and that, in every way that the API has, hold it, give it back.
+//! The users of a client: they acquire locks in every way that the API has, hold them and release them.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
@@ -12,11 +12,11 @@ use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use tokio::time::sleep;
 
-use crate::check::{End, Hold, Op, Wait};
+use crate::observations::{End, Hold, Op, Wait};
 use crate::plan::Choice;
 use crate::rules;
-use crate::shown::shown;
-use crate::stage::DropAfter;
+use crate::runtimes::DropAfter;
+use crate::trace_format::shown;
 use crate::world::{Process, World};
 
 /// The permits of every semaphore.
@@ -27,15 +27,15 @@ pub struct User {
     pub process: Arc<Process>,
     pub locks: Locks,
     pub rng: Rng,
-    /// Not on the runtime of its client.
+    /// Runs outside the runtime of its client.
     pub guest: bool,
-    /// On a runtime that ends soon.
+    /// Runs on a runtime that ends soon.
     pub visitor: bool,
 }
 
-/// What is asked for.
+/// The lock to acquire.
 #[derive(Clone, Debug)]
-struct Want {
+struct LockSpec {
     kind: Kind,
     name: String,
     weight: u32,
@@ -43,7 +43,7 @@ struct Want {
     fair: bool,
 }
 
-impl Want {
+impl LockSpec {
     fn request(&self) -> Request {
         match self.kind {
             Kind::RwLock if self.weight == 1 => Request::read(self.name.as_str()),
@@ -63,7 +63,7 @@ impl Want {
         all
     }
 
-    /// A future of guards; no guards are contention.
+    /// A future of guards. None means contention.
     fn acquire(
         &self,
         locks: &Locks,
@@ -71,21 +71,21 @@ impl Want {
         wait: Wait,
     ) -> BoxFuture<'static, Result<Vec<Guard>, Error>> {
         let locks = locks.with_options(choice.options.clone());
-        let want = self.clone();
+        let spec = self.clone();
         Box::pin(async move {
-            let name = want.name.as_str();
-            let (acquire, attempt) = match want.kind {
-                Kind::RwLock if want.weight == 1 => {
+            let name = spec.name.as_str();
+            let (acquire, attempt) = match spec.kind {
+                Kind::RwLock if spec.weight == 1 => {
                     (locks.rw_lock(name).read(), locks.rw_lock(name).try_read())
                 }
                 Kind::RwLock => (locks.rw_lock(name).write(), locks.rw_lock(name).try_write()),
                 Kind::Semaphore => {
-                    let semaphore = locks.semaphore(name, want.capacity);
-                    (semaphore.acquire_many(want.weight), semaphore.try_acquire_many(want.weight))
+                    let semaphore = locks.semaphore(name, spec.capacity);
+                    (semaphore.acquire_many(spec.weight), semaphore.try_acquire_many(spec.weight))
                 }
                 _ => {
                     let mutex = locks.mutex(name);
-                    let mutex = if want.fair { mutex.fair() } else { mutex };
+                    let mutex = if spec.fair { mutex.fair() } else { mutex };
                     (mutex.acquire(), mutex.try_acquire())
                 }
             };
@@ -117,7 +117,7 @@ impl User {
         }
     }
 
-    fn want(&mut self) -> Want {
+    fn spec(&mut self) -> LockSpec {
         let plan = &self.world.plan;
         let all: u32 = plan.kinds[..4].iter().sum();
         let mut drawn = self.rng.u32(0..all);
@@ -131,13 +131,13 @@ impl User {
             true => format!("p{}-{}", self.process.slot, self.rng.u32(0..3)),
             false => format!("n{}", self.rng.usize(0..plan.names)),
         };
-        let want = |kind, weight, capacity, fair| Want { kind, name, weight, capacity, fair };
+        let spec = |kind, weight, capacity, fair| LockSpec { kind, name, weight, capacity, fair };
         match kind {
-            Some(1) if self.rng.u32(0..3) > 0 => want(Kind::RwLock, 1, WRITER_WEIGHT, false),
-            Some(1) => want(Kind::RwLock, WRITER_WEIGHT, WRITER_WEIGHT, false),
-            Some(2) => want(Kind::Semaphore, self.rng.u32(1..=PERMITS), PERMITS, false),
-            Some(3) => want(Kind::Mutex, 1, 1, true),
-            _ => want(Kind::Mutex, 1, 1, false),
+            Some(1) if self.rng.u32(0..3) > 0 => spec(Kind::RwLock, 1, WRITER_WEIGHT, false),
+            Some(1) => spec(Kind::RwLock, WRITER_WEIGHT, WRITER_WEIGHT, false),
+            Some(2) => spec(Kind::Semaphore, self.rng.u32(1..=PERMITS), PERMITS, false),
+            Some(3) => spec(Kind::Mutex, 1, 1, true),
+            _ => spec(Kind::Mutex, 1, 1, false),
         }
     }
 
@@ -149,25 +149,25 @@ impl User {
         }
     }
 
-    /// One acquisition from its beginning to the end of what it got.
+    /// One acquisition, from its beginning to the release of its guards.
     pub async fn acquire_once(&mut self) {
         let several = self.rng.u32(0..8) < self.world.plan.kinds[4];
-        let mut wants = vec![self.want()];
+        let mut specs = vec![self.spec()];
         if several {
-            let other = self.want();
-            if (other.kind, &other.name) != (wants[0].kind, &wants[0].name) {
-                wants.push(other);
+            let other = self.spec();
+            if (other.kind, &other.name) != (specs[0].kind, &specs[0].name) {
+                specs.push(other);
             }
         }
         let choices = &self.world.plan.choices;
         let choice = choices[self.rng.usize(0..choices.len())].clone();
         let wait = self.wait();
         let drop_after = (self.rng.u32(0..100) < self.world.plan.drops).then(|| self.rng.u32(0..6));
-        let future = match &wants[..] {
-            [want] => want.acquire(&self.locks, &choice, wait),
-            _ => self.acquire_all(&wants, &choice, wait),
+        let future = match &specs[..] {
+            [spec] => spec.acquire(&self.locks, &choice, wait),
+            _ => self.acquire_all(&specs, &choice, wait),
         };
-        let op = self.begin(&wants, wait, &choice);
+        let op = self.begin(&specs, wait, &choice);
         let outcome = AssertUnwindSafe(DropAfter::new(future, drop_after)).catch_unwind().await;
         let (end, guards) = match outcome {
             Err(_) => (End::Panicked, Vec::new()),
@@ -177,18 +177,18 @@ impl User {
             Ok(Some(Ok(guards))) => (End::Granted, guards),
         };
         self.world.note(|| format!("{} op {op} {}", self.process, shown_end(&end)));
-        let holds = self.told(op, &wants, guards);
+        let holds = self.record_grants(op, &specs, guards);
         rules::op_ended(&self.world, op, end);
         self.hold(holds).await;
     }
 
     fn acquire_all(
         &self,
-        wants: &[Want],
+        specs: &[LockSpec],
         choice: &Choice,
         wait: Wait,
     ) -> BoxFuture<'static, Result<Vec<Guard>, Error>> {
-        let all = self.locks.acquire_all(wants.iter().map(Want::request)).options(choice.options.clone());
+        let all = self.locks.acquire_all(specs.iter().map(LockSpec::request)).options(choice.options.clone());
         let all = match wait {
             Wait::Try => all.timeout(Duration::ZERO),
             Wait::Limit(limit) => all.timeout(limit),
@@ -202,8 +202,8 @@ impl User {
         })
     }
 
-    fn begin(&self, wants: &[Want], wait: Wait, choice: &Choice) -> usize {
-        let resources: Vec<Resource> = wants.iter().flat_map(Want::resources).collect();
+    fn begin(&self, specs: &[LockSpec], wait: Wait, choice: &Choice) -> usize {
+        let resources: Vec<Resource> = specs.iter().flat_map(LockSpec::resources).collect();
         let what = resources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let op = Op {
             process: Arc::clone(&self.process),
@@ -217,7 +217,7 @@ impl User {
             guest: self.guest,
             visitor: self.visitor,
         };
-        let op = self.world.check().op_starts(&self.world, op);
+        let op = self.world.observed().op_starts(&self.world, op);
         self.world.note(|| {
             let expiry = choice.options.get_expiry();
             format!("{} op {op} asks for {what}, {wait:?}, expiry {expiry:?}", self.process)
@@ -225,29 +225,29 @@ impl User {
         op
     }
 
-    /// Writes down what was granted, and holds it against what others have.
-    fn told(&self, op: usize, wants: &[Want], guards: Vec<Guard>) -> Vec<usize> {
+    /// Records what was granted, and checks it against the other holds.
+    fn record_grants(&self, op: usize, specs: &[LockSpec], guards: Vec<Guard>) -> Vec<usize> {
         let mut numbers = Vec::new();
         if let Some(lost) = guards.iter().find(|guard| guard.is_lost()) {
             self.world.violated(rules::GRANTED_LOST, format!("op {op}: {lost:?}"));
         }
         for guard in guards {
             let resource = guard.resource().clone();
-            let op_now = self.world.check().ops[op].clone();
-            let same = |want: &&Want| want.kind == resource.kind() && want.name == resource.name();
-            let want = wants.iter().find(same).unwrap();
+            let op_now = self.world.observed().ops[op].clone();
+            let same = |spec: &&LockSpec| spec.kind == resource.kind() && spec.name == resource.name();
+            let spec = specs.iter().find(same).unwrap();
             let hold = Hold {
                 op,
                 process: Arc::clone(&self.process),
-                weight: want.weight,
-                capacity: want.capacity,
+                weight: spec.weight,
+                capacity: spec.capacity,
                 lock_id: guard.lock_id().clone(),
                 token: guard.token().get(),
                 signal: guard.cancellation_token(),
                 left: guard.time_left().unwrap_or_default(),
                 guard: Arc::new(Mutex::new(Some(guard))),
                 asked: op_now.started,
-                told: self.world.time(),
+                granted_at: self.world.time(),
                 ended: None,
                 exempt: op_now.exempt,
                 broken: None,
@@ -256,10 +256,10 @@ impl User {
             self.world.note(|| {
                 format!("{} holds {resource} as {} token {}", self.process, shown(&hold.lock_id), hold.token)
             });
-            let mut checker = self.world.check();
-            let problem = checker.granted(&self.world, hold);
-            numbers.push(checker.holds.len() - 1);
-            drop(checker);
+            let mut observed = self.world.observed();
+            let problem = observed.granted(&self.world, hold);
+            numbers.push(observed.holds.len() - 1);
+            drop(observed);
             if let Some(problem) = problem {
                 self.world.violated(rules::TOKENS, problem);
             }
@@ -276,7 +276,7 @@ pub fn shown_end(end: &End) -> String {
     }
 }
 
-/// Makes the store that a client sees: one link, or a quorum of links.
+/// The store of a client: one link, or a quorum of links.
 pub fn backend(links: &[crate::link::Link], clock: &crate::world::SimClock) -> distlock_core::store::Backend {
     use distlock_core::quorum::{Quorum, QuorumOptions};
     use distlock_core::store::Backend;

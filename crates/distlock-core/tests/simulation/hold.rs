@@ -1,4 +1,4 @@
-//! Holding what was granted, and every way to end it.
+//! Holding a lock, and every way to end it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,24 +10,24 @@ use futures_util::future::select_all;
 use std::panic::AssertUnwindSafe;
 use tokio::time::sleep;
 
-use crate::check::Verb;
 use crate::client::User;
+use crate::observations::Verb;
 use crate::rules;
-use crate::stage::DropAfter;
+use crate::runtimes::DropAfter;
 use crate::world::World;
 
-/// How soon a lock that was given back is somebody else's, if somebody waits and nothing is wrong.
-const HANDED_OVER: Duration = Duration::from_millis(400);
+/// How soon a released lock passes to a waiter, if there is one and there are no faults.
+const HANDOFF_LIMIT: Duration = Duration::from_millis(400);
 
 impl User {
-    /// Holds for a while, or until something is lost, and gives everything back.
+    /// Holds for a while, or until a lock is lost, and releases all.
     pub async fn hold(&mut self, holds: Vec<usize>) {
         if holds.is_empty() {
             return;
         }
         let signals: Vec<CancellationToken> = {
-            let checker = self.world.check();
-            holds.iter().map(|hold| checker.holds[*hold].signal.clone()).collect()
+            let observed = self.world.observed();
+            holds.iter().map(|hold| observed.holds[*hold].signal.clone()).collect()
         };
         let mut length = Duration::from_millis(self.rng.u64(0..=self.world.plan.hold));
         if self.rng.u32(0..12) == 0 {
@@ -41,36 +41,40 @@ impl User {
             () = sleep(length) => {}
         }
         let until = world.time();
-        // A lost guard is kept for a while: nothing may depend on its user being quick.
+        // A lost guard is kept for a while: other clients must not depend on its user.
         if self.rng.u32(0..4) == 0 && signals.iter().any(CancellationToken::is_cancelled) {
             sleep(Duration::from_millis(self.rng.u64(0..=500))).await;
         }
         for hold in holds {
             rules::broken(&self.world, hold);
             self.look_for_loss(hold, until);
-            self.give_back(hold).await;
+            self.release_hold(hold).await;
         }
     }
 
     fn look_for_loss(&self, number: usize, held_until: Duration) {
-        let hold = self.world.check().holds[number].clone();
+        let hold = self.world.observed().holds[number].clone();
         let loss = hold.guard.lock().unwrap().as_ref().and_then(Guard::loss);
         if let Some(reason) = loss {
             self.world.note(|| {
-                format!("{} sees that {} is lost: {reason}", self.process, crate::shown::shown(&hold.lock_id))
+                format!(
+                    "{} sees that {} is lost: {reason}",
+                    self.process,
+                    crate::trace_format::shown(&hold.lock_id)
+                )
             });
             rules::lost(&self.world, number, &reason, held_until);
         }
     }
 
-    async fn give_back(&mut self, number: usize) {
+    async fn release_hold(&mut self, number: usize) {
         let (guard, resource, options) = {
-            let mut checker = self.world.check();
+            let mut observed = self.world.observed();
             let now = self.world.time();
-            let op = checker.holds[number].op;
-            let options = checker.ops[op].choice.options.clone();
-            let resource = checker.holds[number].resource.clone();
-            (checker.end_hold(number, now), resource, options)
+            let op = observed.holds[number].op;
+            let options = observed.ops[op].choice.options.clone();
+            let resource = observed.holds[number].resource.clone();
+            (observed.end_hold(number, now), resource, options)
         };
         let Some(guard) = guard else { return };
         let half_way = self.rng.u32(0..100) < self.world.plan.drops;
@@ -81,14 +85,14 @@ impl User {
         }
         let polls = half_way.then(|| self.rng.u32(0..3));
         self.world.note(|| {
-            format!("{} releases {resource}{}", self.process, if half_way { " half-way" } else { "" })
+            format!("{} releases {resource}{}", self.process, if half_way { " and cancels" } else { "" })
         });
         let begun = self.world.time();
         let released = AssertUnwindSafe(DropAfter::new(guard.release(), polls)).catch_unwind().await;
         let now = self.world.time();
         let took = now - begun;
         let most = options.get_hold_at_least() + 3 * options.get_request_timeout() + Duration::from_secs(3);
-        let stalled = self.world.check().stalled_for(self.process.slot, begun, now);
+        let stalled = self.world.observed().stalled_for(self.process.slot, begun, now);
         if took > most + stalled {
             self.world
                 .violated(rules::LIVENESS, format!("{} needs {took:?} to release {resource}", self.process));
@@ -105,9 +109,9 @@ impl User {
 
     fn release_failed(&self, resource: &Resource, error: &distlock_core::Error, begun: Duration) {
         self.world.note(|| format!("{} cannot release {resource}: {error}", self.process));
-        let checker = self.world.check();
+        let observed = self.world.observed();
         let now = self.world.time();
-        let troubled = checker.troubled_nodes(
+        let troubled = observed.faulty_nodes(
             self.process.slot,
             &[Verb::Release],
             std::slice::from_ref(resource),
@@ -116,17 +120,18 @@ impl User {
         );
         let works = self.world.plan.nodes - troubled.len() >= self.world.majority();
         let excused = !works
-            || !rules::behind_stuck(&self.world, &checker, self.process.slot, Verb::Release, begun).is_zero()
+            || !rules::behind_unanswered(&self.world, &observed, self.process.slot, Verb::Release, begun)
+                .is_zero()
             || !self.process.works()
             || self.process.shut_down.load(SeqCst)
-            || checker.is_stalled_within(self.process.slot, begun, now);
-        drop(checker);
+            || observed.is_stalled_within(self.process.slot, begun, now);
+        drop(observed);
         if !excused {
             self.world.violated(rules::FAILED, format!("the release of {resource} fails: {error}"));
         }
     }
 
-    /// Where nothing is wrong and the store can wake, a waiter has the lock soon.
+    /// Without faults, and if the store can push, a waiter acquires the lock soon.
     fn expect_handoff(&self, resource: Resource) {
         if !self.world.plan.calm || !self.world.plan.push {
             return;
@@ -134,8 +139,8 @@ impl User {
         let (world, released): (Arc<World>, _) = (Arc::clone(&self.world), self.world.time());
         world.main_work.store(true, SeqCst);
         world.main.clone().spawn(async move {
-            sleep(HANDED_OVER).await;
-            rules::handed_over(&world, &resource, released);
+            sleep(HANDOFF_LIMIT).await;
+            rules::handoff(&world, &resource, released);
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The way between one client and one server: every request and every wake-up draws its fate from the seed.
+//! The link between one client and one server: every request and every wake-up draws its fault from the seed.
 
 use std::fmt;
 use std::sync::atomic::Ordering::SeqCst;
@@ -17,10 +17,10 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::check::Verb;
-use crate::fate::{Fate, Passage, sleeping};
+use crate::observations::Verb;
+use crate::request_fault::{RequestFault, RequestPlan, sleeping};
 use crate::rules;
-use crate::shown::{shown_claims, shown_leases, shown_reply, shown_wake};
+use crate::trace_format::{shown_claims, shown_leases, shown_reply, shown_wake};
 use crate::world::{Process, World};
 
 #[derive(Clone)]
@@ -28,7 +28,7 @@ pub struct Link {
     world: Arc<World>,
     process: Arc<Process>,
     node: usize,
-    /// The stream that is open now: late messages of an earlier one come there too.
+    /// The open stream. Late messages of an earlier one arrive there too.
     stream: Arc<Mutex<Option<OpenStream>>>,
 }
 
@@ -58,8 +58,8 @@ impl Link {
         Error::new(ErrorKind::Unavailable, what).on(self.describe())
     }
 
-    /// One request. The network goes on with it whatever the caller does.
-    async fn call<T, A>(&self, request: Asked, apply: A) -> Batch<T>
+    /// Sends one request. The network delivers it even if the caller is cancelled.
+    async fn call<T, A>(&self, request: RequestInfo, apply: A) -> Batch<T>
     where
         T: Clone + fmt::Debug + Send + 'static,
         A: Fn(Arc<dyn LeaseStore>) -> BoxFuture<'static, Batch<T>> + Send + Sync + 'static,
@@ -69,63 +69,63 @@ impl Link {
             return std::future::pending().await;
         }
         let (world, process, node) = (Arc::clone(&self.world), Arc::clone(&self.process), self.node);
-        let passage = Passage::draw(&world, process.slot, node);
-        let number = world.check().sent(&process, node, &request, world.time(), passage.faulted);
-        let Asked { verb, claims, leases, resources } = request;
+        let passage = RequestPlan::draw(&world, process.slot, node);
+        let number = world.observed().sent(&process, node, &request, world.time(), passage.faulted);
+        let RequestInfo { verb, claims, leases, resources } = request;
         let name = format!("{process} #{number} {verb:?}");
         world.note(|| {
             let what = if verb == Verb::Acquire { shown_claims(&claims) } else { shown_leases(&leases) };
             format!("{name} {what} → s{node}{}", passage.shown())
         });
-        let unsent = world.check().unwanted(&process, verb, &claims, world.time());
+        let unsent = world.observed().unwanted(&process, verb, &claims, world.time());
         if let Some(text) = unsent {
             world.violated(rules::UNWANTED, text);
         }
-        if passage.fate == Fate::PanicBefore {
+        if passage.fault == RequestFault::PanicBefore {
             std::panic::resume_unwind(Box::new("a driver that panics"));
         }
         let (sent, begun) = (world.servers[node].clock.now().as_nanos(), world.time());
-        let (told, heard) = oneshot::channel::<Batch<T>>();
+        let (reply_to, reply_from) = oneshot::channel::<Batch<T>>();
         let (refused, lost) =
             (self.failed("refused"), self.failed("the reply was lost").with_unknown_outcome());
         world.main_work.store(true, SeqCst);
         let main = world.main.clone();
         main.spawn(async move {
-            let mut told = Some(told);
-            let answer = async |told: &mut Option<oneshot::Sender<Batch<T>>>, answer: Batch<T>| {
+            let mut reply_to = Some(reply_to);
+            let answer = async |reply_to: &mut Option<oneshot::Sender<Batch<T>>>, answer: Batch<T>| {
                 process.enter().await;
-                world.check().answered(number, world.time());
-                if let Some(told) = told.take() {
-                    let _ = told.send(answer);
+                world.observed().answered(number, world.time());
+                if let Some(reply_to) = reply_to.take() {
+                    let _ = reply_to.send(answer);
                 }
             };
             if !passage.there.is_zero() {
                 sleep(passage.there).await;
             }
-            match passage.fate {
-                Fate::Refused => return answer(&mut told, Err(refused)).await,
-                Fate::HangBefore => return std::future::pending().await,
-                Fate::Early(after) => {
-                    answer(&mut told, Err(lost.clone())).await;
+            match passage.fault {
+                RequestFault::Refused => return answer(&mut reply_to, Err(refused)).await,
+                RequestFault::HangBefore => return std::future::pending().await,
+                RequestFault::Early(after) => {
+                    answer(&mut reply_to, Err(lost.clone())).await;
                     sleep(after).await;
                 }
                 _ => {}
             }
-            // The caller was told, or gave up: not because its runtime ended, which the engine sees to.
+            // The caller got an error or was cancelled, and its runtime has not ended.
             let patient = world.time() < begun + world.plan.request_timeout;
-            let unheard = told.as_ref().is_none_or(|told| told.is_closed() && !patient);
+            let undelivered = reply_to.as_ref().is_none_or(|reply_to| reply_to.is_closed() && !patient);
             let apply = |again: bool| {
                 world.sent.store(sent, SeqCst);
-                world.check().applied(&world, verb, &claims, unheard || again);
+                world.observed().applied(&world, verb, &claims, undelivered || again);
                 apply(world.servers[node].store())
             };
             let reply = apply(false).await;
-            // One of several that are acquired together is held, and renewed, before its user knows.
+            // A lock of a set is held and renewed before its user gets the set.
             for resource in &resources {
-                world.check().look(&world, resource);
+                world.observed().look(&world, resource);
             }
             world.note(|| format!("s{node} {name}: {}", shown_reply(&reply)));
-            if let Fate::Twice(after) = passage.fate {
+            if let RequestFault::Twice(after) = passage.fault {
                 let again = async {
                     sleep(after).await;
                     let reply = apply(true).await;
@@ -133,7 +133,7 @@ impl Link {
                 };
                 let reply = async {
                     sleep(passage.back).await;
-                    answer(&mut told, reply).await;
+                    answer(&mut reply_to, reply).await;
                 };
                 tokio::join!(again, reply);
                 return;
@@ -141,21 +141,22 @@ impl Link {
             if !passage.back.is_zero() {
                 sleep(passage.back).await;
             }
-            match passage.fate {
-                Fate::HangAfter => std::future::pending().await,
-                Fate::LostReply => answer(&mut told, Err(lost)).await,
-                _ => answer(&mut told, reply).await,
+            match passage.fault {
+                RequestFault::HangAfter => std::future::pending().await,
+                RequestFault::LostReply => answer(&mut reply_to, Err(lost)).await,
+                _ => answer(&mut reply_to, reply).await,
             }
         });
-        let reply =
-            heard.await.unwrap_or_else(|_| Err(self.failed("the network is gone").with_unknown_outcome()));
-        if passage.fate == Fate::PanicAfter {
+        let reply = reply_from
+            .await
+            .unwrap_or_else(|_| Err(self.failed("the network has ended").with_unknown_outcome()));
+        if passage.fault == RequestFault::PanicAfter {
             std::panic::resume_unwind(Box::new("a driver that panics"));
         }
         reply
     }
 
-    /// Delivers wake-ups: some late, some twice, some never.
+    /// Delivers wake-ups: some late, some twice, some not at all.
     async fn forward(self, mut wakes: WakeStream, stream: UnboundedSender<Wake>) {
         loop {
             let wake = tokio::select! {
@@ -199,8 +200,8 @@ impl Link {
     }
 }
 
-/// What a request is about.
-pub struct Asked {
+/// A request as the trace and the rules see it.
+pub struct RequestInfo {
     pub verb: Verb,
     pub resources: Vec<Resource>,
     pub claims: Arc<Vec<Claim>>,
@@ -241,7 +242,7 @@ impl LeaseStore for Link {
         let all = Arc::new(claims.to_vec());
         let resources = claims.iter().map(|claim| claim.resource.clone()).collect();
         let asked =
-            Asked { verb: Verb::Acquire, resources, claims: Arc::clone(&all), leases: Arc::default() };
+            RequestInfo { verb: Verb::Acquire, resources, claims: Arc::clone(&all), leases: Arc::default() };
         let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Attempt>> {
             let all = Arc::clone(&all);
             Box::pin(async move { store.try_acquire(&all).await })
@@ -252,7 +253,8 @@ impl LeaseStore for Link {
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
         let all = Arc::new(leases.to_vec());
         let resources = leases.iter().map(|lease| lease.resource.clone()).collect();
-        let asked = Asked { verb: Verb::Renew, resources, claims: Arc::default(), leases: Arc::clone(&all) };
+        let asked =
+            RequestInfo { verb: Verb::Renew, resources, claims: Arc::default(), leases: Arc::clone(&all) };
         let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Renewal>> {
             let all = Arc::clone(&all);
             Box::pin(async move { store.renew(&all).await })
@@ -264,7 +266,7 @@ impl LeaseStore for Link {
         let all = Arc::new(leases.to_vec());
         let resources = leases.iter().map(|lease| lease.resource.clone()).collect();
         let asked =
-            Asked { verb: Verb::Release, resources, claims: Arc::default(), leases: Arc::clone(&all) };
+            RequestInfo { verb: Verb::Release, resources, claims: Arc::default(), leases: Arc::clone(&all) };
         let call = move |store: Arc<dyn LeaseStore>| -> BoxFuture<'static, Batch<Released>> {
             let all = Arc::clone(&all);
             Box::pin(async move { store.release(&all).await })

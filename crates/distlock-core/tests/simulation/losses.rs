@@ -1,4 +1,4 @@
-//! Nodes that forget and operators who break locks: what may rightly be lost then.
+//! Nodes that forget and operators that break locks: which holds may be lost then.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,13 +10,13 @@ use futures_util::FutureExt;
 use crate::run::Simulation;
 
 impl Simulation {
-    /// A node is about to lose leases. What a majority of the others has is safe.
+    /// A node is about to lose its leases. Holds with a majority of the other nodes are safe.
     pub(crate) fn forgets(&self, node: usize) {
         let world = &self.world;
-        let mut checker = world.check();
-        checker.last_loss_of_memory = Some(world.time());
+        let mut observed = world.observed();
+        observed.last_loss_of_memory = Some(world.time());
         let quorum = world.plan.nodes > 1;
-        checker.excuse(
+        observed.excuse(
             |_| true,
             |hold| {
                 let left = hold.guard.lock().unwrap().as_ref().and_then(distlock_core::Guard::time_left);
@@ -30,14 +30,14 @@ impl Simulation {
 
     pub(crate) fn forget_tokens(&self, node: usize) {
         let world = &self.world;
-        let mut checker = world.check();
-        for (resource, token) in checker.highest_tokens() {
+        let mut observed = world.observed();
+        for (resource, token) in observed.highest_tokens() {
             let others = world.servers.iter().enumerate().filter(|(at, _)| *at != node);
             let know = others.filter(|(_, server)| {
                 server.memory().last_token(&resource).is_some_and(|last| last.get() >= token)
             });
             if know.count() < world.majority() {
-                checker.forget_tokens(&resource);
+                observed.forget_tokens(&resource);
             }
         }
     }
@@ -46,15 +46,15 @@ impl Simulation {
         let world = &self.world;
         let name = format!("n{name}");
         let mine = |resource: &Resource| resource.name() == name;
-        world.check().excuse(mine, |_| false);
+        world.observed().excuse(mine, |_| false);
         for server in &world.servers {
             for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
                 let resource = Resource::new(kind, name.as_str()).unwrap();
                 let store: Arc<dyn LeaseStore> = server.store();
                 let Some(Ok(broken)) = Store::break_lock(&*store, &resource).now_or_never() else { continue };
-                let mut checker = world.check();
+                let mut observed = world.observed();
                 for hold in
-                    checker.holds.iter_mut().filter(|hold| broken.iter().any(|b| b.lock_id == hold.lock_id))
+                    observed.holds.iter_mut().filter(|hold| broken.iter().any(|b| b.lock_id == hold.lock_id))
                 {
                     hold.broken = Some(world.time());
                 }

@@ -1,24 +1,24 @@
 //! A seeded simulation of the engine and the quorum: many clients over memory stores, in virtual time, with a schedule
-//! and faults that come from the seed alone. Every run is held against the rules in `rules`.
+//! and faults that depend on the seed alone. Every run is checked against the rules in `rules`.
 //!
 //! A seed that fails replays with the command that the failure prints. `scripts/soak` runs seeds without end.
 
 #![allow(unreachable_pub, missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod check;
 mod client;
 mod ending;
-mod fate;
 mod hold;
 mod link;
 mod losses;
+mod observations;
 mod plan;
 mod planted;
+mod request_fault;
 mod rules;
 mod run;
-mod shown;
-mod stage;
+mod runtimes;
 mod trace;
+mod trace_format;
 mod world;
 
 use std::sync::Mutex;
@@ -29,7 +29,7 @@ use planted::Defect;
 use run::run;
 use trace::Violation;
 
-/// How many seeds the shards run together: few without optimisation, so that an ordinary test run stays short.
+/// How many seeds all shards run: few without optimisation, so that an ordinary test run stays short.
 /// `scripts/test` runs thousands, optimised.
 const SEEDS: u64 = 160;
 const SHARDS: u64 = 8;
@@ -40,7 +40,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap())
 }
 
-/// What a run is, from the environment: for replays, and for whoever works on the simulation.
+/// The mode of a run from the environment, for replays and for work on the simulation.
 fn mode() -> Mode {
     let defect = std::env::var("DISTLOCK_DEFECT").ok();
     let defect = defect.map(|name| *Defect::ALL.iter().find(|defect| format!("{defect:?}") == name).unwrap());
@@ -103,7 +103,7 @@ shards! {
     no_seed_breaks_a_rule_7: 7;
 }
 
-/// Runs one seed and shows everything that happened.
+/// Runs one seed and prints its trace.
 #[test]
 fn replay() {
     let Some(seed) = number("DISTLOCK_SEED") else { return };
@@ -128,7 +128,7 @@ fn a_seed_gives_the_same_run_every_time() {
     }
 }
 
-/// A simulation that finds nothing proves nothing.
+/// A simulation that finds no planted defect proves nothing.
 #[test]
 fn every_planted_defect_is_found() {
     let most = number("DISTLOCK_PLANTED").unwrap_or(PLANTED);
@@ -180,7 +180,7 @@ fn soak() {
     }
 }
 
-/// Many seeds, every failure counted by its rule: for whoever works on the simulation.
+/// Runs many seeds and counts the failures by rule, for work on the simulation.
 #[test]
 fn survey() {
     let Some(count) = number("DISTLOCK_SURVEY") else { return };

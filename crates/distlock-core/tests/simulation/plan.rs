@@ -1,4 +1,4 @@
-//! What a seed means: the store, the clients, what they do, and what goes wrong.
+//! The plan of a seed: the store, the clients, their operations and the faults.
 
 use std::time::Duration;
 
@@ -9,30 +9,30 @@ use crate::planted::Defect;
 
 pub const MS: Duration = Duration::from_millis(1);
 
-/// What a run is, apart from its seed.
+/// The settings of a run, apart from its seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mode {
-    /// A defect put into the store on purpose.
+    /// A defect planted in the store.
     pub defect: Option<Defect>,
-    /// What the run is about; drawn from the seed if it is not given.
+    /// The main subject of the run, drawn from the seed if not given.
     pub theme: Option<Theme>,
     /// Leaves driver panics out.
     pub no_panics: bool,
-    /// Holds runs against this rule alone.
+    /// Checks this rule alone.
     pub only: Option<&'static str>,
 }
 
-/// What most of a run is about.
+/// The main subject of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
     Anything,
-    /// Nothing goes wrong, and everything must be prompt.
+    /// No faults, and everything must be prompt.
     Calm,
-    /// Queues of waiters that hear of their grants late.
+    /// Wait queues with late pushed grants.
     LatePushes,
-    /// An operator who takes locks away.
+    /// An operator that breaks locks.
     Breaks,
-    /// A store that says nothing for seconds, and locks that few want.
+    /// A store that does not answer for seconds, and little contention.
     Silence,
     /// A quorum, and callers whose runtimes end.
     Visits,
@@ -51,7 +51,7 @@ impl Theme {
     }
 }
 
-/// How likely each fault of one request is, in thousandths.
+/// The probability of each fault of a request, in thousandths.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rates {
     pub refused: u32,
@@ -59,7 +59,7 @@ pub struct Rates {
     pub hang_before: u32,
     pub hang_after: u32,
     pub slow: u32,
-    /// Applied twice, or after the caller was told that it failed.
+    /// Applied twice, or after it was reported as failed.
     pub late: u32,
     pub panic: u32,
     pub wake_lost: u32,
@@ -68,9 +68,9 @@ pub struct Rates {
     pub subscribe: u32,
 }
 
-/// Something that happens to a client or a server at a moment.
+/// An event that happens to a client or a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum Event {
     Stall { client: usize, length: Duration, hold_messages: bool },
     Resume { client: usize },
     Outage { client: usize, node: usize, length: Duration, sort: Outage },
@@ -89,9 +89,9 @@ pub enum Happening {
 pub enum Outage {
     /// Connections are refused.
     Down,
-    /// Requests are swallowed.
+    /// Requests are not answered.
     Hole,
-    /// Everything takes long.
+    /// Everything is slow.
     Slow,
 }
 
@@ -99,14 +99,14 @@ pub enum Outage {
 #[derive(Clone, Debug)]
 pub struct Choice {
     pub options: Options,
-    /// The longest that a waiter counts as waiting without another attempt.
+    /// The longest time-to-live of a waiter's entry.
     pub ttl: Duration,
 }
 
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub defect: Option<Defect>,
-    /// How many nodes; one is a store by itself.
+    /// The number of nodes. One is a store without a quorum.
     pub nodes: usize,
     pub push: bool,
     pub max_in_flight: usize,
@@ -116,7 +116,7 @@ pub struct Plan {
     pub names: usize,
     /// Which kinds are used: mutex, reader-writer lock, semaphore, fair mutex, several at once.
     pub kinds: [u32; 5],
-    /// How often an acquisition is for a name of its client's own, in per cent.
+    /// How often an acquisition uses a name that only its client uses, in per cent.
     pub private: u32,
     pub length: Duration,
     pub latency: u64,
@@ -125,14 +125,14 @@ pub struct Plan {
     pub choices: Vec<Choice>,
     pub request_timeout: Duration,
     pub rates: Rates,
-    /// The longest that a slow request takes, in milliseconds.
+    /// The longest latency of a slow request, in milliseconds.
     pub slowest: u64,
-    /// How often an acquisition or release is dropped half-way, in per cent.
+    /// How often an acquisition or release is cancelled, in per cent.
     pub drops: u32,
-    pub happenings: Vec<(Duration, Happening)>,
-    /// No fault at all: everything must be prompt.
+    pub events: Vec<(Duration, Event)>,
+    /// No faults: everything must be prompt.
     pub calm: bool,
-    /// Clients of which some tasks run outside their runtime.
+    /// Clients with tasks outside their runtime.
     pub guests: bool,
 }
 
@@ -140,7 +140,7 @@ fn duration(rng: &mut Rng, from: u64, to: u64) -> Duration {
     Duration::from_millis(rng.u64(from..=to))
 }
 
-/// Long and short alike.
+/// Draws on a logarithmic scale.
 fn scaled(rng: &mut Rng, from: u64, to: u64) -> u64 {
     let (from_log, to_log) = ((from.max(1) as f64).ln(), (to.max(1) as f64).ln());
     ((from_log + (to_log - from_log) * rng.f64()).exp() as u64).clamp(from, to)
@@ -196,7 +196,7 @@ impl Plan {
             rates,
             slowest: 10_000,
             drops: *rng.choice(&[0, 0, 10, 40]).unwrap(),
-            happenings: Vec::new(),
+            events: Vec::new(),
             calm,
             guests: rng.u32(0..4) == 0,
         };
@@ -206,7 +206,7 @@ impl Plan {
             _ => {}
         }
         if !calm {
-            plan.happenings = happenings(rng, &plan);
+            plan.events = events(rng, &plan);
         }
         match theme {
             Theme::Breaks => plan.breaks(rng),
@@ -214,13 +214,13 @@ impl Plan {
             Theme::Visits => plan.visits(rng),
             _ => {}
         }
-        plan.happenings.sort_by_key(|(at, _)| *at);
+        plan.events.sort_by_key(|(at, _)| *at);
         plan
     }
 }
 
 impl Plan {
-    /// Queues of waiters that hear of their grants late, or are stalled when they should.
+    /// Wait queues whose waiters get their grants late, or are stalled then.
     fn late_pushes(&mut self, rng: &mut Rng) {
         self.kinds = [0, rng.u32(0..3), rng.u32(0..3), rng.u32(1..3), 0];
         (self.push, self.names, self.private, self.guests) = (true, 1, 0, false);
@@ -232,12 +232,12 @@ impl Plan {
         }
     }
 
-    /// Locks that are held for long, and an operator who takes them away.
+    /// Locks that are held for long, and an operator that breaks them.
     fn breaks(&mut self, rng: &mut Rng) {
         (self.hold, self.private) = (rng.u64(2_000..6_000), 0);
         for _ in 0..rng.usize(2..6) {
             let at = duration(rng, 50, self.length.as_millis() as u64);
-            self.happenings.push((at, Happening::Break { name: rng.usize(0..self.names) }));
+            self.events.push((at, Event::Break { name: rng.usize(0..self.names) }));
         }
     }
 
@@ -248,15 +248,15 @@ impl Plan {
         (self.length, self.rates) = (duration(rng, 8_000, 14_000), Rates::default());
     }
 
-    /// Requests that are swallowed for seconds.
+    /// Requests that are not answered for seconds.
     fn holes(&mut self, rng: &mut Rng) {
         for client in 0..self.clients {
             let (at, length) = (duration(rng, 500, 5_000), duration(rng, 3_000, 8_000));
-            self.happenings.push((at, Happening::Outage { client, node: 0, length, sort: Outage::Hole }));
+            self.events.push((at, Event::Outage { client, node: 0, length, sort: Outage::Hole }));
         }
     }
 
-    /// Nodes that are a little late, one of them down, and callers who leave.
+    /// Nodes that are a little late, one of them down, and callers whose runtimes end.
     fn visits(&mut self, rng: &mut Rng) {
         self.rates = Rates { slow: rng.u32(50..250), ..Rates::default() };
         (self.slowest, self.private) = (200, 30);
@@ -264,18 +264,17 @@ impl Plan {
             let longer = choice.options.clone().expiry(duration(rng, 20_000, 60_000));
             choice.options = longer.unwrap_or(choice.options.clone());
         }
-        self.happenings
-            .retain(|(_, what)| matches!(what, Happening::Stall { .. } | Happening::Resume { .. }));
+        self.events.retain(|(_, what)| matches!(what, Event::Stall { .. } | Event::Resume { .. }));
         for client in 0..self.clients {
             let (node, at) = (rng.usize(0..self.nodes), duration(rng, 0, 3_000));
             let length = duration(rng, 500, 6_000);
-            self.happenings.push((at, Happening::Outage { client, node, length, sort: Outage::Down }));
+            self.events.push((at, Event::Outage { client, node, length, sort: Outage::Down }));
         }
         for _ in 0..rng.usize(4..10) {
             let (at, client) =
                 (duration(rng, 50, self.length.as_millis() as u64), rng.usize(0..self.clients));
-            self.happenings.push((at, Happening::Visit { client }));
-            self.happenings.push((at + duration(rng, 1, 60), Happening::VisitEnd));
+            self.events.push((at, Event::Visit { client }));
+            self.events.push((at + duration(rng, 1, 60), Event::VisitEnd));
         }
     }
 }
@@ -293,7 +292,7 @@ fn choice(rng: &mut Rng, request_timeout: Duration) -> Choice {
     }
     let share = *rng.choice(&[0.0, 0.0, 0.0, 0.1, 0.5, 0.9, 0.995]).unwrap();
     if share > 0.0 {
-        // One that leaves no room for a second try may be refused, and is not used then.
+        // A cadence that leaves no time for a second attempt may be refused, and is not used then.
         let cadence = options.clone().extension_cadence(expiry.mul_f64(share));
         options = cadence.ok().filter(|options| options.check().is_ok()).unwrap_or(options);
     }
@@ -340,7 +339,7 @@ fn rates(rng: &mut Rng, mode: Mode) -> Rates {
     }
 }
 
-fn happenings(rng: &mut Rng, plan: &Plan) -> Vec<(Duration, Happening)> {
+fn events(rng: &mut Rng, plan: &Plan) -> Vec<(Duration, Event)> {
     let mut list = Vec::new();
     let length = plan.length.as_millis() as u64;
     let whole = |rng: &mut Rng| duration(rng, 50, length * 9 / 10);
@@ -351,45 +350,45 @@ fn happenings(rng: &mut Rng, plan: &Plan) -> Vec<(Duration, Happening)> {
             let (at, client) = (whole(rng), rng.usize(0..plan.clients));
             let longest = *rng.choice(&[100, 1_000, 4_000, 20_000]).unwrap();
             let length = Duration::from_millis(scaled(rng, 5, longest));
-            list.push((at, Happening::Stall { client, length, hold_messages: rng.bool() }));
-            list.push((at + length, Happening::Resume { client }));
+            list.push((at, Event::Stall { client, length, hold_messages: rng.bool() }));
+            list.push((at + length, Event::Resume { client }));
         }
     }
     for _ in 0..sorts(rng, 2, 4) {
         let (at, client, node) = (whole(rng), rng.usize(0..plan.clients), rng.usize(0..plan.nodes));
         let length = Duration::from_millis(scaled(rng, 20, 8_000));
         let sort = *rng.choice(&[Outage::Down, Outage::Hole, Outage::Hole, Outage::Slow]).unwrap();
-        list.push((at, Happening::Outage { client, node, length, sort }));
+        list.push((at, Event::Outage { client, node, length, sort }));
     }
     for _ in 0..sorts(rng, 5, 2) {
-        list.push((whole(rng), Happening::Crash { client: rng.usize(0..plan.clients) }));
+        list.push((whole(rng), Event::Crash { client: rng.usize(0..plan.clients) }));
     }
     for _ in 0..sorts(rng, 5, 2) {
-        list.push((whole(rng), Happening::RuntimeEnd { client: rng.usize(0..plan.clients) }));
+        list.push((whole(rng), Event::RuntimeEnd { client: rng.usize(0..plan.clients) }));
     }
     for _ in 0..sorts(rng, 6, 2) {
-        list.push((whole(rng), Happening::ShutDown { client: rng.usize(0..plan.clients) }));
+        list.push((whole(rng), Event::ShutDown { client: rng.usize(0..plan.clients) }));
     }
     for _ in 0..sorts(rng, 4, 3) {
-        list.push((whole(rng), Happening::StreamsEnd { client: rng.usize(0..plan.clients) }));
+        list.push((whole(rng), Event::StreamsEnd { client: rng.usize(0..plan.clients) }));
     }
     for _ in 0..sorts(rng, 8, 3) {
         let (node, back) = (rng.usize(0..plan.nodes), rng.bool());
         let by = Duration::from_millis(scaled(rng, 1, 10_000));
-        list.push((whole(rng), Happening::ServerJump { node, by, back }));
+        list.push((whole(rng), Event::ServerJump { node, by, back }));
     }
     if plan.nodes > 1 {
         for _ in 0..sorts(rng, 3, 3) {
-            list.push((whole(rng), Happening::Restart { node: rng.usize(0..plan.nodes) }));
+            list.push((whole(rng), Event::Restart { node: rng.usize(0..plan.nodes) }));
         }
     }
     for _ in 0..sorts(rng, 5, 3) {
-        list.push((whole(rng), Happening::Break { name: rng.usize(0..plan.names) }));
+        list.push((whole(rng), Event::Break { name: rng.usize(0..plan.names) }));
     }
     for _ in 0..sorts(rng, if plan.nodes > 1 { 3 } else { 8 }, 3) {
         let at = whole(rng);
-        list.push((at, Happening::Visit { client: rng.usize(0..plan.clients) }));
-        list.push((at + duration(rng, 1, 150), Happening::VisitEnd));
+        list.push((at, Event::Visit { client: rng.usize(0..plan.clients) }));
+        list.push((at + duration(rng, 1, 150), Event::VisitEnd));
     }
     list.sort_by_key(|(at, _)| *at);
     list

@@ -1,4 +1,4 @@
-//! Stores with a defect: the simulation must find each.
+//! Stores with a planted defect. The simulation must find each.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,35 +20,35 @@ use crate::world::SimClock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// A release frees whatever is held, whoever holds it.
+    /// A release frees the lock whatever lock id it carries.
     ReleaseWithoutOwner,
     /// A renewal takes a free lock.
     RenewalTakes,
-    /// A renewal is answered "extended" although the lease is another's.
+    /// A renewal is confirmed although another client holds the lease.
     RenewalUnchecked,
-    /// Tokens begin anew when a lock is released.
+    /// Tokens restart when a lock is released.
     TokenRestarts,
-    /// A pushed grant names the newest attempt that the store has seen when the message is delivered.
+    /// A pushed grant carries the newest attempt at the time of delivery instead of the attempt that it answers.
     PushedAttempt,
     /// A pushed grant claims to be younger than it is.
     PushedAfter,
-    /// A writer is let in beside others now and then.
+    /// A writer is sometimes granted beside other holders.
     TwoWriters,
     /// Every claim weighs one.
     Weightless,
-    /// Nobody is ever woken.
+    /// No wake-ups are sent.
     NoWakes,
-    /// A renewal counts from the moment it was sent, also if a later one was applied before.
+    /// A renewal counts from the moment it was sent, even if a later one was applied before.
     ExpiryMovesBack,
-    /// Whoever asks again for what it holds is told that it is busy.
+    /// A repeated claim of the holder is answered "busy".
     NotIdempotent,
     /// A release does not remove waiters.
     WaiterStays,
-    /// Leases end earlier than was said.
+    /// Leases expire early.
     EndsEarly,
-    /// Leases never end.
+    /// Leases never expire.
     NeverEnds,
-    /// Renewals are refused now and then.
+    /// Renewals are sometimes refused.
     RenewalRefused,
 }
 
@@ -73,7 +73,7 @@ impl Defect {
 }
 
 impl Defect {
-    /// What shows it soon.
+    /// The theme that finds it quickly.
     pub fn theme(self) -> Theme {
         match self {
             Defect::PushedAttempt | Defect::PushedAfter => Theme::LatePushes,
@@ -98,7 +98,7 @@ struct State {
     calls: u64,
     tokens: HashMap<Resource, u64>,
     attempts: HashMap<LockId, u64>,
-    /// When leases end, where the defect says so and not the store.
+    /// The expiry of leases, where the defect replaces the store's.
     ends: HashMap<LockId, (Moment, Lease)>,
 }
 
@@ -125,7 +125,7 @@ impl Planted {
         record.holders.first().map(|holder| holder.lock_id.clone())
     }
 
-    /// Ends what is over by the defect's own count.
+    /// Ends the leases that have expired by the defect's own expiry.
     async fn end_leases(&self) {
         let now = self.clock.now();
         let over: Vec<Lease> = {
@@ -183,7 +183,7 @@ impl Planted {
         })
     }
 
-    async fn extend(&self, lease: &Lease) -> Result<Renewal> {
+    async fn renew_lease(&self, lease: &Lease) -> Result<Renewal> {
         if self.defect == Defect::RenewalRefused && self.count().is_multiple_of(9) {
             return Ok(Renewal::NotYours);
         }
@@ -266,7 +266,7 @@ impl LeaseStore for Planted {
         self.end_leases().await;
         let mut answers = Vec::new();
         for lease in leases {
-            answers.push(self.extend(lease).await);
+            answers.push(self.renew_lease(lease).await);
         }
         Ok(answers)
     }
@@ -303,7 +303,7 @@ impl Planted {
         }
     }
 
-    /// What a message becomes at the moment when it is delivered.
+    /// Changes a message at the moment of its delivery.
     pub fn delivered(&self, wake: Wake) -> Wake {
         match wake {
             Wake::Granted { lock_id, mut grant, .. } if self.defect == Defect::PushedAttempt => {

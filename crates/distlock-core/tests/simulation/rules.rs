@@ -1,4 +1,4 @@
-//! What must be true, whatever went wrong.
+//! The rules that hold whatever the faults.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -7,37 +7,37 @@ use std::time::Duration;
 use distlock_core::store::Query;
 use distlock_core::{ErrorKind, LossReason, Resource};
 
-use crate::check::{Checker, End, Op, Verb, Wait, runs_since, says_held};
-use crate::shown::shown;
+use crate::observations::{End, Observations, Op, Verb, Wait, runs_since, says_held};
+use crate::trace_format::shown;
 use crate::world::World;
 
-/// How long an acquisition may take to answer where nothing is wrong with its own requests.
+/// How long an acquisition may take if its own requests have no faults.
 const PROMPT: Duration = Duration::from_millis(1_500);
-/// For how long what was given up during an outage may be withdrawn after it.
+/// For how long after an outage withdrawals may be in flight.
 const BACKLOG: Duration = Duration::from_secs(10);
-/// A request without an answer for this long makes the store look down to others too.
-const SILENT: Duration = Duration::from_millis(2_200);
+/// After this long without an answer the store looks down to other callers too.
+const UNANSWERED: Duration = Duration::from_millis(2_200);
 
 pub const EXCLUSION: &str = "exclusion";
 pub const TOKENS: &str = "tokens";
-pub const NOT_TOLD: &str = "loss told in time";
+pub const LOSS_REPORTED: &str = "a loss is reported in time";
 pub const HEALTHY: &str = "a healthy lock is not lost";
 pub const LIVENESS: &str = "liveness";
 pub const LEAK: &str = "nothing leaks";
-pub const BUSY: &str = "down is never busy";
-pub const FAILED: &str = "no failure under a working store";
+pub const BUSY: &str = "an outage is never contention";
+pub const FAILED: &str = "no error while the store works";
 pub const PANIC: &str = "a panic is contained";
-pub const ENGINE: &str = "the engine lives";
-pub const RUNTIME: &str = "the end of a runtime is told";
+pub const ENGINE: &str = "the engine keeps running";
+pub const RUNTIME: &str = "the end of a runtime is reported";
 
-pub const GRANTED_LOST: &str = "nothing is granted that is lost already";
-pub const UNWANTED: &str = "a claim is sent that nobody awaits";
+pub const GRANTED_LOST: &str = "a lost lock is not granted";
+pub const UNWANTED: &str = "no claim is sent that no caller awaits";
 
 pub fn named(name: Option<String>) -> Option<&'static str> {
     let all = [
         EXCLUSION,
         TOKENS,
-        NOT_TOLD,
+        LOSS_REPORTED,
         HEALTHY,
         LIVENESS,
         LEAK,
@@ -52,15 +52,15 @@ pub fn named(name: Option<String>) -> Option<&'static str> {
     name.map(|name| *all.iter().find(|rule| **rule == name).unwrap())
 }
 
-/// No guards that say that they are held exceed the capacity.
+/// The guards that report that they are held do not exceed the capacity.
 pub fn exclusion(world: &World, resource: &Resource) {
-    let checker = world.check();
+    let observed = world.observed();
     let now = world.time();
-    let live: Vec<_> = checker.live_holds().filter(|hold| hold.resource == *resource).collect();
+    let live: Vec<_> = observed.live_holds().filter(|hold| hold.resource == *resource).collect();
     if live.len() < 2 {
         return;
     }
-    // Looked at before anybody asks: asking would tell.
+    // Checked before any call on the guard, since a call would detect the loss.
     let untold: Vec<bool> = live.iter().map(|hold| !hold.signal.is_cancelled()).collect();
     let held: Vec<_> = live.iter().filter(|hold| !hold.exempt && says_held(hold)).collect();
     let weight: u64 = held.iter().map(|hold| u64::from(hold.weight)).sum();
@@ -68,52 +68,54 @@ pub fn exclusion(world: &World, resource: &Resource) {
     if let Some(one) = held.first()
         && weight > u64::from(one.capacity)
     {
-        let who: Vec<String> = held
+        let holders: Vec<String> = held
             .iter()
-            .map(|hold| format!("{} (token {}, told at {:?})", shown(&hold.lock_id), hold.token, hold.told))
+            .map(|hold| {
+                format!("{} (token {}, granted at {:?})", shown(&hold.lock_id), hold.token, hold.granted_at)
+            })
             .collect();
         problem =
-            Some((EXCLUSION, format!("{resource} of {} is held by {}", one.capacity, who.join(" and "))));
+            Some((EXCLUSION, format!("{resource} of {} is held by {}", one.capacity, holders.join(" and "))));
     }
     let most = live.iter().map(|hold| hold.capacity).max().unwrap_or(1);
     let all: u64 = live.iter().filter(|hold| !hold.exempt).map(|hold| u64::from(hold.weight)).sum();
     for (hold, untold) in live.iter().zip(untold) {
         let due =
             untold && all > u64::from(most) && !hold.exempt && !held.iter().any(|other| other.op == hold.op);
-        let op = &checker.ops[hold.op];
+        let op = &observed.ops[hold.op];
         let long = op.choice.options.get_expiry() >= Duration::from_secs(1);
         if due
             && long
             && !hold.process.is_dead()
-            && runs_since(&checker, hold, now, Duration::from_millis(50))
+            && runs_since(&observed, hold, now, Duration::from_millis(50))
         {
-            let text = format!("{} is over and its token was not cancelled", shown(&hold.lock_id));
-            problem = problem.or(Some((NOT_TOLD, text)));
+            let text = format!("{} has ended and its token was not cancelled", shown(&hold.lock_id));
+            problem = problem.or(Some((LOSS_REPORTED, text)));
         }
     }
-    drop(checker);
+    drop(observed);
     if let Some((rule, text)) = problem {
         world.violated(rule, text);
     }
 }
 
-/// An acquisition is over.
+/// Checks an acquisition that has ended.
 pub fn op_ended(world: &Arc<World>, number: usize, end: End) {
     let now = world.time();
-    let mut checker = world.check();
-    if checker.ops[number].ended.is_some() {
+    let mut observed = world.observed();
+    if observed.ops[number].ended.is_some() {
         return;
     }
-    checker.end_op(number, now, end.clone());
-    let op = checker.ops[number].clone();
+    observed.end_op(number, now, end.clone());
+    let op = observed.ops[number].clone();
     let problem = match &end {
         End::Panicked => Some((PANIC, "the panic of a driver reached the caller".to_owned())),
-        End::Busy => busy(world, &mut checker, &op, now).or_else(|| slow(world, &checker, &op, now)),
-        End::Failed(error) => failed(world, &checker, &op, error, now),
-        End::Granted => slow(world, &checker, &op, now),
+        End::Busy => busy(world, &mut observed, &op, now).or_else(|| slow(world, &observed, &op, now)),
+        End::Failed(error) => failed(world, &observed, &op, error, now),
+        End::Granted => slow(world, &observed, &op, now),
         End::Dropped | End::Vanished => None,
     };
-    drop(checker);
+    drop(observed);
     if let Some((rule, text)) = problem {
         let what = op.resources.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let text = format!("{} waits {:?} since {:?} for {what}: {text}", op.process, op.wait, op.started);
@@ -123,24 +125,24 @@ pub fn op_ended(world: &Arc<World>, number: usize, end: End) {
 
 type Problem = Option<(&'static str, String)>;
 
-fn works(world: &World, checker: &Checker, op: &Op, now: Duration) -> bool {
-    // A quorum acquires in two steps: votes, and the token that all who voted must know.
+fn works(world: &World, observed: &Observations, op: &Op, now: Duration) -> bool {
+    // A quorum acquires in two steps: votes, and the write-back of the token.
     let verbs: &[Verb] =
         if world.plan.nodes > 1 { &[Verb::Acquire, Verb::Renew, Verb::Release] } else { &[Verb::Acquire] };
-    let troubled = checker.troubled_nodes(op.process.slot, verbs, &op.resources, op.started, now);
+    let troubled = observed.faulty_nodes(op.process.slot, verbs, &op.resources, op.started, now);
     world.plan.nodes - troubled.len() >= world.majority()
-        && !checker.is_stalled_within(op.process.slot, op.started, now)
+        && !observed.is_stalled_within(op.process.slot, op.started, now)
 }
 
-/// Contention needs somebody who contends: a holder or waiter that a server knows, or one of this process whose own
-/// request is not stuck.
-fn busy(world: &World, checker: &mut Checker, op: &Op, now: Duration) -> Problem {
+/// Contention needs a holder or waiter: one that a server knows, or one of this process whose own request is not
+/// unanswered.
+fn busy(world: &World, observed: &mut Observations, op: &Op, now: Duration) -> Problem {
     let mut contended = op.in_use;
     for resource in &op.resources {
-        contended |= checker.look(world, resource);
-        // Whoever had it a moment ago may not have been told yet that it is released.
-        contended |= checker.in_use.get(resource).is_some_and(|at| *at + SILENT >= op.started);
-        contended |= checker
+        contended |= observed.look(world, resource);
+        // A holder of a moment ago may not have its answer to the release yet.
+        contended |= observed.in_use.get(resource).is_some_and(|at| *at + UNANSWERED >= op.started);
+        contended |= observed
             .holds
             .iter()
             .any(|hold| hold.resource == *resource && hold.ended.is_none_or(|ended| ended >= op.started));
@@ -148,9 +150,9 @@ fn busy(world: &World, checker: &mut Checker, op: &Op, now: Duration) -> Problem
     if contended {
         return None;
     }
-    // Whoever of this process was there before, and since when.
+    // The earlier operations of this process, and since when.
     let about = |r: &Resource| op.resources.contains(r);
-    let before = checker.ops.iter().filter(|other| {
+    let before = observed.ops.iter().filter(|other| {
         Arc::ptr_eq(&other.process, &op.process)
             && other.started < op.started
             && other.ended.as_ref().is_none_or(|(at, _)| *at >= op.started)
@@ -158,68 +160,75 @@ fn busy(world: &World, checker: &mut Checker, op: &Op, now: Duration) -> Problem
     });
     let since = before.map(|other| other.started).min();
     let first = since.is_none();
-    let stuck = checker.requests.iter().any(|request| {
+    let stuck = observed.requests.iter().any(|request| {
         request.slot == op.process.slot
             && request.verb == Verb::Acquire
             && request.resources.iter().any(about)
             && request.answered.is_none_or(|at| at > now)
             && since.is_some_and(|since| request.sent >= since)
-            && request.sent + SILENT < op.started
+            && request.sent + UNANSWERED < op.started
     });
-    (stuck || first).then(|| (BUSY, "told busy, and nobody held it or waited for it".to_owned()))
+    (stuck || first).then(|| (BUSY, "answered busy without a holder or a waiter".to_owned()))
 }
 
-fn failed(world: &World, checker: &Checker, op: &Op, error: &distlock_core::Error, now: Duration) -> Problem {
+fn failed(
+    world: &World,
+    observed: &Observations,
+    op: &Op,
+    error: &distlock_core::Error,
+    now: Duration,
+) -> Problem {
     let process = &op.process;
     match error.kind() {
         ErrorKind::ShutDown => {
             let expected = process.shut_down.load(SeqCst) || !process.works();
-            (!expected).then(|| (ENGINE, format!("nobody shut it down: {error}")))
+            (!expected).then(|| (ENGINE, format!("it was not shut down: {error}")))
         }
         ErrorKind::Lost => None,
         ErrorKind::Unavailable | ErrorKind::Internal => {
-            let stuck = behind_stuck(world, checker, process.slot, Verb::Acquire, op.started);
-            // A node that granted and then does not learn the token is needed if another client holds the rest: its
-            // error, or the time limit that ends while it is waited for, is told. `quorum::write_back` has the case in
+            let stuck = behind_unanswered(world, observed, process.slot, Verb::Acquire, op.started);
+            // A node that granted and does not get the token is needed if another client has the other nodes. Its error,
+            // or the time limit that ends during the wait for it, is reported. `quorum::write_back` tests the case in
             // which it is not needed.
             let untold = world.plan.nodes > 1
-                && !checker
-                    .troubled_nodes(process.slot, &[Verb::Renew], &op.resources, op.started, now)
+                && !observed
+                    .faulty_nodes(process.slot, &[Verb::Renew], &op.resources, op.started, now)
                     .is_empty();
-            let excused = !process.works() || !works(world, checker, op, now) || !stuck.is_zero() || untold;
+            let excused = !process.works() || !works(world, observed, op, now) || !stuck.is_zero() || untold;
             (!excused).then(|| (FAILED, error.to_string()))
         }
         _ => Some((FAILED, error.to_string())),
     }
 }
 
-/// Every acquisition that is not for ever answers in time; a try whose requests go well answers at once.
-fn slow(world: &World, checker: &Checker, op: &Op, now: Duration) -> Problem {
+/// Every acquisition with a time limit ends in time. A single attempt without faults ends at once.
+fn slow(world: &World, observed: &Observations, op: &Op, now: Duration) -> Problem {
     let limit = match op.wait {
         Wait::Try => Duration::ZERO,
         Wait::Limit(limit) => limit,
         Wait::Forever => return None,
     };
-    let stalled = checker.stalled_for(op.process.slot, op.started, now);
+    let stalled = observed.stalled_for(op.process.slot, op.started, now);
     let took = (now - op.started).saturating_sub(stalled);
     let each = op.resources.len() as u32;
-    // A quorum may have to wait for one node that is slow to learn the token.
+    // A quorum may have to wait for one node during the write-back of the token.
     let troubled = world.plan.nodes > 1
-        && !checker
-            .troubled_nodes(op.process.slot, &[Verb::Acquire, Verb::Renew], &[], op.started, now)
+        && !observed
+            .faulty_nodes(op.process.slot, &[Verb::Acquire, Verb::Renew], &[], op.started, now)
             .is_empty();
-    let most = if works(world, checker, op, now) && op.process.works() && !troubled {
-        limit + (PROMPT + behind_stuck(world, checker, op.process.slot, Verb::Acquire, op.started)) * each
+    let most = if works(world, observed, op, now) && op.process.works() && !troubled {
+        limit
+            + (PROMPT + behind_unanswered(world, observed, op.process.slot, Verb::Acquire, op.started)) * each
     } else {
         limit + (3 * world.plan.request_timeout + Duration::from_secs(3)) * each
     };
     (took > most).then(|| (LIVENESS, format!("answered after {took:?}, {most:?} are allowed")))
 }
 
-/// How long requests that are stuck may keep others waiting: not at all while there is a place for one more.
-pub fn behind_stuck(
+/// How long unanswered requests may delay others: not at all while another slot is free.
+pub fn behind_unanswered(
     world: &World,
-    checker: &Checker,
+    observed: &Observations,
     slot: usize,
     verb: Verb,
     started: Duration,
@@ -227,15 +236,15 @@ pub fn behind_stuck(
     // A quorum has one request of a kind in flight.
     let places = if world.plan.nodes > 1 { 1 } else { world.plan.max_in_flight };
     let timeout = world.plan.request_timeout;
-    // What was given up during an outage is withdrawn one by one where requests carry little.
+    // The withdrawals after an outage are sent one by one if batches are small.
     let backlog = verb == Verb::Release && world.plan.max_batch < 10;
-    if backlog && checker.outages_of(slot, started.saturating_sub(BACKLOG), world.time()).next().is_some() {
+    if backlog && observed.outages_of(slot, started.saturating_sub(BACKLOG), world.time()).next().is_some() {
         return timeout;
     }
     let from = started.saturating_sub(timeout);
-    let stuck = checker.requests.iter().filter(|request| {
+    let stuck = observed.requests.iter().filter(|request| {
         request.slot == slot
-            // A quorum acquires with renewals too: they carry the token.
+            // A quorum acquires with renewals too, which carry the token.
             && (request.verb == verb || (world.plan.nodes > 1 && request.verb == Verb::Renew))
             && (from..=world.time()).contains(&request.sent)
             && request.answered.is_none_or(|at| at > request.sent + timeout.min(PROMPT) / 4)
@@ -243,24 +252,24 @@ pub fn behind_stuck(
     timeout * (stuck.count() / places) as u32
 }
 
-/// A guard turned lost, around the moment until which it was held or later.
+/// Checks a lost guard. `held_until` is the last moment at which it was seen held.
 pub fn lost(world: &World, number: usize, reason: &LossReason, held_until: Duration) {
-    let checker = world.check();
+    let observed = world.observed();
     let now = world.time();
-    let hold = &checker.holds[number];
-    let op = &checker.ops[hold.op];
+    let hold = &observed.holds[number];
+    let op = &observed.ops[hold.op];
     let slot = hold.process.slot;
     let expiry = op.choice.options.get_expiry();
     let window = held_until.saturating_sub(expiry + Duration::from_millis(200)).max(hold.asked);
     let excused = hold.exempt
         || !hold.process.works()
         || hold.process.shut_down.load(SeqCst)
-        || checker.is_stalled_within(slot, window, now)
-        || checker.last_loss_of_memory.is_some_and(|at| at >= hold.asked)
+        || observed.is_stalled_within(slot, window, now)
+        || observed.last_loss_of_memory.is_some_and(|at| at >= hold.asked)
         || match reason {
             LossReason::Expired { .. } => {
                 let plain = !op.choice.options.extends();
-                let troubles = checker
+                let troubles = observed
                     .faulted()
                     .filter(|request| {
                         request.slot == slot
@@ -270,54 +279,53 @@ pub fn lost(world: &World, number: usize, reason: &LossReason, held_until: Durat
                             && (request.verb == Verb::Renew || request.sent >= hold.asked)
                     })
                     .count();
-                let out = checker.outages_of(slot, window, now).next().is_some();
-                // Told with little left, there is no time for a second try.
+                let out = observed.outages_of(slot, window, now).next().is_some();
+                // Granted with little time left, there is no time for a second attempt.
                 plain || troubles > 1 || out || hold.left < expiry / 3
             }
             _ => false,
         };
     let text = format!("{} of {} (expiry {expiry:?}): {reason}", shown(&hold.lock_id), hold.process);
-    drop(checker);
+    drop(observed);
     if !excused {
         world.violated(HEALTHY, text);
     }
 }
 
-/// Whoever holds what an operator broke knows after the next renewal.
+/// The holder of a broken lock detects it with the next renewal.
 pub fn broken(world: &World, number: usize) {
-    let checker = world.check();
+    let observed = world.observed();
     let now = world.time();
-    let hold = &checker.holds[number];
+    let hold = &observed.holds[number];
     let Some(broken) = hold.broken else { return };
-    let options = &checker.ops[hold.op].choice.options;
+    let options = &observed.ops[hold.op].choice.options;
     let due = broken + options.get_extension_cadence() + Duration::from_secs(1);
     let slot = hold.process.slot;
-    let troubled =
-        checker.troubled_nodes(slot, &[Verb::Renew], &[], broken.saturating_sub(due - broken), now);
+    let troubled = observed.faulty_nodes(slot, &[Verb::Renew], &[], broken.saturating_sub(due - broken), now);
     let excused = !options.extends()
         || !hold.process.works()
         || !troubled.is_empty()
-        || checker.is_stalled_within(slot, broken, now)
+        || observed.is_stalled_within(slot, broken, now)
         || hold.signal.is_cancelled();
-    let text = format!("{} was broken at {broken:?} and does not know", shown(&hold.lock_id));
-    drop(checker);
+    let text = format!("{} was broken at {broken:?} and is not lost", shown(&hold.lock_id));
+    drop(observed);
     if now > due && !excused {
-        world.violated(NOT_TOLD, text);
+        world.violated(LOSS_REPORTED, text);
     }
 }
 
-/// Of what was waited for when somebody gave it back, somebody has it soon.
-pub fn handed_over(world: &World, resource: &Resource, released: Duration) {
-    let checker = world.check();
+/// A released lock with a waiter is acquired soon.
+pub fn handoff(world: &World, resource: &Resource, released: Duration) {
+    let observed = world.observed();
     let waits =
         |op: &&Op| op.resources == [resource.clone()] && op.started + Duration::from_millis(200) < released;
-    let waiting = checker.live_ops().find(waits).cloned();
-    let taken = checker
+    let waiting = observed.live_ops().find(waits).cloned();
+    let taken = observed
         .holds
         .iter()
         .any(|hold| hold.resource == *resource && hold.ended.is_none_or(|ended| ended > released));
-    drop(checker);
-    // One of several that are acquired together is held before its user knows.
+    drop(observed);
+    // A lock of a set is held before its user gets the set.
     let taken = taken || world.is_held(resource);
     if let Some(op) = waiting.filter(|_| !taken) {
         let text = format!(
@@ -328,39 +336,39 @@ pub fn handed_over(world: &World, resource: &Resource, released: Duration) {
     }
 }
 
-/// A guard whose runtime is gone: its token is cancelled by the time that its lease ends.
+/// A guard whose runtime has ended: its token is cancelled before its lease expires.
 pub fn ended_runtimes(world: &World) {
-    let checker = world.check();
+    let observed = world.observed();
     let now = world.time();
-    let late = checker.live_holds().find(|hold| {
+    let late = observed.live_holds().find(|hold| {
         let ended = hold.process.ended.load(SeqCst) && !hold.process.is_dead();
-        let expiry = checker.ops[hold.op].choice.options.get_expiry();
-        ended && now > hold.told + expiry * 2 + Duration::from_secs(2) && !hold.signal.is_cancelled()
+        let expiry = observed.ops[hold.op].choice.options.get_expiry();
+        ended && now > hold.granted_at + expiry * 2 + Duration::from_secs(2) && !hold.signal.is_cancelled()
     });
     let text = late.map(|hold| format!("the token of {} is not cancelled", shown(&hold.lock_id)));
-    drop(checker);
+    drop(observed);
     if let Some(text) = text {
         world.violated(RUNTIME, text);
     }
 }
 
-/// Nothing that a living engine could undo is left.
+/// Nothing is left that a running engine could undo.
 pub fn leaks(world: &World) {
-    let checker = world.check();
+    let observed = world.observed();
     let mut left = Vec::new();
     for (node, server) in world.servers.iter().enumerate() {
         for record in server.records(&Query::default()) {
             let holders = record.holders.iter().map(|holder| (&holder.lock_id, "holds"));
             let waiters = record.waiters.iter().map(|waiter| (&waiter.lock_id, "waits for"));
             for (lock_id, does) in holders.chain(waiters) {
-                if !checker.orphans.contains(lock_id) && !checker.is_gone(lock_id.label()) {
+                if !observed.orphans.contains(lock_id) && !observed.has_ended(lock_id.label()) {
                     let name = record.name.clone().unwrap_or_default();
                     left.push(format!("{} still {does} {} {name:?} on s{node}", shown(lock_id), record.kind));
                 }
             }
         }
     }
-    drop(checker);
+    drop(observed);
     if let Some(first) = left.first() {
         world.violated(LEAK, format!("{first} ({} in all)", left.len()));
     }

@@ -1,4 +1,4 @@
-//! One run: the plan of a seed, carried out to the end, and what came of it.
+//! One run: executes the plan of a seed and returns the outcome.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use distlock_core::{Locks, Options, Resource};
 use fastrand::Rng;
 
-use crate::check::{Checker, End, Op};
 use crate::client::{User, backend};
 use crate::link::Link;
-use crate::plan::{Happening, Mode, Plan};
+use crate::observations::{End, Observations, Op};
+use crate::plan::{Event, Mode, Plan};
 use crate::rules;
-use crate::stage::{ClientRuntime, Stage, Visitor};
+use crate::runtimes::{ClientRuntime, MainRuntime, ShortLivedRuntime};
 use crate::trace::{Trace, Violation};
 use crate::world::{Process, SimClock, World};
 
-/// More steps than any run needs that comes to an end.
-const MOST_STEPS: u64 = 400_000;
+/// More steps than any run that ends needs.
+const MAX_STEPS: u64 = 400_000;
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug)]
 pub struct Outcome {
     pub violation: Option<Violation>,
@@ -38,8 +38,8 @@ pub(crate) struct Client {
 
 pub(crate) struct Simulation {
     pub(crate) clients: Vec<Client>,
-    visitor: Option<Visitor>,
-    stage: Stage,
+    visitor: Option<ShortLivedRuntime>,
+    main_runtime: MainRuntime,
     pub(crate) world: Arc<World>,
     rng: Rng,
     generations: usize,
@@ -51,12 +51,12 @@ pub fn run(seed: u64, mode: Mode, keep_trace: bool) -> Outcome {
     // The engine draws its jitter from the generator of the thread.
     fastrand::seed(seed);
     let plan = Plan::draw(seed, mode);
-    let stage = Stage::new();
-    let world = World::new(seed, plan.clone(), stage.handle(), Trace::new(keep_trace, mode.only));
+    let main_runtime = MainRuntime::new();
+    let world = World::new(seed, plan.clone(), main_runtime.handle(), Trace::new(keep_trace, mode.only));
     world.note(|| format!("{plan:?}"));
     let rng = Rng::with_seed(seed ^ 0xc11e47);
     let mut simulation =
-        Simulation { clients: Vec::new(), visitor: None, stage, world, rng, generations: 0, steps: 0 };
+        Simulation { clients: Vec::new(), visitor: None, main_runtime, world, rng, generations: 0, steps: 0 };
     for slot in 0..plan.clients {
         simulation.start(slot);
     }
@@ -70,22 +70,22 @@ pub fn run(seed: u64, mode: Mode, keep_trace: bool) -> Outcome {
 impl Simulation {
     fn outcome(mut self) -> Outcome {
         self.visitor = None;
-        // Whatever is left of the clients must not be driven any more.
+        // The remaining clients must not be driven any more.
         for client in &mut self.clients {
             client.process.dead.store(true, SeqCst);
             client.runtime = None;
         }
-        let guards: Vec<_> = self.world.check().holds.iter().map(|hold| Arc::clone(&hold.guard)).collect();
+        let guards: Vec<_> = self.world.observed().holds.iter().map(|hold| Arc::clone(&hold.guard)).collect();
         for guard in guards {
             drop(guard.lock().unwrap().take());
         }
-        let grants = self.world.check().grants;
+        let grants = self.world.observed().grants;
         let mut trace = self.world.trace.lock().unwrap();
         let violation = trace.violation.take();
         Outcome { violation, trace: std::mem::take(&mut trace.lines), grants, steps: self.steps }
     }
 
-    /// A client's process begins.
+    /// Starts a client's process.
     fn start(&mut self, slot: usize) {
         self.generations += 1;
         let generation = self.generations;
@@ -115,7 +115,7 @@ impl Simulation {
             }
         }
         self.world.main_work.store(true, SeqCst);
-        process.mail.store(true, SeqCst);
+        process.has_message.store(true, SeqCst);
         self.world.note(|| format!("{process} starts"));
         self.clients.push(Client { process, runtime: Some(runtime), locks: Some(locks), links });
     }
@@ -131,21 +131,21 @@ impl Simulation {
         }
     }
 
-    /// The process that is a client's present one.
+    /// The current process of a client.
     fn current(&self, slot: usize) -> Option<usize> {
         self.clients.iter().rposition(|client| client.process.slot == slot && client.process.works())
     }
 
-    /// Everything that is ready runs, at one moment, until nothing is.
+    /// Runs all ready tasks at one moment, until none is ready.
     pub(crate) fn settle(&mut self) {
         let mut rounds: u32 = if self.world.plan.guests || self.visitor.is_some() { 2 } else { 1 };
         let mut all = true;
         loop {
-            self.stage.settle();
+            self.main_runtime.settle();
             for client in &self.clients {
                 let Some(runtime) = &client.runtime else { continue };
-                if !client.process.is_stalled() && (client.process.mail.swap(false, SeqCst) || all) {
-                    runtime.settle(&self.stage);
+                if !client.process.is_stalled() && (client.process.has_message.swap(false, SeqCst) || all) {
+                    runtime.settle(&self.main_runtime);
                 }
             }
             if let Some(visitor) = &mut self.visitor {
@@ -153,27 +153,29 @@ impl Simulation {
             }
             all = rounds > 1;
             rounds = rounds.saturating_sub(1);
-            let mail = |client: &Client| {
-                client.runtime.is_some() && !client.process.is_stalled() && client.process.mail.load(SeqCst)
+            let has_message = |client: &Client| {
+                client.runtime.is_some()
+                    && !client.process.is_stalled()
+                    && client.process.has_message.load(SeqCst)
             };
-            let more = self.world.main_work.swap(false, SeqCst) || self.clients.iter().any(mail);
+            let more = self.world.main_work.swap(false, SeqCst) || self.clients.iter().any(has_message);
             if self.world.is_over() || (!more && !all) {
                 return;
             }
         }
     }
 
-    /// Moves time to the next timer, `until` at the latest, and runs what is ready then.
+    /// Moves time to the next timer, `until` at the latest, and runs all ready tasks.
     pub(crate) fn step(&mut self, until: Duration) {
         self.steps += 1;
-        if self.steps > MOST_STEPS {
-            self.world.violated(rules::LIVENESS, "it does not come to an end".to_owned());
+        if self.steps > MAX_STEPS {
+            self.world.violated(rules::LIVENESS, "the run does not end".to_owned());
         }
         let until = match &self.visitor {
             Some(_) => until.min(self.world.time() + Duration::from_millis(2)),
             None => until,
         };
-        let now = self.stage.advance(until);
+        let now = self.main_runtime.advance(until);
         self.world.now.store(now.as_nanos() as u64, SeqCst);
         self.settle();
     }
@@ -184,72 +186,73 @@ impl Simulation {
         }
     }
 
-    /// The part with faults.
+    /// The phase with faults.
     fn play(&mut self) {
         self.settle();
-        let happenings = self.world.plan.happenings.clone();
+        let events = self.world.plan.events.clone();
         let length = self.world.plan.length;
-        for (at, happening) in happenings.into_iter().filter(|(at, _)| *at < length) {
+        for (at, event) in events.into_iter().filter(|(at, _)| *at < length) {
             self.advance_to(at);
             if self.world.is_over() {
                 return;
             }
-            self.happen(happening);
+            self.apply(event);
             self.settle();
         }
         self.advance_to(length);
     }
 
-    fn happen(&mut self, happening: Happening) {
+    fn apply(&mut self, event: Event) {
         let world = Arc::clone(&self.world);
-        world.note(|| format!("{happening:?}"));
+        world.note(|| format!("{event:?}"));
         let now = world.time();
-        match happening {
-            Happening::Stall { client, length, hold_messages } => {
+        match event {
+            Event::Stall { client, length, hold_messages } => {
                 let Some(at) = self.current(client) else { return };
                 let process = &self.clients[at].process;
                 process.stalled.store(true, SeqCst);
                 process.holds_messages.store(hold_messages, SeqCst);
-                world.check().stalls.push((client, now, now + length));
+                world.observed().stalls.push((client, now, now + length));
             }
-            Happening::Resume { client } => {
-                let over = world.check().stalls.iter().all(|(slot, _, end)| *slot != client || *end <= now);
+            Event::Resume { client } => {
+                let over =
+                    world.observed().stalls.iter().all(|(slot, _, end)| *slot != client || *end <= now);
                 if over {
                     self.resume(client);
                 }
             }
-            Happening::Outage { client, node, length, sort } => {
+            Event::Outage { client, node, length, sort } => {
                 world.outages.lock().unwrap()[client][node] = Some((now + length, sort));
-                world.check().outages.push((client, node, now, now + length));
+                world.observed().outages.push((client, node, now, now + length));
             }
-            Happening::Crash { client } => self.end(client, true),
-            Happening::RuntimeEnd { client } => self.end(client, false),
-            Happening::ShutDown { client } => self.shut_down(client),
-            Happening::StreamsEnd { client } => {
+            Event::Crash { client } => self.end(client, true),
+            Event::RuntimeEnd { client } => self.end(client, false),
+            Event::ShutDown { client } => self.shut_down(client),
+            Event::StreamsEnd { client } => {
                 self.clients
                     .iter()
                     .filter(|c| c.process.slot == client)
                     .flat_map(|c| &c.links)
                     .for_each(Link::end_stream);
-                self.clients.iter().for_each(|client| client.process.mail.store(true, SeqCst));
+                self.clients.iter().for_each(|client| client.process.has_message.store(true, SeqCst));
             }
-            Happening::ServerJump { node, by, back } => {
+            Event::ServerJump { node, by, back } => {
                 if back {
-                    world.check().moved_back += by;
+                    world.observed().moved_back += by;
                 } else {
                     self.forgets(node);
                 }
                 world.servers[node].clock.jump(by, back);
             }
-            Happening::Restart { node } => {
+            Event::Restart { node } => {
                 self.forgets(node);
                 self.forget_tokens(node);
                 world.restart(node);
                 self.clients.iter().for_each(|client| client.links[node].end_stream());
-                self.clients.iter().for_each(|client| client.process.mail.store(true, SeqCst));
+                self.clients.iter().for_each(|client| client.process.has_message.store(true, SeqCst));
             }
-            Happening::Break { name } => self.break_locks(name),
-            Happening::Visit { client } => {
+            Event::Break { name } => self.break_locks(name),
+            Event::Visit { client } => {
                 let Some(at) = self.current(client).filter(|_| self.visitor.is_none()) else { return };
                 let (process, locks) =
                     (Arc::clone(&self.clients[at].process), self.clients[at].locks.clone());
@@ -258,11 +261,11 @@ impl Simulation {
                     return;
                 };
                 let mut user = self.user(&process, &locks, true, true);
-                let visitor = Visitor::new(now);
+                let visitor = ShortLivedRuntime::new(now);
                 visitor.inner().spawn(async move { user.acquire_once().await });
                 self.visitor = Some(visitor);
             }
-            Happening::VisitEnd => self.end_visit(),
+            Event::VisitEnd => self.end_visit(),
         }
     }
 
@@ -274,10 +277,10 @@ impl Simulation {
         }
         let world = Arc::clone(&self.world);
         world.note(|| format!("{} resumes", client.process));
-        // The very first look at its guards, before any of its tasks ran.
+        // The first check of its guards, before any of its tasks runs.
         let ours: Vec<Resource> = {
-            let checker = world.check();
-            let live = checker.live_holds().filter(|hold| Arc::ptr_eq(&hold.process, &client.process));
+            let observed = world.observed();
+            let live = observed.live_holds().filter(|hold| Arc::ptr_eq(&hold.process, &client.process));
             live.map(|hold| hold.resource.clone()).collect()
         };
         for resource in &ours {
@@ -286,45 +289,46 @@ impl Simulation {
         if client.process.holds_messages.load(SeqCst)
             && let Some(runtime) = &client.runtime
         {
-            runtime.settle(&self.stage);
+            runtime.settle(&self.main_runtime);
         }
         client.process.resumed.notify_waiters();
-        client.process.mail.store(true, SeqCst);
+        client.process.has_message.store(true, SeqCst);
         world.main_work.store(true, SeqCst);
     }
 
-    /// A process is killed, or its runtime ends.
+    /// Kills a process, or ends its runtime.
     fn end(&mut self, slot: usize, killed: bool) {
         let Some(at) = self.current(slot) else { return };
         let process = Arc::clone(&self.clients[at].process);
         process.dead.store(killed, SeqCst);
         process.ended.store(true, SeqCst);
-        self.world.check().gone.push(Arc::clone(&process));
+        self.world.observed().gone.push(Arc::clone(&process));
         if self.visitor.is_some() {
             self.end_visit();
         }
         drop(self.clients[at].runtime.take());
         self.clients[at].locks = None;
-        self.vanish(|op| Arc::ptr_eq(&op.process, &process) && (killed || !op.guest), killed);
+        self.end_operations(|op| Arc::ptr_eq(&op.process, &process) && (killed || !op.guest), killed);
         process.stalled.store(false, SeqCst);
         process.resumed.notify_waiters();
         self.world.main_work.store(true, SeqCst);
         self.start(slot);
     }
 
-    /// Acquisitions that are gone with their runtime; with the whole process, their guards too.
-    fn vanish(&self, which: impl Fn(&Op) -> bool, guards_too: bool) {
+    /// Ends the acquisitions of an ended runtime; with the whole process, their guards too.
+    fn end_operations(&self, which: impl Fn(&Op) -> bool, guards_too: bool) {
         let now = self.world.time();
-        let mut checker = self.world.check();
-        let mine = |checker: &Checker, op: usize| which(&checker.ops[op]);
-        for op in checker.live_ops.clone().into_iter().filter(|op| mine(&checker, *op)).collect::<Vec<_>>() {
-            checker.end_op(op, now, End::Vanished);
+        let mut observed = self.world.observed();
+        let mine = |observed: &Observations, op: usize| which(&observed.ops[op]);
+        for op in observed.live_ops.clone().into_iter().filter(|op| mine(&observed, *op)).collect::<Vec<_>>()
+        {
+            observed.end_op(op, now, End::Vanished);
         }
         let holds =
-            checker.live_holds.clone().into_iter().filter(|hold| mine(&checker, checker.holds[*hold].op));
+            observed.live_holds.clone().into_iter().filter(|hold| mine(&observed, observed.holds[*hold].op));
         let holds: Vec<usize> = holds.filter(|_| guards_too).collect();
-        let guards: Vec<_> = holds.into_iter().map(|hold| checker.end_hold(hold, now)).collect();
-        drop(checker);
+        let guards: Vec<_> = holds.into_iter().map(|hold| observed.end_hold(hold, now)).collect();
+        drop(observed);
         drop(guards);
     }
 
@@ -332,8 +336,8 @@ impl Simulation {
         if self.visitor.take().is_none() {
             return;
         }
-        self.vanish(|op| op.visitor, true);
-        self.clients.iter().for_each(|client| client.process.mail.store(true, SeqCst));
+        self.end_operations(|op| op.visitor, true);
+        self.clients.iter().for_each(|client| client.process.has_message.store(true, SeqCst));
         self.world.main_work.store(true, SeqCst);
     }
 
@@ -350,12 +354,12 @@ impl Simulation {
             let ended = locks.shutdown().await;
             world.note(|| format!("{process} is shut down: {ended:?}"));
             let took = world.time() - begun;
-            let stalled = world.check().stalled_for(process.slot, begun, world.time());
+            let stalled = world.observed().stalled_for(process.slot, begun, world.time());
             if took > Duration::from_secs(12) + stalled {
                 world.violated(rules::LIVENESS, format!("the shutdown of {process} takes {took:?}"));
             }
         });
-        client.process.mail.store(true, SeqCst);
+        client.process.has_message.store(true, SeqCst);
         self.start(slot);
     }
 }

@@ -1,8 +1,8 @@
-//! What happened, line by line, for whoever looks into a seed that failed.
+//! The trace of a run, for the analysis of a failed seed.
 
 use std::time::Duration;
 
-/// A rule that was broken.
+/// A violated rule.
 #[derive(Clone, Debug)]
 pub struct Violation {
     pub rule: &'static str,
@@ -30,7 +30,7 @@ impl Trace {
         self.lines.push(format!("{:>10.3} {text}", at.as_secs_f64()));
     }
 
-    /// The first violation counts: what follows may be its consequence.
+    /// The first violation counts. Later ones may be consequences of it.
     pub fn violated(&mut self, at: Duration, rule: &'static str, text: String) {
         if self.violation.is_none() && self.only.is_none_or(|only| only == rule) {
             if self.keep {

@@ -1,4 +1,4 @@
-//! What all actors share: the time, the servers, the state of each client's process, and what was seen.
+//! The state that all actors share: the time, the servers, the clients' processes and the observations.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
@@ -14,12 +14,12 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::check::Checker;
+use crate::observations::Observations;
 use crate::plan::{Outage, Plan};
 use crate::planted::Planted;
 use crate::trace::Trace;
 
-/// A clock that follows the simulation's time at its own rate and may jump.
+/// A clock that follows the simulated time at its own rate and may jump.
 #[derive(Clone)]
 pub struct SimClock {
     now: Arc<AtomicU64>,
@@ -29,7 +29,7 @@ pub struct SimClock {
 
 impl SimClock {
     pub fn new(now: &Arc<AtomicU64>, rate: f64) -> Self {
-        // An hour after its origin, so that there is room to move it back.
+        // An hour after its origin, so that it can be moved back.
         SimClock { now: Arc::clone(now), rate, ahead: Arc::new(AtomicI64::new(3_600_000_000_000)) }
     }
 
@@ -52,7 +52,7 @@ impl fmt::Debug for SimClock {
     }
 }
 
-/// One server: its clock, its memory, and the store that its users see, with the planted defect if there is one.
+/// One server: its clock, its memory store, and the store with the planted defect, if any.
 pub struct Server {
     pub clock: SimClock,
     memory: Mutex<(MemoryStore, Option<Planted>)>,
@@ -89,28 +89,28 @@ impl Server {
         self.memory.lock().unwrap().0.clone()
     }
 
-    /// All that is held or waited for.
+    /// All records with holders or waiters.
     pub fn records(&self, query: &Query) -> Vec<Record> {
         self.memory().inspect(query).now_or_never().unwrap().unwrap()
     }
 }
 
-/// The process of a client: what can be done to it from outside.
+/// The process of a client, as the simulation controls it.
 #[derive(Debug, Default)]
 pub struct Process {
     pub slot: usize,
     pub generation: usize,
     pub stalled: AtomicBool,
-    /// While it is stalled, messages wait outside, and come after what its timers have ready.
+    /// While it is stalled, messages wait outside, and arrive after the timers that have fired.
     pub holds_messages: AtomicBool,
     pub resumed: Notify,
-    /// Killed: nothing it does is seen any more.
+    /// Killed: it has no effect any more.
     pub dead: AtomicBool,
-    /// Its runtime is gone.
+    /// Its runtime has ended.
     pub ended: AtomicBool,
     pub shut_down: AtomicBool,
-    /// Something for it arrived.
-    pub mail: AtomicBool,
+    /// A message for it arrived.
+    pub has_message: AtomicBool,
 }
 
 impl Process {
@@ -122,17 +122,17 @@ impl Process {
         self.dead.load(SeqCst)
     }
 
-    /// Whether its engine may still do what was left to it.
+    /// Whether its engine may still run.
     pub fn works(&self) -> bool {
         !self.is_dead() && !self.ended.load(SeqCst)
     }
 
-    /// What a message passes on its way in.
+    /// Waits until a message may be delivered.
     pub async fn enter(&self) {
         while self.is_stalled() && self.holds_messages.load(SeqCst) {
             self.resumed.notified().await;
         }
-        self.mail.store(true, SeqCst);
+        self.has_message.store(true, SeqCst);
     }
 }
 
@@ -142,7 +142,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// Of one client, for each node: until when its link is bad, and how.
+/// The outages of one client's links, by node: until when, and how.
 type Links = Vec<Option<(Duration, Outage)>>;
 
 pub struct World {
@@ -150,19 +150,19 @@ pub struct World {
     pub now: Arc<AtomicU64>,
     pub main: Handle,
     pub servers: Vec<Server>,
-    /// When the request that a server applies just now was sent, by that server's clock.
+    /// When the request that a server is applying was sent, by that server's clock.
     pub sent: Arc<AtomicU64>,
     pub rng: Mutex<Rng>,
-    /// Until when a link between a client and a node is bad.
+    /// The outages of all links.
     pub outages: Mutex<Vec<Links>>,
-    /// The main runtime has something to do.
+    /// The main runtime has ready tasks.
     pub main_work: AtomicBool,
     /// No more faults.
     pub healed: AtomicBool,
-    /// Users begin nothing more, and end what they have.
+    /// Users begin no new operation, and end the current one.
     pub stop: CancellationToken,
     pub trace: Mutex<Trace>,
-    checker: Mutex<Checker>,
+    observed: Mutex<Observations>,
 }
 
 impl World {
@@ -180,7 +180,7 @@ impl World {
             .collect();
         Arc::new(World {
             outages: Mutex::new(vec![vec![None; plan.nodes]; plan.clients]),
-            checker: Mutex::new(Checker::new(&plan)),
+            observed: Mutex::new(Observations::new(&plan)),
             plan,
             now,
             main,
@@ -202,11 +202,11 @@ impl World {
         self.rng.lock().unwrap()
     }
 
-    pub fn check(&self) -> MutexGuard<'_, Checker> {
-        self.checker.lock().unwrap()
+    pub fn observed(&self) -> MutexGuard<'_, Observations> {
+        self.observed.lock().unwrap()
     }
 
-    /// Writes a line, if anybody reads it.
+    /// Writes a line, if the trace is kept.
     pub fn note(&self, line: impl FnOnce() -> String) {
         let mut trace = self.trace.lock().unwrap();
         if trace.is_kept() {
@@ -235,7 +235,7 @@ impl World {
         self.plan.nodes / 2 + 1
     }
 
-    /// On how many nodes, but for one, a lock id holds at least this much longer.
+    /// On how many nodes, except one, a lock id holds for at least this much longer.
     pub fn votes(&self, resource: &Resource, lock_id: &LockId, left: Duration, without: usize) -> usize {
         let ours = |text: &str| {
             text.strip_prefix(lock_id.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('~'))
@@ -253,7 +253,7 @@ impl World {
             .count()
     }
 
-    /// Whether a client holds a resource, as the servers know.
+    /// Whether a resource has a holder, by the servers' records.
     pub fn is_held(&self, resource: &Resource) -> bool {
         self.servers.iter().any(|server| {
             let records = server.records(&Query::named(resource.name()));
@@ -261,7 +261,7 @@ impl World {
         })
     }
 
-    /// Whether anybody holds or waits for a resource, as the servers know.
+    /// Whether a resource has a holder or a waiter, by the servers' records.
     pub fn is_in_use(&self, resource: &Resource) -> bool {
         self.servers.iter().any(|server| {
             let records = server.records(&Query::named(resource.name()));

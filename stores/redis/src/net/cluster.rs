@@ -1,88 +1,89 @@
-//! A Redis Cluster: each name on the master of its slot, found again when slots or masters move.
+//! A Redis Cluster: each name goes to the master of its hash slot, which is found again when slots or masters move.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
 
-use super::dial::Dialer;
-use super::fleet::{Answer, Request, answers_of};
-use super::link::Reply;
+use super::connection::{CallReply, ItemReply, ScriptCall, ServerConnection};
+use super::servers::ServerHandle;
 use super::topology::{SlotTable, redirection};
-use super::{Link, Live};
 use crate::config::Address;
-use crate::script::Item;
-use crate::trouble;
+use crate::connect::Connector;
+use crate::error;
+use crate::protocol::ScriptItem;
 
-/// How often one request follows redirections. For a slot to be served it waits as long as it has time.
-const ROUNDS: usize = 8;
-const PAUSE: Duration = Duration::from_millis(50);
+/// How often one call follows redirections. For a slot to be served it waits as long as it has time.
+const MAX_REDIRECTIONS: usize = 8;
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 pub(crate) struct Cluster {
-    dialer: Dialer,
+    connector: Connector,
     seeds: Vec<Address>,
-    state: Mutex<State>,
+    state: Mutex<ClusterState>,
     refreshing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct State {
+struct ClusterState {
     table: Arc<SlotTable>,
-    /// Counts the tables, so that many who find one wrong ask for a new one once.
+    /// Counts the tables, so that tasks that find the same table wrong refresh it once.
     version: u64,
-    /// A node of it did not answer.
-    doubtful: bool,
-    links: HashMap<Address, Arc<Link>>,
+    /// A node of the table did not reply.
+    suspect: bool,
+    servers: HashMap<Address, Arc<ServerHandle>>,
 }
 
-/// Items of one slot, which go to its master or to where it sent us.
-struct Group {
+/// Items of one hash slot, for its master or for the node that it redirected us to.
+struct SlotGroup {
     slot: u16,
     items: Vec<usize>,
     ask: Option<Address>,
 }
 
-/// What is to be done with a group that was not answered.
-enum Next {
-    Follow(Group),
-    /// The table is wrong.
-    Refresh(Group),
-    /// The slot has no master that serves it now.
-    Wait(Group, Error),
+/// What to do with a group that was not served.
+enum Retry {
+    /// Follow an ASK redirection.
+    Redirected(SlotGroup),
+    /// Refresh the slot table first.
+    Moved(SlotGroup),
+    /// Wait: no master serves the slot now.
+    Unserved(SlotGroup, Error),
 }
 
 impl Cluster {
-    pub(super) fn new(dialer: &Dialer, seeds: &[Address]) -> Result<Self> {
+    pub(super) fn new(connector: &Connector, seeds: &[Address]) -> Result<Self> {
         let cluster = Cluster {
-            dialer: dialer.clone(),
+            connector: connector.clone(),
             seeds: seeds.to_vec(),
             state: Mutex::default(),
             refreshing: tokio::sync::Mutex::default(),
         };
         for seed in seeds {
-            cluster.link(seed)?;
+            cluster.server(seed)?;
         }
         Ok(cluster)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ClusterState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn link(&self, address: &Address) -> Result<Arc<Link>> {
+    fn server(&self, address: &Address) -> Result<Arc<ServerHandle>> {
         let mut state = self.state();
-        if let Some(link) = state.links.get(address) {
-            return Ok(Arc::clone(link));
+        if let Some(server) = state.servers.get(address) {
+            return Ok(Arc::clone(server));
         }
-        let link = Arc::new(Link::direct(&self.dialer, address)?);
-        state.links.insert(address.clone(), Arc::clone(&link));
-        Ok(link)
+        let server = Arc::new(ServerHandle::direct(&self.connector, address)?);
+        state.servers.insert(address.clone(), Arc::clone(&server));
+        Ok(server)
     }
 
     pub(super) async fn connect(&self) -> Result<()> {
@@ -93,7 +94,7 @@ impl Cluster {
         loop {
             let version = {
                 let state = self.state();
-                if !state.table.masters.is_empty() && !state.doubtful {
+                if !state.table.masters.is_empty() && !state.suspect {
                     return Ok((Arc::clone(&state.table), state.version));
                 }
                 state.version
@@ -102,7 +103,7 @@ impl Cluster {
         }
     }
 
-    /// Asks the cluster who has which slots, unless that was done since the table of this version.
+    /// Fetches the slot table, unless another task did so since the table of this version.
     async fn refresh(&self, seen: u64) -> Result<()> {
         let _one_at_a_time = self.refreshing.lock().await;
         let mut addresses: Vec<Address> = {
@@ -114,150 +115,158 @@ impl Cluster {
         };
         addresses
             .extend(self.seeds.iter().filter(|seed| !addresses.contains(seed)).cloned().collect::<Vec<_>>());
-        let mut asked: FuturesUnordered<_> = addresses
+        let mut replies: FuturesUnordered<_> = addresses
             .into_iter()
             .map(|address| async move {
-                let table = self.ask_for_slots(&address).await;
+                let table = self.fetch_slots(&address).await;
                 (address, table)
             })
             .collect();
-        let mut failure = None;
-        while let Some((address, table)) = asked.next().await {
+        let mut last_error = None;
+        while let Some((address, table)) = replies.next().await {
             match table {
                 Ok(table) => {
-                    drop(asked);
+                    drop(replies);
                     self.adopt(table);
                     return Ok(());
                 }
-                Err(error) => failure = Some(error.on(address.to_string())),
+                Err(error) => last_error = Some(error.on(address.to_string())),
             }
         }
-        Err(failure.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no node of the cluster is known")))
+        Err(last_error
+            .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no node of the cluster is known")))
     }
 
-    async fn ask_for_slots(&self, address: &Address) -> Result<SlotTable> {
-        let live = self.link(address)?.live().await?;
-        let mut question = redis::cmd("CLUSTER");
-        question.arg("SLOTS");
-        match live.send(&question, self.dialer.limit).await? {
-            Value::ServerError(error) => {
-                let text = trouble::text_of(&error);
+    async fn fetch_slots(&self, address: &Address) -> Result<SlotTable> {
+        let connection = self.server(address)?.connection().await?;
+        let mut query = redis::cmd("CLUSTER");
+        query.arg("SLOTS");
+        match connection.send(&query, self.connector.limit).await? {
+            Value::ServerError(refusal) => {
+                let text = error::text_of(&refusal);
                 if text.contains("cluster support disabled") {
                     return Err(Error::new(ErrorKind::InvalidInput, "the server is not part of a cluster")
                         .advise("connect by redis://"));
                 }
-                Err(trouble::refused(&text))
+                Err(error::refused(&text))
             }
-            answer => match SlotTable::read(&answer, address) {
+            reply => match SlotTable::parse(&reply, address) {
                 Some(table) if !table.masters.is_empty() => Ok(table),
-                Some(_) => Err(Error::new(ErrorKind::Unavailable, "the node knows of no slots yet")),
-                None => Err(trouble::nonsense(answer)),
+                Some(_) => Err(Error::new(ErrorKind::Unavailable, "the node does not know the slots yet")),
+                None => Err(errors::unexpected_reply(reply)),
             },
         }
     }
 
     fn adopt(&self, table: SlotTable) {
         let mut state = self.state();
-        // Connections to nodes that are masters no more are closed, except those of the seeds.
-        state.links.retain(|address, _| table.masters.contains(address) || self.seeds.contains(address));
+        // Closes connections to nodes that are no longer masters, except those to seeds.
+        state.servers.retain(|address, _| table.masters.contains(address) || self.seeds.contains(address));
         state.table = Arc::new(table);
         state.version += 1;
-        state.doubtful = false;
+        state.suspect = false;
     }
 
-    /// A node said that this slot is elsewhere now.
+    /// Applies a MOVED redirection.
     fn moved(&self, slot: u16, address: &Address) {
         let mut state = self.state();
-        Arc::make_mut(&mut state.table).give(slot, address);
+        Arc::make_mut(&mut state.table).assign(slot, address);
     }
 
-    pub(super) async fn masters(&self) -> Result<Vec<Arc<Live>>> {
+    pub(super) async fn masters(&self) -> Result<Vec<Arc<ServerConnection>>> {
         let (table, _) = self.table().await?;
         let mut found = Vec::new();
         for address in &table.masters {
-            found.push(self.link(address)?.live().await?);
+            found.push(self.server(address)?.connection().await?);
         }
         Ok(found)
     }
 
-    /// A master to subscribe at: messages reach all nodes. One that is connected already, if there is one.
-    pub(super) async fn any_master(&self) -> Result<Arc<Live>> {
+    /// A master to subscribe at, because messages reach all nodes; preferably one that is connected.
+    pub(super) async fn any_master(&self) -> Result<Arc<ServerConnection>> {
         let (table, version) = self.table().await?;
         let mut addresses = table.masters.clone();
         fastrand::shuffle(&mut addresses);
-        let links = addresses.iter().map(|address| self.link(address)).collect::<Result<Vec<_>>>()?;
-        let (mut ready, rest): (Vec<_>, Vec<_>) = links.into_iter().partition(|link| link.is_connected());
+        let servers = addresses.iter().map(|address| self.server(address)).collect::<Result<Vec<_>>>()?;
+        let (mut ready, rest): (Vec<_>, Vec<_>) =
+            servers.into_iter().partition(|server| server.is_connected());
         ready.extend(rest);
-        let mut failure = None;
-        for link in ready {
-            match link.live().await {
-                Ok(live) => return Ok(live),
-                Err(error) => failure = Some(error),
+        let mut last_error = None;
+        for server in ready {
+            match server.connection().await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => last_error = Some(error),
             }
         }
         self.refresh(version).await?;
-        Err(failure
+        Err(last_error
             .unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no master of the cluster is known")))
     }
 
-    pub(super) async fn call(&self, request: &Request<'_>, items: &[Item<'_>]) -> Vec<Result<Answer>> {
-        let begun = Instant::now();
-        let mut answers: Vec<Option<Result<Answer>>> = items.iter().map(|_| None).collect();
+    pub(super) async fn call(
+        &self,
+        call: &ScriptCall<'_>,
+        items: &[ScriptItem<'_>],
+    ) -> Vec<Result<ItemReply>> {
+        let started = Instant::now();
+        let mut replies: Vec<Option<Result<ItemReply>>> = items.iter().map(|_| None).collect();
         let mut pending = by_slot(items);
-        let mut followed = 0;
+        let mut redirections = 0;
         loop {
             let (table, version) = match self.table().await {
                 Ok(found) => found,
                 Err(error) => {
-                    fail(&mut answers, pending, &error);
+                    fail(&mut replies, pending, &error);
                     break;
                 }
             };
-            let next = self.round(request, items, &table, pending, &mut answers).await;
-            if next.is_empty() {
+            let retries = self.send_groups(call, items, &table, pending, &mut replies).await;
+            if retries.is_empty() {
                 break;
             }
-            followed += usize::from(next.iter().any(|next| !matches!(next, Next::Wait(..))));
-            let last = followed >= ROUNDS || begun.elapsed() >= request.limit;
-            let refresh = next.iter().any(|next| !matches!(next, Next::Follow(_)));
-            let wait = next.iter().any(|next| matches!(next, Next::Wait(..)));
+            redirections += usize::from(retries.iter().any(|retry| !matches!(retry, Retry::Unserved(..))));
+            let last = redirections >= MAX_REDIRECTIONS || started.elapsed() >= call.limit;
+            let refresh = retries.iter().any(|retry| !matches!(retry, Retry::Redirected(_)));
+            let wait = retries.iter().any(|retry| matches!(retry, Retry::Unserved(..)));
             pending = Vec::new();
-            for next in next {
-                match next {
-                    Next::Wait(group, error) if last => fail(&mut answers, vec![group], &error),
-                    Next::Follow(group) | Next::Refresh(group) if last => {
-                        let what = "the slot of this name moves from node to node";
-                        fail(&mut answers, vec![group], &Error::new(ErrorKind::Unavailable, what));
+            for retry in retries {
+                match retry {
+                    Retry::Unserved(group, error) if last => fail(&mut replies, vec![group], &error),
+                    Retry::Redirected(group) | Retry::Moved(group) if last => {
+                        let what = "the hash slot of this name is redirected again and again";
+                        fail(&mut replies, vec![group], &Error::new(ErrorKind::Unavailable, what));
                     }
-                    Next::Follow(group) | Next::Refresh(group) | Next::Wait(group, _) => pending.push(group),
+                    Retry::Redirected(group) | Retry::Moved(group) | Retry::Unserved(group, _) => {
+                        pending.push(group)
+                    }
                 }
             }
             if pending.is_empty() {
                 break;
             }
             if wait {
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_PAUSE).await;
             }
             if refresh && let Err(error) = self.refresh(version).await {
-                fail(&mut answers, pending, &error);
+                fail(&mut replies, pending, &error);
                 break;
             }
         }
-        let missing = || Err(Error::new(ErrorKind::Internal, "an item was never sent"));
-        answers.into_iter().map(|answer| answer.unwrap_or_else(missing)).collect()
+        let missing = || Err(Error::new(ErrorKind::Internal, "an item was not sent"));
+        replies.into_iter().map(|reply| reply.unwrap_or_else(missing)).collect()
     }
 
-    /// Sends all groups, each node's together, and sorts what came back.
-    async fn round(
+    /// Sends the groups, those of one node together, and returns what must be retried.
+    async fn send_groups(
         &self,
-        request: &Request<'_>,
-        items: &[Item<'_>],
+        call: &ScriptCall<'_>,
+        items: &[ScriptItem<'_>],
         table: &SlotTable,
-        pending: Vec<Group>,
-        answers: &mut [Option<Result<Answer>>],
-    ) -> Vec<Next> {
-        let mut next = Vec::new();
-        let mut by_node: HashMap<(Address, bool), Vec<Group>> = HashMap::new();
+        pending: Vec<SlotGroup>,
+        replies: &mut [Option<Result<ItemReply>>],
+    ) -> Vec<Retry> {
+        let mut retries = Vec::new();
+        let mut by_node: HashMap<(Address, bool), Vec<SlotGroup>> = HashMap::new();
         for group in pending {
             let target = match &group.ask {
                 Some(address) => Some((address.clone(), true)),
@@ -265,91 +274,96 @@ impl Cluster {
             };
             match target {
                 Some(target) => by_node.entry(target).or_default().push(group),
-                None => next.push(Next::Wait(group, trouble::refused("CLUSTERDOWN Hash slot not served"))),
+                None => {
+                    let error = error::refused("CLUSTERDOWN Hash slot not served");
+                    retries.push(Retry::Unserved(group, error));
+                }
             }
         }
         let calls = by_node.into_iter().map(|((address, asking), groups)| async move {
-            let sets: Vec<Vec<&Item<'_>>> =
+            let sets: Vec<Vec<&ScriptItem<'_>>> =
                 groups.iter().map(|group| group.items.iter().map(|at| &items[*at]).collect()).collect();
-            let outcome = match self.link(&address) {
-                Ok(link) => link.call(request, &sets, asking).await,
-                Err(error) => Err(error),
+            let outcome = async {
+                let connection = self.server(&address)?.connection().await?;
+                connection.call(call, &sets, asking).await
             };
+            let outcome = outcome.await;
             (address, groups, outcome)
         });
         for (address, groups, outcome) in join_all(calls).await {
             match outcome {
-                Ok((replies, confirmed)) => {
-                    for (group, reply) in groups.into_iter().zip(replies) {
-                        if let Some(todo) = self.sort(&address, group, reply, request, confirmed, answers) {
-                            next.push(todo);
+                Ok((group_replies, confirmed)) => {
+                    for (group, reply) in groups.into_iter().zip(group_replies) {
+                        if let Some(retry) = self.settle(&address, group, reply, call, confirmed, replies) {
+                            retries.push(retry);
                         }
                     }
                 }
                 // Nothing was sent: the node may have been replaced.
                 Err(error) if !error.is_outcome_unknown() && error.can_retry() => {
-                    next.extend(groups.into_iter().map(|group| {
-                        let group = Group { ask: None, ..group };
-                        Next::Wait(group, error.clone())
+                    retries.extend(groups.into_iter().map(|group| {
+                        let group = SlotGroup { ask: None, ..group };
+                        Retry::Unserved(group, error.clone())
                     }));
                 }
                 Err(error) => {
-                    fail(answers, groups, &error);
-                    // Whoever asks next should not meet the same dead node.
-                    self.state().doubtful = true;
+                    fail(replies, groups, &error);
+                    // The next call must not go to the same dead node.
+                    self.state().suspect = true;
                 }
             }
         }
-        next
+        retries
     }
 
-    fn sort(
+    /// Stores the replies of a group, or returns how to retry it.
+    fn settle(
         &self,
         address: &Address,
-        mut group: Group,
-        reply: Reply,
-        request: &Request<'_>,
+        mut group: SlotGroup,
+        reply: CallReply,
+        call: &ScriptCall<'_>,
         confirmed: Option<u64>,
-        answers: &mut [Option<Result<Answer>>],
-    ) -> Option<Next> {
-        if let Reply::Refused(text) = &reply {
+        replies: &mut [Option<Result<ItemReply>>],
+    ) -> Option<Retry> {
+        if let CallReply::Refused(text) = &reply {
             let code = text.split_ascii_whitespace().next().unwrap_or_default();
             match (code, redirection(text, address)) {
                 ("MOVED", Some((slot, address))) => {
                     self.moved(slot, &address);
                     group.ask = None;
-                    return Some(Next::Refresh(group));
+                    return Some(Retry::Moved(group));
                 }
                 ("ASK", Some((_, address))) => {
                     group.ask = Some(address);
-                    return Some(Next::Follow(group));
+                    return Some(Retry::Redirected(group));
                 }
                 ("CLUSTERDOWN" | "TRYAGAIN" | "MASTERDOWN" | "LOADING" | "READONLY", _) => {
                     group.ask = None;
-                    return Some(Next::Wait(group, trouble::refused(text)));
+                    return Some(Retry::Unserved(group, error::refused(text)));
                 }
                 _ => {}
             }
         }
         let count = group.items.len();
-        for (at, answer) in group.items.into_iter().zip(answers_of(reply, request, confirmed, count)) {
-            answers[at] = Some(answer);
+        for (at, reply) in group.items.into_iter().zip(reply.for_each_item(call, confirmed, count)) {
+            replies[at] = Some(reply);
         }
         None
     }
 }
 
-fn by_slot(items: &[Item<'_>]) -> Vec<Group> {
+fn by_slot(items: &[ScriptItem<'_>]) -> Vec<SlotGroup> {
     let mut groups: HashMap<u16, Vec<usize>> = HashMap::new();
     for (at, item) in items.iter().enumerate() {
         groups.entry(item.keys.slot).or_default().push(at);
     }
-    groups.into_iter().map(|(slot, items)| Group { slot, items, ask: None }).collect()
+    groups.into_iter().map(|(slot, items)| SlotGroup { slot, items, ask: None }).collect()
 }
 
-fn fail(answers: &mut [Option<Result<Answer>>], groups: Vec<Group>, error: &Error) {
+fn fail(replies: &mut [Option<Result<ItemReply>>], groups: Vec<SlotGroup>, error: &Error) {
     for at in groups.into_iter().flat_map(|group| group.items) {
-        answers[at] = Some(Err(error.clone()));
+        replies[at] = Some(Err(error.clone()));
     }
 }
 

@@ -1,14 +1,13 @@
-//! Connections: one to each server, made anew when it is gone, and the ways to find the right server.
+//! Connections: one to each server, replaced when it breaks, and the discovery of the right server.
 
 mod cluster;
-mod dial;
-mod fleet;
-mod link;
-mod live;
-mod mailbox;
+mod connection;
+mod pubsub;
 mod sentinel;
+mod servers;
 mod topology;
 
-pub(crate) use fleet::{Answer, Fleet, Request};
-pub(crate) use link::Link;
-pub(crate) use live::Live;
+pub(crate) use connection::{ItemReply, ScriptCall, ServerConnection};
+pub(crate) use pubsub::Subscriptions;
+pub(crate) use servers::ServerSet;
+pub(crate) use topology::check_master;

@@ -1,27 +1,27 @@
-//! What servers say about themselves and others: roles, sentinels' answers, the slots of a Cluster.
+//! Parses what servers reply about roles and topology: ROLE, the master that a sentinel names, the slots of a Cluster.
 
+use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use redis::Value;
 
 use crate::config::Address;
-use crate::slot::SLOTS;
-use crate::trouble;
+use crate::hash_slot::SLOTS;
 
-/// Refuses what ROLE answered unless it is a master.
-pub(super) fn check_master(role: Option<&Value>) -> Result<()> {
+/// Checks the reply to ROLE: an error unless the server is a master.
+pub(crate) fn check_master(role: Option<&Value>) -> Result<()> {
     let word = match role {
         Some(Value::Array(parts)) => parts.first().and_then(text),
-        // Without the right to ask, the first write will tell.
+        // Without the right to use ROLE, the first write decides.
         Some(Value::ServerError(_)) => return Ok(()),
         _ => None,
     };
     match word.as_deref() {
         Some("master") => Ok(()),
         Some(other) => {
-            Err(Error::new(ErrorKind::Unavailable, format!("the server is no master but a {other}"))
+            Err(Error::new(ErrorKind::Unavailable, format!("the server is a {other}, not a master"))
                 .advise("wait for the fail-over"))
         }
-        None => Err(trouble::nonsense(role)),
+        None => Err(errors::unexpected_reply(role)),
     }
 }
 
@@ -40,9 +40,9 @@ fn port(value: &Value) -> Option<u16> {
     }
 }
 
-/// The address in what `SENTINEL GET-MASTER-ADDR-BY-NAME` answered; `None` if it knows no such master.
-pub(super) fn master_address(answer: &Value) -> Option<Address> {
-    match answer {
+/// The address in the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`; `None` if the sentinel knows no such master.
+pub(super) fn master_address(reply: &Value) -> Option<Address> {
+    match reply {
         Value::Array(parts) => match parts.as_slice() {
             [host, number] => Some(Address::Tcp(text(host)?, port(number)?)),
             _ => None,
@@ -51,19 +51,18 @@ pub(super) fn master_address(answer: &Value) -> Option<Address> {
     }
 }
 
-/// Which master has which slots.
+/// Which master serves which hash slot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SlotTable {
     pub(super) masters: Vec<Address>,
-    /// For each slot the number of its master in `masters`.
+    /// For each slot the index of its master in `masters`.
     owners: Vec<Option<u16>>,
 }
 
 impl SlotTable {
-    /// Reads what `CLUSTER SLOTS` answered to a question over this host. A node may name itself by no host at all:
-    /// then it is the one we asked.
-    pub(super) fn read(answer: &Value, asked: &Address) -> Option<SlotTable> {
-        let Value::Array(ranges) = answer else { return None };
+    /// Parses the reply of the node at `asked` to `CLUSTER SLOTS`. A node that does not know its own host leaves it empty.
+    pub(super) fn parse(reply: &Value, asked: &Address) -> Option<SlotTable> {
+        let Value::Array(ranges) = reply else { return None };
         let mut table = SlotTable { masters: Vec::new(), owners: vec![None; usize::from(SLOTS)] };
         for range in ranges {
             let Value::Array(parts) = range else { return None };
@@ -78,14 +77,14 @@ impl SlotTable {
             };
             let address = Address::Tcp(host, port(master.get(1)?)?);
             for slot in *first..=*last {
-                table.give(u16::try_from(slot).ok()?, &address);
+                table.assign(u16::try_from(slot).ok()?, &address);
             }
         }
         Some(table)
     }
 
-    /// From now on this master has this slot.
-    pub(super) fn give(&mut self, slot: u16, address: &Address) {
+    /// Assigns a slot to a master.
+    pub(super) fn assign(&mut self, slot: u16, address: &Address) {
         let known = self.masters.iter().position(|other| other == address);
         let number = known.unwrap_or_else(|| {
             self.masters.push(address.clone());
@@ -102,7 +101,7 @@ impl SlotTable {
     }
 }
 
-/// Where the text of a MOVED or ASK error points: `MOVED 3999 127.0.0.1:6381`. An empty host means the one asked.
+/// The target of a MOVED or ASK error: `MOVED 3999 127.0.0.1:6381`. An empty host is the one of `asked`.
 pub(super) fn redirection(text: &str, asked: &Address) -> Option<(u16, Address)> {
     let mut words = text.split_ascii_whitespace().skip(1);
     let slot = words.next()?.parse().ok()?;
@@ -125,18 +124,18 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_a_cluster_whose_nodes_do_not_know_their_own_host() {
+    fn nodes_that_do_not_know_their_own_host_are_found_at_the_host_asked() {
         let node = |host: &str, port| Value::Array(vec![bulk(host), Value::Int(port), bulk("id")]);
-        let answer = Value::Array(vec![
+        let reply = Value::Array(vec![
             Value::Array(vec![Value::Int(0), Value::Int(99), node("", 7001), node("10.0.0.2", 7002)]),
             Value::Array(vec![Value::Int(100), Value::Int(16_383), node("10.0.0.3", 7003)]),
         ]);
         let asked = Address::Tcp("seed".to_owned(), 7000);
-        let mut table = SlotTable::read(&answer, &asked).unwrap();
+        let mut table = SlotTable::parse(&reply, &asked).unwrap();
         assert_eq!(table.master_of(99), Some(&Address::Tcp("seed".to_owned(), 7001)));
         assert_eq!(table.master_of(100), Some(&Address::Tcp("10.0.0.3".to_owned(), 7003)));
         let (slot, moved) = redirection("MOVED 100 [::1]:7009", &asked).unwrap();
-        table.give(slot, &moved);
+        table.assign(slot, &moved);
         assert_eq!(table.master_of(100), Some(&Address::Tcp("::1".to_owned(), 7009)));
         assert_eq!(redirection("ASK 5 :7004", &asked).unwrap().1, Address::Tcp("seed".to_owned(), 7004));
     }

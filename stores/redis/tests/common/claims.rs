@@ -7,10 +7,10 @@ use futures_util::StreamExt;
 
 use super::LIMIT;
 
-/// The kinds whose records have a wait queue in front of one holder.
+/// The kinds of locks with a wait queue and one holder.
 pub(crate) const KINDS: [Kind; 3] = [Kind::Mutex, Kind::RwLock, Kind::Semaphore];
 
-/// One attempt for all of it.
+/// A single attempt for the whole capacity.
 pub(crate) fn claim(kind: Kind, name: &str, id: impl AsRef<str>) -> Claim {
     let all = if kind == Kind::RwLock { WRITER_WEIGHT } else { 1 };
     Claim::new(Resource::new(kind, name).unwrap(), LockId::from_stored(id.as_ref()), Duration::from_secs(60))
@@ -18,7 +18,7 @@ pub(crate) fn claim(kind: Kind, name: &str, id: impl AsRef<str>) -> Claim {
         .with_capacity(all)
 }
 
-/// The same, waiting in this inbox.
+/// The same claim, waiting with this inbox.
 pub(crate) fn waiting(claim: Claim, inbox: &str, ttl: Duration, attempt: u64) -> Claim {
     claim.with_waiting(Waiting::new(Inbox::new(inbox), ttl, attempt))
 }

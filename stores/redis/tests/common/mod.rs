@@ -1,30 +1,38 @@
-//! What the tests share.
+//! Helpers of the tests.
 #![allow(dead_code)]
 
 use std::time::{Duration, Instant};
 
 use distlock_core::store::{Backend, StoreUrl};
-use distlock_core::{Guard, Locks, LossReason, Options};
-use distlock_redis::{DRIVER, RedisConfig, RedisStore};
+use distlock_core::{Guard, Locks, LossReason, Options, Result};
+use distlock_redis::{DRIVER, RedisConfig, RedisStore, RedlockConfig};
 use distlock_testkit::servers::RedisServer;
 
-/// No test waits longer than this for anything. Shorter than the default expiry, so that what is left to it is found.
+/// No test waits longer than this. Shorter than the default expiry, so that a lock left to its expiry fails the test.
 pub(crate) const LIMIT: Duration = Duration::from_secs(25);
 
 pub(crate) fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// Locks with an engine and a connection of their own, as another process has them.
+/// Locks with an engine and a connection of their own, like another process.
 pub(crate) async fn locks(url: &str, expiry: Duration) -> Locks {
     let url = StoreUrl::parse(url).unwrap();
     let backend = DRIVER.connect(url).await.unwrap();
     Locks::builder(backend).options(Options::new().expiry(expiry).unwrap()).build().unwrap()
 }
 
-/// The store alone.
+pub(crate) fn config(url: &str) -> Result<RedisConfig> {
+    RedisConfig::from_url(&StoreUrl::parse(url)?)
+}
+
+pub(crate) fn redlock_config(url: &str) -> Result<RedlockConfig> {
+    RedlockConfig::from_url(&StoreUrl::parse(url)?)
+}
+
+/// A store without an engine.
 pub(crate) async fn store(url: &str) -> RedisStore {
-    RedisStore::connect(RedisConfig::parse(url).unwrap()).await.unwrap()
+    RedisStore::connect(config(url).unwrap()).await.unwrap()
 }
 
 pub(crate) fn locks_of(store: &RedisStore, expiry: Duration) -> Locks {
@@ -39,14 +47,14 @@ pub(crate) async fn loss_of(guard: &Guard) -> LossReason {
 
 /// Waits until a condition is true.
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let begun = Instant::now();
+    let started = Instant::now();
     while !condition().await {
-        assert!(begun.elapsed() < LIMIT, "waited {LIMIT:?} in vain: {what}");
+        assert!(started.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
         tokio::time::sleep(ms(5)).await;
     }
 }
 
-/// How often the server carried out a command.
+/// How often the server executed a command.
 pub(crate) fn calls(server: &RedisServer, command: &str) -> u64 {
     let text = server.command(&["INFO", "commandstats"]).text();
     let line = text
@@ -55,12 +63,12 @@ pub(crate) fn calls(server: &RedisServer, command: &str) -> u64 {
     line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// How many commands the server carried out, those inside scripts included; what a look at it costs is not counted.
+/// How many commands the server executed, those inside scripts included, without INFO.
 pub(crate) fn commands(server: &RedisServer) -> u64 {
     let text = server.command(&["INFO", "commandstats"]).text();
     let lines = text.lines().filter(|line| line.starts_with("cmdstat_") && !line.starts_with("cmdstat_info"));
     lines.filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()).sum()
 }
 
-/// Claims by hand, for tests of the store without an engine.
+/// Claims for tests of the store without an engine.
 pub(crate) mod claims;

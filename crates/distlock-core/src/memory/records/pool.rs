@@ -53,13 +53,13 @@ impl PoolRecord {
         self.purge(now);
         self.check_capacity(claim)?;
         self.capacity = claim.capacity;
-        let told = wakes.len();
+        let before = wakes.len();
         self.grant_heads(now, wakes);
         // The caller gets its grant in the answer and needs no message.
         let mut at = 0;
         wakes.retain(|(_, wake)| {
             at += 1;
-            at <= told || !matches!(wake, Wake::Granted { lock_id, .. } if *lock_id == claim.lock_id)
+            at <= before || !matches!(wake, Wake::Granted { lock_id, .. } if *lock_id == claim.lock_id)
         });
 
         if let Some(held) = self.holders.iter_mut().find(|held| held.lock_id == claim.lock_id) {
@@ -111,14 +111,14 @@ impl PoolRecord {
         let held = held.map(|at| self.holders.remove(at));
         let queued = self.queue.iter().position(|queued| queued.lock_id == *lock_id);
         let queued = queued.and_then(|at| self.queue.remove(at));
-        let told = wakes.len();
+        let before = wakes.len();
         self.grant_heads(now, wakes);
         if held.is_none() && queued.is_none() {
             return Released::NotYours;
         }
         self.history.touch(now);
         let own = held.and_then(|held| held.inbox).or(queued.map(|queued| queued.inbox));
-        let woke = wakes[told..].iter().any(|(inbox, _)| own.as_ref() != Some(inbox));
+        let woke = wakes[before..].iter().any(|(inbox, _)| own.as_ref() != Some(inbox));
         Released::Done { woke }
     }
 

@@ -1,0 +1,200 @@
+//! Opens connections to servers: address, TLS, login, time limit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use distlock_core::store::support::errors;
+use distlock_core::{Error, ErrorKind, Result};
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
+    RedisConnectionInfo, Value,
+};
+
+use crate::config::{Address, Certificates, Credentials, RedisConfig};
+use crate::error;
+use crate::net::{ServerConnection, Subscriptions, check_master};
+
+/// Opens connections with the settings of one store.
+#[derive(Clone)]
+pub(crate) struct Connector {
+    credentials: Credentials,
+    sentinel_credentials: Credentials,
+    database: i64,
+    tls: Option<Certificates>,
+    pub(crate) limit: Duration,
+}
+
+impl Connector {
+    pub(crate) fn new(config: &RedisConfig) -> Self {
+        Connector {
+            credentials: config.credentials.clone(),
+            sentinel_credentials: config.sentinel_credentials.clone(),
+            database: config.database,
+            tls: config.tls.clone(),
+            limit: config.connect_timeout,
+        }
+    }
+
+    /// The driver's client for a server. Checks what can be checked without a connection.
+    pub(crate) fn client(&self, address: &Address) -> Result<Client> {
+        let settings =
+            RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(self.database);
+        self.client_with(address, settings, &self.credentials)
+    }
+
+    pub(crate) fn sentinel_client(&self, address: &Address) -> Result<Client> {
+        let settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP2);
+        self.client_with(address, settings, &self.sentinel_credentials)
+    }
+
+    fn client_with(
+        &self,
+        address: &Address,
+        settings: RedisConnectionInfo,
+        credentials: &Credentials,
+    ) -> Result<Client> {
+        let mut settings = settings.set_lib_name("distlock", env!("CARGO_PKG_VERSION"));
+        if let Some(user) = &credentials.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &credentials.password {
+            settings = settings.set_password(password);
+        }
+        let addr = match (address, &self.tls) {
+            (Address::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
+            (Address::Tcp(host, port), None) => ConnectionAddr::Tcp(host.clone(), *port),
+            (Address::Tcp(host, port), Some(_)) => {
+                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: false, tls_params: None }
+            }
+        };
+        let build = || {
+            let info = addr
+                .into_connection_info()?
+                .set_redis_settings(settings)
+                // Off by default in the driver; without it a small request may wait for the reply to the previous one.
+                .set_tcp_settings(TcpSettings::default().set_nodelay(true));
+            open(info, self.tls.as_ref())
+        };
+        build().map_err(|error| error::connect_failed(error).on(address.to_string()))
+    }
+
+    /// Connects, logs in and reads the server's clock. With `check_role`, refuses a server that is no master.
+    pub(crate) async fn connect(
+        &self,
+        client: &Client,
+        address: String,
+        check_role: bool,
+    ) -> Result<ServerConnection> {
+        let subscriptions = Arc::new(Subscriptions::default());
+        let pushed = Arc::clone(&subscriptions);
+        let config = AsyncConnectionConfig::new()
+            // Each request has its own limit.
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_push_sender(move |info: PushInfo| {
+                pushed.deliver(info);
+                Ok::<(), ()>(())
+            });
+        let connected = async {
+            let connection = client
+                .get_multiplexed_async_connection_with_config(&config)
+                .await
+                .map_err(error::connect_failed)?;
+            let connection = ServerConnection::new(connection, subscriptions, address.clone());
+            let mut first = redis::pipe();
+            first.cmd("TIME");
+            if check_role {
+                first.cmd("ROLE");
+            }
+            let replies = connection.send_all(&first, self.limit).await?;
+            if let Some(Value::ServerError(refusal)) = replies.first() {
+                return Err(error::refused(&error::text_of(refusal)));
+            }
+            let server_ms = replies.first().and_then(milliseconds);
+            connection.set_clock(server_ms.ok_or_else(|| errors::unexpected_reply(&replies))?);
+            if check_role {
+                check_master(replies.get(1))?;
+            }
+            Ok(connection)
+        };
+        match tokio::time::timeout(self.limit, connected).await {
+            Ok(outcome) => outcome.map_err(|error| error.on(address)),
+            Err(_) => Err(errors::connect_timeout(self.limit).on(address)),
+        }
+    }
+
+    /// Sends one command over a connection of its own, as to sentinels.
+    pub(crate) async fn send_once(&self, client: &Client, command: &Cmd) -> Result<Value> {
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let replied = async {
+            let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+            connection.send_packed_command(command).await
+        };
+        match tokio::time::timeout(self.limit, replied).await {
+            Ok(reply) => error::accepted(reply.map_err(error::connect_failed)?),
+            Err(_) => Err(errors::connect_timeout(self.limit)),
+        }
+    }
+}
+
+/// A client like the user's, with RESP3, which delivers messages over the connection that sends commands, and with
+/// TCP_NODELAY.
+pub(crate) fn adapt_client(client: &Client) -> Result<(Address, Client)> {
+    let info = client.get_connection_info();
+    let address = match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Address::Tcp(host.clone(), *port)
+        }
+        ConnectionAddr::Unix(path) => Address::Unix(path.clone()),
+        _ => {
+            return Err(Error::new(ErrorKind::Unsupported, "the client has an address of an unknown kind")
+                .doing("read the Redis client"));
+        }
+    };
+    let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let client = Client::open(info.clone().set_redis_settings(settings).set_tcp_settings(tcp))
+        .map_err(|error| error::connect_failed(error).on(address.to_string()))?;
+    Ok((address, client))
+}
+
+/// The reply to TIME in milliseconds.
+fn milliseconds(time: &Value) -> Option<u64> {
+    let (seconds, micros): (u64, u64) = redis::from_redis_value_ref(time).ok()?;
+    seconds.checked_mul(1000)?.checked_add(micros / 1000)
+}
+
+#[cfg(feature = "tls")]
+fn open(info: redis::ConnectionInfo, tls: Option<&Certificates>) -> Result<Client, redis::RedisError> {
+    let Some(certificates) = tls else { return Client::open(info) };
+    check_crypto_provider()?;
+    if certificates.authority.is_none() && certificates.client.is_none() {
+        return Client::open(info);
+    }
+    let client_tls = certificates
+        .client
+        .clone()
+        .map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+    let root_cert = certificates.authority.clone();
+    Client::build_with_tls(info, redis::TlsCertificates { client_tls, root_cert })
+}
+
+/// The driver uses the process's default crypto provider of rustls. If there is none, rustls chooses the only one that is
+/// compiled in; if there are several, it panics. We choose none, because that is the application's decision, and return an error
+/// instead of the panic.
+#[cfg(feature = "tls")]
+fn check_crypto_provider() -> Result<(), redis::RedisError> {
+    std::panic::catch_unwind(|| drop(rustls::ClientConfig::builder())).map_err(|_| {
+        redis::RedisError::from((
+            redis::ErrorKind::InvalidClientConfig,
+            "several crypto providers of rustls are compiled in: choose one when the program starts, for example \
+             rustls::crypto::ring::default_provider().install_default()",
+        ))
+    })
+}
+
+#[cfg(not(feature = "tls"))]
+fn open(info: redis::ConnectionInfo, _: Option<&Certificates>) -> Result<Client, redis::RedisError> {
+    Client::open(info)
+}

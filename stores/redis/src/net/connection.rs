@@ -1,0 +1,349 @@
+//! One open connection: sends commands and script calls until it breaks or stops replying.
+
+use std::fmt;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use distlock_core::store::support::batch::all_failed;
+use distlock_core::store::support::{errors, reconnect};
+use distlock_core::{Error, ErrorKind, Result};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, RedisError, Value};
+
+use super::pubsub::Subscriptions;
+use crate::error;
+use crate::protocol::{Eval, ScriptItem, command};
+use crate::scripts::{Argument, Script};
+
+/// How a script is called.
+#[derive(Debug)]
+pub(crate) struct ScriptCall<'a> {
+    pub(crate) script: &'a Script,
+    pub(crate) limit: Duration,
+    /// How many replicas must confirm.
+    pub(crate) replicas: u32,
+}
+
+impl ScriptCall<'_> {
+    /// Whether the server must do nothing once the limit has passed.
+    fn has_deadline(&self) -> bool {
+        self.script.arguments.contains(&Argument::Deadline)
+    }
+}
+
+/// The reply of a script for one item.
+#[derive(Debug)]
+pub(crate) struct ItemReply {
+    pub(crate) values: [Value; 2],
+    /// Whether as many replicas confirmed as were asked for.
+    pub(crate) confirmed: bool,
+}
+
+/// The reply of a script to one call.
+#[derive(Debug)]
+pub(super) enum CallReply {
+    /// The values of all items, without the server's clock.
+    Values(Vec<Value>),
+    /// The same values for every item.
+    Same([Value; 2]),
+    /// The server refused the call; nothing was applied.
+    Refused(String),
+    /// The server received the call after its deadline; nothing was applied.
+    Late,
+}
+
+/// An open connection. It is closed as soon as a request finds it broken or silent: a half-open socket looks like a slow server,
+/// and the next request on it would only time out again.
+pub(crate) struct ServerConnection {
+    pub(super) connection: MultiplexedConnection,
+    pub(super) subscriptions: Arc<Subscriptions>,
+    pub(crate) address: String,
+    /// The server's clock in ms, and when we read it.
+    clock: Mutex<(u64, Instant)>,
+    opened: Instant,
+    /// When the last reply came, in ms after `opened`.
+    replied: AtomicU64,
+    pub(super) subscribing: tokio::sync::Mutex<()>,
+}
+
+impl reconnect::Connection for ServerConnection {
+    fn is_usable(&self) -> bool {
+        !self.is_closed()
+    }
+}
+
+impl ServerConnection {
+    pub(crate) fn new(
+        connection: MultiplexedConnection,
+        subscriptions: Arc<Subscriptions>,
+        address: String,
+    ) -> Self {
+        let opened = Instant::now();
+        ServerConnection {
+            connection,
+            subscriptions,
+            address,
+            clock: Mutex::new((0, opened)),
+            opened,
+            replied: AtomicU64::new(0),
+            subscribing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.subscriptions.is_closed()
+    }
+
+    /// The driver's connection, for the baseline.
+    #[cfg(feature = "bench")]
+    pub(crate) fn driver_connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    /// Sends nothing more on it. Requests in flight may still be answered.
+    fn close(&self) {
+        self.subscriptions.close();
+    }
+
+    /// Records what the server's clock says now, in ms.
+    pub(crate) fn set_clock(&self, server_ms: u64) {
+        *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = (server_ms, Instant::now());
+    }
+
+    /// The moment of the server's clock at which the sender of a request sent now has given up; never too late.
+    ///
+    /// A server that was paused reads its sockets in any order when it resumes: the withdrawal of a claim, sent over a new
+    /// connection, may be applied before the claim itself. A claim past its deadline does nothing then. Only durations are
+    /// measured here; the clock is the server's own.
+    fn deadline(&self, limit: Duration) -> u64 {
+        let (server_ms, read) = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let later = read.elapsed().saturating_add(limit).as_millis();
+        server_ms.saturating_add(u64::try_from(later).unwrap_or(u64::MAX))
+    }
+
+    /// Sends one command. An error of the server is a reply: [`Value::ServerError`].
+    pub(crate) async fn send(&self, command: &Cmd, limit: Duration) -> Result<Value> {
+        let mut connection = self.connection.clone();
+        self.within(limit, connection.send_packed_command(command)).await
+    }
+
+    /// Sends several commands at once and returns the reply to each.
+    pub(crate) async fn send_all(&self, commands: &Pipeline, limit: Duration) -> Result<Vec<Value>> {
+        let mut connection = self.connection.clone();
+        self.within(limit, connection.send_packed_commands(commands, 0, commands.len())).await
+    }
+
+    /// Awaits a reply until the connection has been silent for `limit`. Replies come in the order of the requests, so while
+    /// other replies come in, a loaded server is not taken for a dead one. A caller with less time sets a limit of its own.
+    pub(super) async fn within<T>(
+        &self,
+        limit: Duration,
+        request: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T> {
+        let mut request = pin!(request);
+        let mut since = self.opened.elapsed();
+        loop {
+            let until = tokio::time::Instant::from_std(self.opened + since + limit);
+            match tokio::time::timeout_at(until, request.as_mut()).await {
+                Ok(Ok(reply)) => {
+                    let now = u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+                    self.replied.fetch_max(now, Ordering::Relaxed);
+                    return Ok(reply);
+                }
+                Ok(Err(error)) => {
+                    self.close();
+                    return Err(error::connection_lost(error).on(self.address.as_str()));
+                }
+                Err(_) => {
+                    let replied = Duration::from_millis(self.replied.load(Ordering::Relaxed));
+                    if replied <= since {
+                        self.close();
+                        return Err(errors::no_reply(limit).on(self.address.as_str()));
+                    }
+                    since = replied;
+                }
+            }
+        }
+    }
+
+    /// Calls a script for several groups of items, one call for each group, all in flight at once. Returns the replies, and how
+    /// many replicas confirmed if that was asked for. With `asking`, the node serves a slot that is being moved to it.
+    pub(super) async fn call(
+        &self,
+        call: &ScriptCall<'_>,
+        groups: &[Vec<&ScriptItem<'_>>],
+        asking: bool,
+    ) -> Result<(Vec<CallReply>, Option<u64>)> {
+        let (mut replies, mut confirmed) = self.exchange(call, groups, asking, Eval::BySha).await?;
+        // The server was restarted, or its scripts were flushed: send the source. Only to the groups that need it, because a
+        // release that was applied would find nothing the second time.
+        let unknown =
+            |at: &usize| matches!(&replies[*at], CallReply::Refused(text) if text.contains("NOSCRIPT"));
+        let missing: Vec<usize> = (0..replies.len()).filter(unknown).collect();
+        if !missing.is_empty() {
+            let subset: Vec<Vec<&ScriptItem<'_>>> = missing.iter().map(|at| groups[*at].clone()).collect();
+            let (again, count) = self.exchange(call, &subset, asking, Eval::BySource).await?;
+            for (at, reply) in missing.into_iter().zip(again) {
+                replies[at] = reply;
+            }
+            confirmed = count;
+        }
+        if call.has_deadline() && replies.iter().all(|reply| matches!(reply, CallReply::Late)) {
+            // The limit has not passed, so the server's clock was set. Now we know it.
+            return self.exchange(call, groups, asking, Eval::BySha).await;
+        }
+        Ok((replies, confirmed))
+    }
+
+    async fn exchange(
+        &self,
+        call: &ScriptCall<'_>,
+        groups: &[Vec<&ScriptItem<'_>>],
+        asking: bool,
+        eval: Eval,
+    ) -> Result<(Vec<CallReply>, Option<u64>)> {
+        let deadline = if call.has_deadline() { self.deadline(call.limit) } else { 0 };
+        if let ([only], 0, false) = (groups, call.replicas, asking) {
+            let value = self.send(&command(call.script, eval, deadline, only), call.limit).await?;
+            return Ok((vec![self.parse(value)], None));
+        }
+        let mut pipeline = redis::pipe();
+        for (number, group) in groups.iter().enumerate() {
+            if asking {
+                pipeline.cmd("ASKING");
+            }
+            // The first call carries the source; the server knows it from then on.
+            let eval = if number == 0 { eval } else { Eval::BySha };
+            pipeline.add_command(command(call.script, eval, deadline, group));
+        }
+        if call.replicas > 0 {
+            let wait = u64::try_from((call.limit / 2).as_millis()).unwrap_or(1000).max(1);
+            pipeline.cmd("WAIT").arg(call.replicas).arg(wait);
+        }
+        let mut values = self.send_all(&pipeline, call.limit).await?;
+        let confirmed = if call.replicas > 0 { Some(self.confirmations(&mut values)?) } else { None };
+        if asking {
+            // Every other reply is the one to ASKING.
+            values = values.into_iter().skip(1).step_by(2).collect();
+        }
+        Ok((values.into_iter().map(|value| self.parse(value)).collect(), confirmed))
+    }
+
+    /// Removes the reply to WAIT, which is the last one: how many replicas confirmed.
+    fn confirmations(&self, values: &mut Vec<Value>) -> Result<u64> {
+        match values.pop() {
+            Some(Value::Int(count)) => Ok(u64::try_from(count).unwrap_or(0)),
+            // The error of a script says more than that of the WAIT behind it.
+            Some(Value::ServerError(_))
+                if values.iter().any(|value| matches!(value, Value::ServerError(_))) =>
+            {
+                Ok(0)
+            }
+            Some(Value::ServerError(error)) => {
+                Err(error::refused(&self.error_text(&error)).with_unknown_outcome())
+            }
+            other => Err(errors::unexpected_reply(other)),
+        }
+    }
+
+    /// The text of an error of the server. Closes the connection if the server cannot serve us.
+    fn error_text(&self, error: &redis::ServerError) -> String {
+        let text = error::text_of(error);
+        if error::is_wrong_server(&text) {
+            self.close();
+        }
+        text
+    }
+
+    fn parse(&self, value: Value) -> CallReply {
+        match value {
+            Value::Array(mut values) => {
+                let Some(Value::Int(now)) = values.first() else {
+                    return CallReply::Refused(format!("a reply without a clock: {values:?}"));
+                };
+                // Zero if the script did not read the clock.
+                if let Ok(now @ 1..) = u64::try_from(*now) {
+                    self.set_clock(now);
+                }
+                if values.len() == 1 {
+                    return CallReply::Late;
+                }
+                values.remove(0);
+                // Text is the error of an item: a replica refuses each of them, not the whole call.
+                let is_wrong_server = |value: &Value| match value {
+                    Value::BulkString(text) => error::is_wrong_server(&String::from_utf8_lossy(text)),
+                    _ => false,
+                };
+                if values.iter().any(is_wrong_server) {
+                    self.close();
+                }
+                CallReply::Values(values)
+            }
+            // The short replies of the lock scripts: granted or renewed, or the code of a release.
+            Value::BulkString(text) => match clock_and_token(&text) {
+                Some((now, token)) => {
+                    self.set_clock(now);
+                    CallReply::Same([Value::Int(1), Value::Int(token)])
+                }
+                None => CallReply::Refused(format!(
+                    "a reply that is no clock: {:?}",
+                    String::from_utf8_lossy(&text)
+                )),
+            },
+            Value::Int(code) => CallReply::Same([Value::Int(code), Value::Nil]),
+            Value::ServerError(error) => CallReply::Refused(self.error_text(&error)),
+            other => CallReply::Refused(format!("a reply that is no list: {other:?}")),
+        }
+    }
+}
+
+impl CallReply {
+    /// The reply for each of the items of the call.
+    pub(super) fn for_each_item(
+        self,
+        call: &ScriptCall<'_>,
+        confirmed: Option<u64>,
+        items: usize,
+    ) -> Vec<Result<ItemReply>> {
+        let confirmed = confirmed.is_none_or(|count| count >= u64::from(call.replicas));
+        let values = match self {
+            CallReply::Values(values) => values,
+            CallReply::Same(values) => {
+                return (0..items).map(|_| Ok(ItemReply { values: values.clone(), confirmed })).collect();
+            }
+            CallReply::Refused(text) => return all_failed(&error::refused(&text), items),
+            CallReply::Late => {
+                let detail = "the server received the request after its deadline and did not apply it";
+                let error =
+                    Error::new(ErrorKind::Unavailable, detail).advise("find out why the server is slow");
+                return all_failed(&error, items);
+            }
+        };
+        let width = call.script.verb.reply_width();
+        if values.len() != width * items {
+            return all_failed(&errors::unexpected_reply(values), items);
+        }
+        let mut values = values.into_iter();
+        let mut next = || values.next().unwrap_or(Value::Nil);
+        let mut item = || [next(), if width > 1 { next() } else { Value::Nil }];
+        (0..items).map(|_| Ok(ItemReply { values: item(), confirmed })).collect()
+    }
+}
+
+/// The clock in ms, and the token behind it unless it is the same.
+fn clock_and_token(text: &[u8]) -> Option<(u64, i64)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (clock, token) = text.split_once(' ').unwrap_or((text, text));
+    Some((clock.parse().ok()?, token.parse().ok()?))
+}
+
+impl fmt::Debug for ServerConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerConnection")
+            .field("address", &self.address)
+            .field("closed", &self.is_closed())
+            .finish_non_exhaustive()
+    }
+}
