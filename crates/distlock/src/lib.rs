@@ -1,5 +1,5 @@
 //! Locks that hold across processes and machines: mutexes, reader-writer locks and semaphores with automatic
-//! extension, fencing tokens and loss detection, on the database a team already runs.
+//! renewal, fencing tokens and loss detection, on the database a team already runs.
 //!
 //! ```no_run
 //! # struct Ledger;
@@ -7,7 +7,7 @@
 //! # async fn build_report() {}
 //! # async fn example(ledger: Ledger, entry: &str) -> distlock::Result<()> {
 //! let locks = distlock::connect("file:").await?;              // any store, by URL
-//! let guard = locks.mutex("orders/42").acquire().await?;      // waits; extended until it is dropped
+//! let guard = locks.mutex("orders/42").acquire().await?;      // waits; renewed until it is dropped
 //! ledger.write(guard.token(), entry).await?;                  // the fencing token lets the ledger refuse a stale holder
 //! guard.release().await?;                                     // or drop it
 //!
