@@ -104,8 +104,8 @@ impl Build {
     }
 
     /// Builds test programs (`lib` or the name of a file in `tests`), and returns their paths.
-    pub fn programs(&self, names: &[&str]) -> Result<Vec<PathBuf>> {
-        let mut arguments = vec!["test", "--no-run"];
+    pub fn programs(&self, profile: &str, names: &[&str]) -> Result<Vec<PathBuf>> {
+        let mut arguments = vec!["test", "--no-run", "--profile", profile];
         for name in names {
             match *name {
                 "lib" => arguments.push("--lib"),

@@ -3,6 +3,7 @@
 //! `a < b` becomes `(if crate::mutant(1) { a <= b } else { a < b })`. The alternatives contain the original operands: at
 //! most one mutant is active, and the text stays short where mutants nest.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -117,16 +118,19 @@ fn has_let(expression: &syn::Expr) -> bool {
     }
 }
 
+/// The ids of the mutants of an expression, and its mutated text.
+type Alternatives = Vec<(usize, String)>;
+
 struct Edits<'a> {
     text: &'a str,
-    /// The mutants of an expression, by where it begins and where it ends, the longest first.
-    replaced: BTreeMap<(usize, std::cmp::Reverse<usize>), Vec<(usize, String)>>,
+    /// By where the expression begins and where it ends, the longest first.
+    replaced: BTreeMap<(usize, Reverse<usize>), Alternatives>,
     inserted: BTreeMap<usize, String>,
 }
 
 impl Edits<'_> {
     fn replace(&mut self, range: Range<usize>, id: usize, mutated: String) {
-        self.replaced.entry((range.start, std::cmp::Reverse(range.end))).or_default().push((id, mutated));
+        self.replaced.entry((range.start, Reverse(range.end))).or_default().push((id, mutated));
     }
 
     fn insert(&mut self, at: usize, text: String) {

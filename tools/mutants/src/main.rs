@@ -40,7 +40,10 @@ impl Part {
 }
 
 struct Tests {
+    /// The profile that they are built with.
+    profile: &'static str,
     programs: &'static [&'static str],
+    /// Tests that are not run, by a part of their name.
     skipped: &'static [&'static str],
 }
 
@@ -58,6 +61,7 @@ const PARTS: [Part; 2] = [
         ],
         stages: [
             Tests {
+                profile: "dev",
                 programs: &["lib", "engine"],
                 // They take seconds, or need real threads.
                 skipped: &[
@@ -68,15 +72,23 @@ const PARTS: [Part; 2] = [
                     "ten_thousand",
                 ],
             },
-            Tests { programs: &["engine", "telemetry_tracing", "simulation"], skipped: &["threads", "very_many"] },
+            Tests {
+                profile: "simulation",
+                programs: &["engine", "telemetry_tracing", "simulation"],
+                skipped: &["threads", "very_many", "planted"],
+            },
         ],
     },
     Part {
         name: "quorum",
         files: &["crates/distlock-core/src/quorum/*.rs"],
         stages: [
-            Tests { programs: &["lib", "quorum"], skipped: &["contending_processes"] },
-            Tests { programs: &["quorum", "quorum_search", "simulation"], skipped: &[] },
+            Tests { profile: "dev", programs: &["lib", "quorum"], skipped: &["contending_processes"] },
+            Tests {
+                profile: "simulation",
+                programs: &["quorum", "quorum_search", "simulation"],
+                skipped: &["planted"],
+            },
         ],
     },
 ];
@@ -112,7 +124,9 @@ fn main() -> Result<()> {
             continue;
         }
         eprintln!("{}: {} mutants meet {}", part.name, left.len(), tests.programs.join(", "));
-        let stage = Stage::new(&build, tests.programs, tests.skipped, out.join(format!("log-{number}")))?;
+        let programs = build.programs(tests.profile, tests.programs)?;
+        let logs = out.join(format!("log-{}-{number}", part.name));
+        let stage = Stage::new(&build, programs, tests.skipped, logs)?;
         outcomes.extend(stage.run_all(&left)?);
     }
     print!("{}", report::report(&out, &mutants, &outcomes)?);

@@ -35,10 +35,10 @@ const LONGEST_LIMIT: Duration = Duration::from_secs(600);
 const PATIENCE: u32 = 10;
 
 impl<'a> Stage<'a> {
-    /// Builds the programs and runs them without a mutant: they must pass, and show how long they take.
-    pub fn new(build: &Build, programs: &[&str], skipped: &'a [&'a str], logs: PathBuf) -> Result<Self> {
+    /// Runs the programs without a mutant: they must pass, and show how long they take.
+    pub fn new(build: &Build, programs: Vec<PathBuf>, skipped: &'a [&'a str], logs: PathBuf) -> Result<Self> {
         fs::create_dir_all(&logs)?;
-        let (programs, folder) = (build.programs(programs)?, build.package_folder());
+        let folder = build.package_folder();
         let mut stage = Stage { programs, skipped, folder, logs, time_limit: LONGEST_LIMIT };
         let start = Instant::now();
         let outcome = stage.run(0)?;
@@ -72,7 +72,7 @@ impl<'a> Stage<'a> {
         let mut command = Command::new(program);
         command.current_dir(&self.folder).env("DISTLOCK_MUTANT", id.to_string()).env("RUST_BACKTRACE", "0");
         // The first failed test decides. libtest calls that option unstable; the variable allows it.
-        command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--fail-fast", "--test-threads=6"]);
+        command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--fail-fast", "--test-threads=4"]);
         for test in self.skipped {
             command.args(["--skip", test]);
         }

@@ -97,6 +97,18 @@ async fn behind_a_waiter_without_an_answer_a_short_request_time_out_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_first_attempt_that_hangs_ends_at_the_time_limit_and_not_at_the_request_timeout() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process_with(options().request_timeout(20 * SECOND).unwrap());
+    faults.always(Verb::Acquire, Fault::hang_before());
+    let begun = Instant::now();
+    let error = locks.mutex("a").acquire().timeout(2 * SECOND).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    // Without the slack that an acquisition has after its limit to hear of contention: no attempt is in flight any more.
+    assert!(begun.elapsed() <= 2 * SECOND + 2 * MS, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_session_that_was_granted_to_a_future_that_is_dropped_unread_is_released() {
     let server = SessionServer::default();
     let locks = server.locks(&VirtualClock::new());
