@@ -69,27 +69,22 @@ impl<'a> Stage<'a> {
     }
 
     fn run_program(&self, program: &Path, id: usize, log: &File) -> Result<Outcome> {
-        let mut command = Command::new(program);
+        // `timeout` also ends a test that hangs after this program was killed.
+        let mut command = Command::new("timeout");
+        command.arg("--kill-after=5").arg(self.time_limit.as_secs().to_string()).arg(program);
         command.current_dir(&self.folder).env("DISTLOCK_MUTANT", id.to_string()).env("RUST_BACKTRACE", "0");
         // The first failed test decides. libtest calls that option unstable; the variable allows it.
         command.env("RUSTC_BOOTSTRAP", "1").args(["-Zunstable-options", "--fail-fast", "--test-threads=4"]);
         for test in self.skipped {
             command.args(["--skip", test]);
         }
-        let mut child =
-            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?).spawn()?;
-        let start = Instant::now();
-        loop {
-            if let Some(status) = child.try_wait()? {
-                return Ok(if status.success() { Outcome::Missed } else { Outcome::Caught });
-            }
-            if start.elapsed() > self.time_limit {
-                child.kill()?;
-                child.wait()?;
-                return Ok(Outcome::TimedOut);
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
+        let status =
+            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log.try_clone()?).status()?;
+        Ok(match status.code() {
+            Some(0) => Outcome::Missed,
+            Some(124 | 137) => Outcome::TimedOut,
+            _ => Outcome::Caught,
+        })
     }
 
     /// The outcome of each mutant, by its id.
