@@ -11,6 +11,9 @@ use crate::Result;
 use crate::combine::combine;
 use crate::list::Mutant;
 
+/// Optimised, since the tests run hundreds of times, but with the checks of a debug build.
+const PROFILE: &str = "simulation";
+
 pub struct Build {
     /// The tree with the mutants.
     pub tree: PathBuf,
@@ -104,8 +107,8 @@ impl Build {
     }
 
     /// Builds test programs (`lib` or the name of a file in `tests`), and returns their paths.
-    pub fn programs(&self, profile: &str, names: &[&str]) -> Result<Vec<PathBuf>> {
-        let mut arguments = vec!["test", "--no-run", "--profile", profile];
+    pub fn programs(&self, names: &[&str]) -> Result<Vec<PathBuf>> {
+        let mut arguments = vec!["test", "--no-run", "--profile", PROFILE];
         for name in names {
             match *name {
                 "lib" => arguments.push("--lib"),

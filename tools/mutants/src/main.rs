@@ -40,8 +40,6 @@ impl Part {
 }
 
 struct Tests {
-    /// The profile that they are built with.
-    profile: &'static str,
     programs: &'static [&'static str],
     /// Tests that are not run, by a part of their name.
     skipped: &'static [&'static str],
@@ -61,7 +59,6 @@ const PARTS: [Part; 2] = [
         ],
         stages: [
             Tests {
-                profile: "dev",
                 programs: &["lib", "engine"],
                 // They take seconds, or need real threads.
                 skipped: &[
@@ -73,7 +70,6 @@ const PARTS: [Part; 2] = [
                 ],
             },
             Tests {
-                profile: "simulation",
                 programs: &["engine", "telemetry_tracing", "simulation"],
                 skipped: &["threads", "very_many", "planted"],
             },
@@ -83,12 +79,8 @@ const PARTS: [Part; 2] = [
         name: "quorum",
         files: &["crates/distlock-core/src/quorum/*.rs"],
         stages: [
-            Tests { profile: "dev", programs: &["lib", "quorum"], skipped: &["contending_processes"] },
-            Tests {
-                profile: "simulation",
-                programs: &["quorum", "quorum_search", "simulation"],
-                skipped: &["planted"],
-            },
+            Tests { programs: &["lib", "quorum"], skipped: &["contending_processes"] },
+            Tests { programs: &["quorum", "quorum_search", "simulation"], skipped: &["planted"] },
         ],
     },
 ];
@@ -124,7 +116,7 @@ fn main() -> Result<()> {
             continue;
         }
         eprintln!("{}: {} mutants meet {}", part.name, left.len(), tests.programs.join(", "));
-        let programs = build.programs(tests.profile, tests.programs)?;
+        let programs = build.programs(tests.programs)?;
         let logs = out.join(format!("log-{}-{number}", part.name));
         let stage = Stage::new(&build, programs, tests.skipped, logs)?;
         outcomes.extend(stage.run_all(&left)?);

@@ -32,7 +32,7 @@ pub struct Stage<'a> {
 const LEAST_LIMIT: Duration = Duration::from_secs(30);
 const LONGEST_LIMIT: Duration = Duration::from_secs(600);
 /// How many times longer than without a mutant a test program may take.
-const PATIENCE: u32 = 10;
+const PATIENCE: u32 = 5;
 
 impl<'a> Stage<'a> {
     /// Runs the programs without a mutant: they must pass, and show how long they take.
