@@ -26,7 +26,8 @@ const CREATE: &str =
     "CREATE TABLE {bench} (key text PRIMARY KEY, value text NOT NULL, expire_time timestamptz NOT NULL,
     token bigint NOT NULL) WITH (fillfactor = 50)";
 /// The second parameter has no effect: both pairs have the same parameters.
-const ACQUIRE_ADVISORY: &str = "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended($1, 0)), $2";
+const ACQUIRE_ADVISORY: &str =
+    "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended($1, 0)), $2";
 const RELEASE_ADVISORY: &str = "SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1, 0)), $2";
 
 /// Counts the transactions that wrote: each of our requests does. It is exact at once, while the statistics of other sessions
@@ -66,21 +67,17 @@ pub(crate) async fn open(
                 .map_err(error::from_statement)?;
             (ACQUIRE_ROW, RELEASE_ROW, vec![(tables.named(""), ""), (tables.named("_pool"), "%:")])
         }
-        StoreKind::Advisory => (ACQUIRE_ADVISORY, RELEASE_ADVISORY, vec![(tables.named("_session_pool"), "%:")]),
+        StoreKind::Advisory => {
+            (ACQUIRE_ADVISORY, RELEASE_ADVISORY, vec![(tables.named("_session_pool"), "%:")])
+        }
     };
     let mut idle = Vec::new();
     for _ in 0..CONNECTIONS {
         let client = connect(config).await?;
         let prepare = |text: &str| text.replace("{bench}", &bench);
         let types = [Type::TEXT, Type::TEXT];
-        let acquire = client
-            .prepare_typed(&prepare(acquire), &types)
-            .await
-            .map_err(error::from_statement)?;
-        let release = client
-            .prepare_typed(&prepare(release), &types)
-            .await
-            .map_err(error::from_statement)?;
+        let acquire = client.prepare_typed(&prepare(acquire), &types).await.map_err(error::from_statement)?;
+        let release = client.prepare_typed(&prepare(release), &types).await.map_err(error::from_statement)?;
         idle.push(Arc::new(PooledConnection { client, acquire, release }));
     }
     let own_table = (kind == StoreKind::Lease).then_some(bench);
@@ -95,8 +92,7 @@ pub(crate) async fn open(
 
 async fn connect(config: &PostgresConfig) -> Result<Client> {
     let tls = config.tls.connector()?;
-    let (client, connection) =
-        config.client.connect(tls).await.map_err(error::from_connect)?;
+    let (client, connection) = config.client.connect(tls).await.map_err(error::from_connect)?;
     tokio::spawn(connection);
     Ok(client)
 }
@@ -126,8 +122,7 @@ impl Baseline for BaselineDriver {
     }
 
     async fn server_requests(&self) -> Result<Option<u64>> {
-        let row =
-            self.observer.query_typed(REQUESTS, &[]).await.map_err(error::from_statement)?;
+        let row = self.observer.query_typed(REQUESTS, &[]).await.map_err(error::from_statement)?;
         let count: i64 = row.first().and_then(|row| row.try_get(0).ok()).unwrap_or(0);
         Ok(u64::try_from(count).ok())
     }

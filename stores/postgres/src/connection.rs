@@ -164,11 +164,7 @@ impl Connection {
         self.client.query(prepared, request.parameters).await
     }
 
-    async fn send_text(
-        &self,
-        text: &str,
-        request: &Request<'_>,
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    async fn send_text(&self, text: &str, request: &Request<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
         let types = request.statement.types.iter().cloned();
         let typed: Vec<(&(dyn ToSql + Sync), Type)> = request.parameters.iter().copied().zip(types).collect();
         self.client.query_typed(text, &typed).await

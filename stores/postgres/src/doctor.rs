@@ -18,10 +18,8 @@ pub(crate) async fn examine(client: &Client, tables: &[String]) -> Result<Vec<Fi
     let tables = tables.to_vec();
     let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&tables, Type::TEXT_ARRAY)];
     let before = SystemTime::now();
-    let rows = client
-        .query_typed(include_str!("sql/doctor.sql"), typed)
-        .await
-        .map_err(error::from_statement)?;
+    let rows =
+        client.query_typed(include_str!("sql/doctor.sql"), typed).await.map_err(error::from_statement)?;
     let after = SystemTime::now();
     let mut findings = Vec::new();
     let Some(row) = rows.first() else { return Ok(findings) };

@@ -55,7 +55,8 @@ impl Fence {
     pub fn new(config: &PostgresConfig) -> Self {
         let tables = Tables::new(config);
         let admit = tables.fill(include_str!("sql/fence_admit.sql"));
-        let last_seen = tables.fill("SELECT f.token FROM {fence} f WHERE f.resource OPERATOR(pg_catalog.=) $1");
+        let last_seen =
+            tables.fill("SELECT f.token FROM {fence} f WHERE f.resource OPERATOR(pg_catalog.=) $1");
         Fence { tables, admit, last_seen }
     }
 

@@ -130,9 +130,9 @@ pub static ADVISORY_DRIVER: Driver = advisory_driver();
 
 const fn lease_driver() -> Driver {
     let driver = Driver::new(&["postgres", "postgresql"], "postgres://user@host:5432/database", |url| {
-        Box::pin(async move {
-            Ok(Backend::lease(PostgresStore::connect(PostgresConfig::from_url(&url)?).await?))
-        })
+        Box::pin(
+            async move { Ok(Backend::lease(PostgresStore::connect(PostgresConfig::from_url(&url)?).await?)) },
+        )
     })
     .with_options(config::LEASE_OPTIONS)
     .with_schema(|url| schema::print(url, StoreKind::Lease));

@@ -50,11 +50,7 @@ pub(crate) trait Sweep: Send + Sync + 'static {
     const TABLES: usize;
 
     /// Sweeps the page after this key. `None`: there is no connection now, and none is opened for a sweep.
-    fn sweep_page(
-        &self,
-        table: usize,
-        after: &str,
-    ) -> impl Future<Output = Result<Option<Vec<Row>>>> + Send;
+    fn sweep_page(&self, table: usize, after: &str) -> impl Future<Output = Result<Option<Vec<Row>>>> + Send;
 }
 
 /// What a pass has done so far.
@@ -96,10 +92,7 @@ pub(crate) async fn once<S: Sweep>(store: &Arc<S>) -> Result<u64> {
 }
 
 /// One pass over all tables. `None`: the store is gone.
-pub(crate) async fn pass<S: Sweep>(
-    store: &Weak<S>,
-    pause: fn(Duration) -> Duration,
-) -> Option<Result<Pass>> {
+pub(crate) async fn pass<S: Sweep>(store: &Weak<S>, pause: fn(Duration) -> Duration) -> Option<Result<Pass>> {
     let mut pass = Pass::default();
     for table in 0..S::TABLES {
         let mut after = String::new();

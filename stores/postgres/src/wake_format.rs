@@ -46,9 +46,16 @@ mod tests {
 
     #[test]
     fn payloads_of_other_programs_are_no_wake_ups() {
-        for payload in
-            ["", "granted", "granted 1 2", "granted -1 2 3 x", "hello world", "pushed 1 2 3 x", "broken", "R x"]
-        {
+        for payload in [
+            "",
+            "granted",
+            "granted 1 2",
+            "granted -1 2 3 x",
+            "hello world",
+            "pushed 1 2 3 x",
+            "broken",
+            "R x",
+        ] {
             assert!(WAKE_FORMAT.parse(payload).is_none(), "{payload:?}");
         }
     }

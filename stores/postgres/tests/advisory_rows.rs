@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Corner, advisory_locks, eventually, locks, server, within};
+use common::{TestSchema, advisory_store, eventually, locks, server, within};
 use distlock_core::store::{Backend, Query};
 use distlock_core::{ErrorKind, Locks};
 
@@ -13,16 +13,16 @@ const LIMIT: Duration = Duration::from_secs(25);
 /// Far below the time after which a session that does not answer is ended.
 const SOON: Duration = Duration::from_secs(4);
 
-fn url(corner: &Corner) -> String {
-    format!("{}&distlock.session_timeout=5", corner.url("postgres+advisory", &server().url()))
+fn url(test_schema: &TestSchema) -> String {
+    format!("{}&distlock.session_timeout=5s", test_schema.url("postgres+advisory", &server().url()))
 }
 
 /// An administrator has all rows locked that show who holds what, and the row of one semaphore.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn advisory_locks_outlive_rows_that_another_session_locks() {
-    let corner = Corner::new();
-    let schema = &corner.schema;
-    let holder = locks(&url(&corner)).await;
+    let test_schema = TestSchema::new();
+    let schema = &test_schema.name;
+    let holder = locks(&url(&test_schema)).await;
     let released = holder.mutex("released").acquire().await.unwrap();
     let waited_for = holder.mutex("waited for").acquire().await.unwrap();
     let permit = holder.semaphore("stuck", 1).acquire().await.unwrap();
@@ -31,7 +31,7 @@ async fn advisory_locks_outlive_rows_that_another_session_locks() {
         holder.rw_lock("kept").read().await.unwrap(),
         holder.semaphore("kept", 1).acquire().await.unwrap(),
     ];
-    let waiter = locks(&url(&corner)).await;
+    let waiter = locks(&url(&test_schema)).await;
     let waiting = tokio::spawn({
         let waiter = waiter.clone();
         async move { waiter.mutex("waited for").acquire().await.unwrap() }
@@ -49,7 +49,7 @@ async fn advisory_locks_outlive_rows_that_another_session_locks() {
         ))
         .unwrap();
 
-    let other = within("a session", SOON, locks(&url(&corner))).await;
+    let other = within("a session", SOON, locks(&url(&test_schema))).await;
     within("a release", SOON, released.release()).await.unwrap();
     assert!(
         within("a lock", SOON, other.mutex("released").try_acquire().into_future()).await.unwrap().is_some()
@@ -85,9 +85,9 @@ async fn advisory_locks_outlive_rows_that_another_session_locks() {
 /// Semaphores that were used once leave no row for ever, and neither do sessions that ended; what is in use stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_of_advisory_semaphores_that_nobody_uses_are_deleted() {
-    let corner = Corner::new();
-    let schema = &corner.schema;
-    let store = advisory_locks(&url(&corner)).await;
+    let test_schema = TestSchema::new();
+    let schema = &test_schema.name;
+    let store = advisory_store(&url(&test_schema)).await;
     let ours = Locks::new(Backend::session(store.clone())).unwrap();
     let held = ours.semaphore("held", 1).acquire().await.unwrap();
     let mutex = ours.mutex("held").acquire().await.unwrap();
@@ -95,7 +95,7 @@ async fn rows_of_advisory_semaphores_that_nobody_uses_are_deleted() {
         ours.semaphore(format!("used/{n}"), 2).acquire().await.unwrap().release().await.unwrap();
     }
     // One whose session ends with permits in its hands.
-    let died = locks(&url(&corner).replace("application_name=", "application_name=died_")).await;
+    let died = locks(&url(&test_schema).replace("application_name=", "application_name=died_")).await;
     for n in 0..10 {
         std::mem::forget(died.semaphore(format!("died/{n}"), 1).acquire().await.unwrap());
         std::mem::forget(died.mutex(format!("died/{n}")).acquire().await.unwrap());

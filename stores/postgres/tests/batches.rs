@@ -5,10 +5,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Corner, lease_table, server, within};
+use common::{TestSchema, postgres_store, server, within};
 use distlock_core::store::{Attempt, Backend, Claim, Lease, LeaseStore, Query, Released, Renewal, Store};
 use distlock_core::{ErrorKind, Kind, LockIds, Locks, Resource};
-use distlock_postgres::LeaseTable;
+use distlock_postgres::PostgresStore;
 
 const LIMIT: Duration = Duration::from_secs(25);
 const EXPIRY: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ fn is_lock(resource: &Resource) -> bool {
 }
 
 /// The names of what the server says is held.
-async fn held(store: &LeaseTable) -> Vec<String> {
+async fn held(store: &PostgresStore) -> Vec<String> {
     let records = store.inspect(&Query::default()).await.unwrap();
     let mut names: Vec<String> = records
         .into_iter()
@@ -41,35 +41,35 @@ async fn held(store: &LeaseTable) -> Vec<String> {
 
 /// A role that may do everything, and what takes its right to write one of the two tables from it.
 struct Rights {
-    corner: Corner,
+    test_schema: TestSchema,
 }
 
 impl Rights {
-    async fn new() -> (Self, LeaseTable) {
-        let corner = Corner::new();
-        let url = corner.url("postgres", &server().url());
+    async fn new() -> (Self, PostgresStore) {
+        let test_schema = TestSchema::new();
+        let url = test_schema.url("postgres", &server().url());
         // The owner makes the tables.
-        drop(lease_table(&url).await);
-        let schema = &corner.schema;
+        drop(postgres_store(&url).await);
+        let schema = &test_schema.name;
         server().sql(&format!(
             "CREATE ROLE {schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {schema};
              GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {schema}"
         ));
-        let store = lease_table(&url.replace("//postgres@", &format!("//{schema}@"))).await;
-        (Rights { corner }, store)
+        let store = postgres_store(&url.replace("//postgres@", &format!("//{schema}@"))).await;
+        (Rights { test_schema }, store)
     }
 
     fn table(&self, locks: bool) -> String {
-        format!("{}.distribute_lock{}", self.corner.schema, if locks { "" } else { "_pool" })
+        format!("{}.distribute_lock{}", self.test_schema.name, if locks { "" } else { "_pool" })
     }
 
     fn take(&self, locks: bool) {
-        let (table, role) = (self.table(locks), &self.corner.schema);
+        let (table, role) = (self.table(locks), &self.test_schema.name);
         server().sql(&format!("REVOKE INSERT, UPDATE ON {table} FROM {role}"));
     }
 
     fn give(&self, locks: bool) {
-        let (table, role) = (self.table(locks), &self.corner.schema);
+        let (table, role) = (self.table(locks), &self.test_schema.name);
         server().sql(&format!("GRANT INSERT, UPDATE ON {table} TO {role}"));
     }
 }
@@ -174,9 +174,9 @@ async fn tasks_whose_locks_were_granted_do_not_hear_of_the_others_failure() {
 /// batch were granted before is theirs all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_question_that_fails_does_not_take_back_the_answers_to_the_first() {
-    let corner = Corner::new();
-    let store = lease_table(&corner.url("postgres", &server().url())).await;
-    let schema = &corner.schema;
+    let test_schema = TestSchema::new();
+    let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
+    let schema = &test_schema.name;
     server().sql(&format!(
         "CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql
              AS $$ BEGIN RAISE insufficient_privilege USING MESSAGE = 'not this one'; END $$;
@@ -187,7 +187,7 @@ async fn a_second_question_that_fails_does_not_take_back_the_answers_to_the_firs
         "INSERT INTO {schema}.distribute_lock_pool (key, capacity, token, holders, queue, used_until)
          VALUES ('semaphore:raced', 1, 1, '[]', '[]', now())"
     );
-    let inserted = corner.lock_until_waited_for(&insert, "NULL").await;
+    let inserted = test_schema.lock_until_waited_for(&insert, "NULL").await;
     let ids = LockIds::new("raced");
     let claims = [claim(&ids, Kind::Semaphore, "quiet"), claim(&ids, Kind::Semaphore, "raced")];
     let answers = within("the answers", LIMIT, store.try_acquire(&claims)).await.unwrap();

@@ -5,31 +5,31 @@ mod common;
 
 use std::str::FromStr;
 
-use common::{Corner, locks, server, within};
+use common::{TestSchema, config, locks, server, within};
 use distlock_core::{ErrorKind, FencingToken};
-use distlock_postgres::{Fence, PostgresConfig};
+use distlock_postgres::Fence;
 use tokio_postgres::{Client, NoTls};
 
 async fn client() -> Client {
-    let config = tokio_postgres::Config::from_str(&server().url()).unwrap();
-    let (client, connection) = config.connect(NoTls).await.unwrap();
+    let server = tokio_postgres::Config::from_str(&server().url()).unwrap();
+    let (client, connection) = server.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
-async fn fence(corner: &Corner) -> Fence {
-    let url = corner.url("postgres", &server().url());
+async fn fence(test_schema: &TestSchema) -> Fence {
+    let url = test_schema.url("postgres", &server().url());
     drop(locks(&url).await);
-    let fence = Fence::new(&PostgresConfig::from_url(&url).unwrap());
+    let fence = Fence::new(&config(&url));
     client().await.batch_execute(&fence.commands()).await.unwrap();
     fence
 }
 
 #[tokio::test]
 async fn a_stale_token_writes_nothing() {
-    let corner = Corner::new();
-    let fence = fence(&corner).await;
-    let ledger = format!("{}.ledger", corner.schema);
+    let test_schema = TestSchema::new();
+    let fence = fence(&test_schema).await;
+    let ledger = format!("{}.ledger", test_schema.name);
     server().sql(&format!("CREATE TABLE {ledger} (entry text)"));
     let mut client = client().await;
     for (token, passes) in [(10, true), (10, true), (12, true), (11, false), (1, false), (13, true)] {
@@ -64,8 +64,8 @@ async fn a_stale_token_writes_nothing() {
 /// The first holder stops between its check and its commit; whoever comes meanwhile waits for that commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_writer_that_was_let_pass_is_not_overtaken_before_it_commits() {
-    let corner = Corner::new();
-    let fence = fence(&corner).await;
+    let test_schema = TestSchema::new();
+    let fence = fence(&test_schema).await;
     let (mut one, mut other) = (client().await, client().await);
     let first = one.transaction().await.unwrap();
     fence.admit(&first, "r", FencingToken::new(1)).await.unwrap();

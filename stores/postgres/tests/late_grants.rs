@@ -6,14 +6,15 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Corner, eventually, lease_table, server, within};
+use common::fixtures::LeaseFixture;
+use common::{TestSchema, eventually, postgres_store, server, within};
 use distlock_core::store::{
-    Attempt, Backend, Claim, Driver, Inbox, Lease, LeaseStore, PushedGrant, Query, Waiting, Wake, WakeStream,
+    Attempt, Backend, Claim, Inbox, Lease, LeaseStore, PushedGrant, Query, Waiting, Wake, WakeStream,
 };
 use distlock_core::{FencingToken, Kind, LockId, Locks, Resource};
-use distlock_postgres::{LEASE_DRIVER, LeaseTable};
+use distlock_postgres::PostgresStore;
 use distlock_testkit::actors::TestOptions;
-use distlock_testkit::conformance::{Fixture, Harness, run};
+use distlock_testkit::conformance::{Harness, run};
 use distlock_testkit::history::LockSpec;
 use futures_util::StreamExt;
 
@@ -31,7 +32,7 @@ fn attempt(kind: Kind, number: u64, inbox: &str) -> Claim {
 }
 
 /// Asks alone or together with a claim for another name: these are two statements.
-async fn ask(store: &LeaseTable, company: bool, asked: Claim) -> Attempt {
+async fn ask(store: &PostgresStore, company: bool, asked: Claim) -> Attempt {
     let mut claims = vec![asked];
     if company {
         let resource = Resource::new(claims[0].resource.kind(), "company").unwrap();
@@ -40,7 +41,7 @@ async fn ask(store: &LeaseTable, company: bool, asked: Claim) -> Attempt {
     store.try_acquire(&claims).await.unwrap().pop().unwrap().unwrap()
 }
 
-async fn release(store: &LeaseTable, kind: Kind) {
+async fn release(store: &PostgresStore, kind: Kind) {
     let lease = Lease::of(&claim(kind, "holder"), FencingToken::new(1));
     store.release(&[lease]).await.unwrap().pop().unwrap().unwrap();
 }
@@ -55,7 +56,7 @@ async fn pushed(messages: &mut WakeStream) -> PushedGrant {
 #[tokio::test]
 async fn a_pushed_grant_names_the_newest_attempt_and_counts_from_its_decision() {
     for (kind, company) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
-        let store = lease_table(&Corner::new().url("postgres", &server().url())).await;
+        let store = postgres_store(&TestSchema::new().url("postgres", &server().url())).await;
         let mut messages = store.subscribe(&Inbox::new("newest")).await.unwrap();
         ask(&store, company, claim(kind, "holder")).await;
         for (number, inbox) in [(7, "older"), (9, "newest"), (8, "older"), (7, "older")] {
@@ -79,8 +80,8 @@ async fn a_pushed_grant_names_the_newest_attempt_and_counts_from_its_decision() 
 #[tokio::test]
 async fn an_entry_without_a_number_is_pushed_as_attempt_zero() {
     for kind in KINDS {
-        let corner = Corner::new();
-        let store = lease_table(&corner.url("postgres", &server().url())).await;
+        let test_schema = TestSchema::new();
+        let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
         let mut messages = store.subscribe(&Inbox::new("newest")).await.unwrap();
         ask(&store, false, claim(kind, "holder")).await;
         ask(&store, false, attempt(kind, 9, "newest")).await;
@@ -90,7 +91,7 @@ async fn an_entry_without_a_number_is_pushed_as_attempt_zero() {
         };
         server().sql(&format!(
             "UPDATE {}.{table} SET {column} = (SELECT jsonb_agg(e - 'attempt') FROM jsonb_array_elements({column}) e)",
-            corner.schema
+            test_schema.name
         ));
         release(&store, kind).await;
         assert_eq!(pushed(&mut messages).await.attempt, 0, "{kind}");
@@ -101,9 +102,9 @@ async fn an_entry_without_a_number_is_pushed_as_attempt_zero() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pushed_grant_spares_its_waiter_a_request() {
     for spec in [LockSpec::mutex("m"), LockSpec::write("w"), LockSpec::permits("s", 1, 1)] {
-        let url = Corner::new().url("postgres", &server().url());
-        let (store, other) = (lease_table(&url).await, lease_table(&url).await);
-        let locks = |store: &LeaseTable| Locks::new(Backend::lease(store.clone())).unwrap();
+        let url = TestSchema::new().url("postgres", &server().url());
+        let (store, other) = (postgres_store(&url).await, postgres_store(&url).await);
+        let locks = |store: &PostgresStore| Locks::new(Backend::lease(store.clone())).unwrap();
         let (holder, waiter) = (locks(&other), locks(&store));
         let mut asked = Vec::new();
         // A waiter asks once a second as well, and that may happen just then.
@@ -127,32 +128,16 @@ async fn a_pushed_grant_spares_its_waiter_a_request() {
     }
 }
 
-struct Leases(Corner);
-
-impl Fixture for Leases {
-    async fn open() -> Self {
-        Leases(Corner::new())
-    }
-
-    fn driver() -> &'static Driver {
-        &LEASE_DRIVER
-    }
-
-    fn url(&self) -> String {
-        self.0.url("postgres", &server().url())
-    }
-}
-
 #[test]
 fn actor_entry() {
-    distlock_testkit::conformance::run_if_actor::<Leases>();
+    distlock_testkit::conformance::run_if_actor::<LeaseFixture>();
 }
 
 /// A process is stopped while it waits. It is granted the lock meanwhile, the grant ends, another takes the lock, and the
 /// process continues.
 #[test]
 fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_next_holder() {
-    async fn play(harness: Harness<Leases>, spec: LockSpec) {
+    async fn play(harness: Harness<LeaseFixture>, spec: LockSpec) {
         let (holder, next) = (harness.locks().await, harness.locks().await);
         for round in 0..4 {
             let held = spec.acquire(&holder).await.unwrap();
@@ -178,7 +163,7 @@ fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_n
             waiter.shutdown().await;
         }
     }
-    run::<Leases, _, _>("late_grants::actor_entry", |harness| async move {
+    run::<LeaseFixture, _, _>("late_grants::actor_entry", |harness| async move {
         let specs = vec![LockSpec::mutex("m"), LockSpec::write("w"), LockSpec::permits("s", 1, 1)];
         harness.for_each(specs, play).await;
     });

@@ -4,32 +4,25 @@
 mod common;
 
 use std::str::FromStr;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Corner, backend, eventually, locks, server};
+use common::{TestSchema, backend, bouncer, eventually, locks, server};
 use distlock_core::store::{Driver, Level, Query};
 use distlock_core::{ErrorKind, Kind};
-use distlock_postgres::{AdvisoryKey, LEASE_DRIVER, TransactionLocks};
+use distlock_postgres::{AdvisoryKey, DRIVER, TransactionLocks};
 use distlock_testkit::conformance::{Fixture, cases, run};
 use distlock_testkit::servers::PgBouncer;
 use tokio_postgres::NoTls;
 
-/// In front of the server that all tests share.
-fn bouncer() -> &'static PgBouncer {
-    static BOUNCER: OnceLock<PgBouncer> = OnceLock::new();
-    BOUNCER.get_or_init(|| PgBouncer::start(server()))
-}
-
-struct Bounced(Corner);
+struct Bounced(TestSchema);
 
 impl Fixture for Bounced {
     async fn open() -> Self {
-        Bounced(Corner::new())
+        Bounced(TestSchema::new())
     }
 
     fn driver() -> &'static Driver {
-        &LEASE_DRIVER
+        &DRIVER
     }
 
     fn url(&self) -> String {
@@ -70,10 +63,10 @@ cases! {
 /// The server's other users are served by the same sessions: nothing of ours may stay behind in them.
 #[tokio::test]
 async fn the_pooler_is_noticed_and_its_sessions_are_left_as_they_were() {
-    let corner = Corner::new();
+    let test_schema = TestSchema::new();
     // With one session for all, whoever comes next meets the one that we had.
     let bouncer = PgBouncer::start_in(server(), "transaction", &[("default_pool_size", "1")]);
-    let through = locks(&corner.url("postgres", &bouncer.url())).await;
+    let through = locks(&test_schema.url("postgres", &bouncer.url())).await;
     assert!(!through.capabilities().push, "nobody can be woken through a pooler");
     for n in 0..30 {
         through.mutex(format!("m/{n}")).acquire().await.unwrap().release().await.unwrap();
@@ -99,7 +92,7 @@ async fn the_pooler_is_noticed_and_its_sessions_are_left_as_they_were() {
     assert_eq!(ask("SELECT count(*) FROM pg_prepared_statements").await.as_deref(), Some("0"));
     assert_eq!(ask("SELECT count(*) FROM pg_listening_channels()").await.as_deref(), Some("0"));
     assert_eq!(server().value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "0");
-    let direct = locks(&corner.url("postgres", &server().url())).await;
+    let direct = locks(&test_schema.url("postgres", &server().url())).await;
     assert!(direct.capabilities().push);
     let ours = direct.doctor().await.unwrap();
     assert!(ours.iter().any(|finding| finding.what.contains("woken")), "{ours:?}");
@@ -108,12 +101,12 @@ async fn the_pooler_is_noticed_and_its_sessions_are_left_as_they_were() {
 /// Those behind the pooler poll, those beside it are woken; both get their turn from each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_poll_and_those_who_are_woken_hand_over_to_each_other() {
-    let corner = Corner::new();
+    let test_schema = TestSchema::new();
     let mut tasks = tokio::task::JoinSet::new();
     for server in [bouncer().url(), server().url(), bouncer().url(), server().url()] {
         let options = distlock_core::Options::new();
         let options = options.busy_wait_sleep(Duration::from_millis(5), Duration::from_millis(20)).unwrap();
-        let locks = locks(&corner.url("postgres", &server)).await.with_options(options);
+        let locks = locks(&test_schema.url("postgres", &server)).await.with_options(options);
         tasks.spawn(async move {
             for _ in 0..15 {
                 locks.mutex("mixed").acquire().await.unwrap().release().await.unwrap();
@@ -130,7 +123,7 @@ async fn tasks_of_one_process_hand_a_pool_over_without_polling() {
     let seldom = Duration::from_secs(60);
     let options = distlock_core::Options::new().busy_wait_sleep(seldom, seldom).unwrap();
     let options = options.request_timeout(seldom / 2).unwrap();
-    let locks = locks(&Corner::new().url("postgres", &bouncer().url())).await.with_options(options);
+    let locks = locks(&TestSchema::new().url("postgres", &bouncer().url())).await.with_options(options);
     let held = locks.semaphore("s", 1).acquire().await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..3 {
@@ -148,7 +141,7 @@ async fn tasks_of_one_process_hand_a_pool_over_without_polling() {
 
 #[tokio::test]
 async fn advisory_locks_of_sessions_are_refused_behind_a_pooler() {
-    let error = backend(&Corner::new().url("postgres+advisory", &bouncer().url())).await.unwrap_err();
+    let error = backend(&TestSchema::new().url("postgres+advisory", &bouncer().url())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("postgres://"), "{error}");
 }

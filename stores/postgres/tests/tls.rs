@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use common::{Corner, backend, locks, server, within};
+use common::{TestSchema, backend, locks, server, within};
 use distlock_core::ErrorKind;
 use distlock_testkit::servers::{DataFolder, PostgresServer};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -45,7 +45,7 @@ fn start() -> Encrypted {
 impl Encrypted {
     fn url(&self, scheme: &str, tls: &str) -> String {
         let tls = tls.replace("CA", &self.folder.path().join("ca.pem").display().to_string());
-        format!("{}&{tls}", Corner::new().url(scheme, &self.server.url()))
+        format!("{}&{tls}", TestSchema::new().url(scheme, &self.server.url()))
     }
 }
 
@@ -113,7 +113,7 @@ async fn no_parameter_takes_away_the_encryption_that_was_asked_for() {
     ] {
         let asked = asked.replace("CA", &encrypted.folder.path().join("ca.pem").display().to_string());
         let url = |server: &str| {
-            let url = format!("{server}?distlock.schema={}&{asked}", Corner::new().schema);
+            let url = format!("{server}?distlock.schema={}&{asked}", TestSchema::new().name);
             url.replacen("postgres", scheme, 1)
         };
         // This server cannot encrypt: whoever gets a session here has it in clear text.

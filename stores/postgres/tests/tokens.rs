@@ -6,8 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use common::{Corner, server};
-use distlock_postgres::{LeaseTable, PostgresConfig};
+use common::{TestSchema, locks, server};
 
 const CLIENTS: usize = 16;
 const GRANTS: usize = 20_000;
@@ -16,16 +15,16 @@ const GRANTS: usize = 20_000;
 /// may be old by the time it is granted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn not_one_token_of_twenty_thousand_grants_goes_back() {
-    let url = Corner::new().url("postgres", &server().url());
+    let url = TestSchema::new().url("postgres", &server().url());
     let last = Arc::new(AtomicU64::new(0));
     let granted = Arc::new(AtomicUsize::new(0));
     let inside = Arc::new(AtomicUsize::new(0));
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..CLIENTS {
-        let config = PostgresConfig::from_url(&url).unwrap();
+        let url = url.clone();
         let (last, granted, inside) = (Arc::clone(&last), Arc::clone(&granted), Arc::clone(&inside));
         clients.spawn(async move {
-            let locks = LeaseTable::connect(config).await.unwrap().locks().unwrap();
+            let locks = locks(&url).await;
             let mut mine = 0;
             while granted.load(Ordering::SeqCst) < GRANTS {
                 let guard = locks.mutex("hammered").acquire().await.unwrap();

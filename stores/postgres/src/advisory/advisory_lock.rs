@@ -61,11 +61,13 @@ pub(super) struct LockStatements {
 
 impl LockStatements {
     pub(super) fn new(tables: &Tables) -> Self {
-        let try_lock = |condition| include_str!("../sql/advisory_try.sql").replace("{unless_waiters}", condition);
+        let try_lock =
+            |condition| include_str!("../sql/advisory_try.sql").replace("{unless_waiters}", condition);
         let unless_waiters = try_lock(include_str!("../sql/advisory_try_unless_waiters.sql"));
         let register = include_str!("../sql/advisory_register_waiter.sql");
         let withdraw = include_str!("../sql/advisory_withdraw_waiter.sql");
-        let (wait, release) = (include_str!("../sql/advisory_wait.sql"), include_str!("../sql/advisory_release.sql"));
+        let (wait, release) =
+            (include_str!("../sql/advisory_wait.sql"), include_str!("../sql/advisory_release.sql"));
         let statement = |slot, text, types| Statement::new(slot, text, tables, types);
         LockStatements {
             try_lock: statement(Slot::AdvisoryTry, &try_lock(""), &TRY),

@@ -143,7 +143,7 @@ mod tests {
         LossReason::SessionEnded("test".into())
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_session_is_over_when_the_injected_clock_passes_its_deadline() {
         let clock = VirtualClock::new();
         let injected: Arc<dyn Clock> = Arc::new(clock.clone());
@@ -159,7 +159,7 @@ mod tests {
         assert!(!life.is_over());
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn an_answer_to_a_message_of_the_clock_before_does_not_move_the_deadline() {
         let clock = VirtualClock::new();
         let life = SessionLife::new(&Sent::now(Arc::new(BootClock)), TIMEOUT);

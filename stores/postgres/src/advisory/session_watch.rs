@@ -97,7 +97,9 @@ impl Drop for Watch {
         let Some(mut running) = self.running.take() else { return };
         let (state, session, session_lock) =
             (Arc::clone(&self.state), Arc::clone(&self.session), self.session_lock);
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return session.close("a watch ended") };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return session.close("a watch ended");
+        };
         runtime.spawn(async move {
             let is_unlocked = match state.cancel_statement(&session, running.as_mut()).await {
                 // The lock may have been granted before the statement was cancelled. The session then holds it.

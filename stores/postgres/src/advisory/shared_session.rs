@@ -59,7 +59,11 @@ impl reconnect::Connection for SharedSession {
 }
 
 impl SharedSession {
-    pub(super) async fn open(config: &PostgresConfig, schema: &Schema, clock: Arc<dyn Clock>) -> Result<Self> {
+    pub(super) async fn open(
+        config: &PostgresConfig,
+        schema: &Schema,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
         let (sender, notifications) = mpsc::unbounded_channel();
         let session = LockSession::open(config, clock, Some(sender)).await?;
         let client = session.connection.client();

@@ -59,7 +59,9 @@ impl TlsOptions {
             (None | Some("allow" | "prefer"), None) => (SslMode::Prefer, Verification::None),
             (Some("require"), None) => (SslMode::Require, Verification::None),
             // libpq: a root certificate that is given is used.
-            (Some("require"), Some(_)) | (Some("verify-ca"), _) => (SslMode::Require, Verification::Authority),
+            (Some("require"), Some(_)) | (Some("verify-ca"), _) => {
+                (SslMode::Require, Verification::Authority)
+            }
             (Some("verify-full"), _) => (SslMode::Require, Verification::Host),
             _ => {
                 return refuse(

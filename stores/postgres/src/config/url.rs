@@ -288,4 +288,3 @@ fn word<T: Copy>(url: &mut StoreUrl, name: &str, words: &[(&str, T)]) -> Result<
     let found = words.iter().find(|(word, _)| *word == text);
     found.map(|(_, meaning)| Some(*meaning)).ok_or_else(|| bad_value(url, name))
 }
-

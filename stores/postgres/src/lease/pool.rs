@@ -53,11 +53,7 @@ pub(super) async fn try_acquire(
     in_chunks(state, claims, |claims| try_acquire_chunk(state, claims, timeout)).await
 }
 
-async fn try_acquire_chunk(
-    state: &StoreState,
-    claims: &[&Claim],
-    timeout: RowLockTimeout,
-) -> Batch<Attempt> {
+async fn try_acquire_chunk(state: &StoreState, claims: &[&Claim], timeout: RowLockTimeout) -> Batch<Attempt> {
     let mut answers: Vec<Option<Result<Attempt>>> = claims.iter().map(|_| None).collect();
     for _ in 0..MAX_RACES {
         let open: Vec<usize> = (0..claims.len()).filter(|at| answers[*at].is_none()).collect();

@@ -161,10 +161,7 @@ impl Sweep for StoreState {
 
     async fn sweep_page(&self, table: usize, after: &str) -> Result<Option<Vec<Row>>> {
         let retention = to_micros(self.shared.config.retention);
-        self.shared
-            .query(&Request::new(&self.sweep[table], &[&after, &PAGE, &retention]))
-            .await
-            .map(Some)
+        self.shared.query(&Request::new(&self.sweep[table], &[&after, &PAGE, &retention])).await.map(Some)
     }
 }
 

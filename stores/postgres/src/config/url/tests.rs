@@ -8,7 +8,6 @@ fn from_url(text: &str) -> Result<PostgresConfig> {
     PostgresConfig::from_url(&StoreUrl::parse(text)?)
 }
 
-
 fn read(text: &str) -> Result<Config> {
     let mut url = StoreUrl::parse(text)?;
     let tls = TlsOptions::take_from(&mut url)?;
@@ -32,18 +31,13 @@ fn a_url_means_to_us_what_it_means_to_the_driver() {
         "postgres://",
     ] {
         let theirs: Config = url.parse().unwrap();
-        assert!(
-            read(url).unwrap() == theirs,
-            "{url}: {:?}, and the driver {theirs:?}",
-            read(url).unwrap()
-        );
+        assert!(read(url).unwrap() == theirs, "{url}: {:?}, and the driver {theirs:?}", read(url).unwrap());
     }
 }
 
 #[test]
 fn an_at_sign_in_the_query_hides_no_option() {
-    let url =
-        "postgres://h/db?sslmode=require&channel_binding=require&application_name=me@host&user=me@srv";
+    let url = "postgres://h/db?sslmode=require&channel_binding=require&application_name=me@host&user=me@srv";
     let config = read(url).unwrap();
     assert_eq!(
         (config.get_ssl_mode(), config.get_channel_binding()),

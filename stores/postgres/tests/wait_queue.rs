@@ -6,10 +6,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Corner, lease_table, server, within};
+use common::{TestSchema, postgres_store, server, within};
 use distlock_core::store::{Attempt, Claim, Inbox, Lease, LeaseStore, Query, Released, Store, Waiting};
 use distlock_core::{Error, FencingToken, Kind, LockId, LockIds, Resource};
-use distlock_postgres::LeaseTable;
+use distlock_postgres::PostgresStore;
 use distlock_testkit::servers::PostgresServer;
 
 const LIMIT: Duration = Duration::from_secs(25);
@@ -36,10 +36,10 @@ fn lease(name: &str, id: &str) -> Lease {
     Lease::of(&claim(name, id), FencingToken::new(1))
 }
 
-/// A store of its own corner, asked alone or in company.
+/// A store of its own test_schema, asked alone or in company.
 struct Asked {
-    store: LeaseTable,
-    corner: Corner,
+    store: PostgresStore,
+    test_schema: TestSchema,
     company: bool,
     ids: LockIds,
 }
@@ -48,15 +48,15 @@ impl Asked {
     async fn all() -> Vec<Asked> {
         let mut all = Vec::new();
         for company in [false, true] {
-            let corner = Corner::new();
-            let store = lease_table(&corner.url("postgres", &server().url())).await;
-            all.push(Asked { store, corner, company, ids: LockIds::new("line") });
+            let test_schema = TestSchema::new();
+            let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
+            all.push(Asked { store, test_schema, company, ids: LockIds::new("line") });
         }
         all
     }
 
     fn table(&self) -> String {
-        format!("{}.distribute_lock", self.corner.schema)
+        format!("{}.distribute_lock", self.test_schema.name)
     }
 
     async fn ask(&self, asked: Claim) -> Attempt {
@@ -205,9 +205,9 @@ async fn a_line_of_the_dead_does_not_grow_for_ever() {
 
 #[tokio::test]
 async fn leases_of_one_lock_in_one_batch_have_their_own_answers() {
-    let corner = Corner::new();
-    let store = lease_table(&corner.url("postgres", &server().url())).await;
-    let asked = Asked { store, corner, company: true, ids: LockIds::new("line") };
+    let test_schema = TestSchema::new();
+    let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
+    let asked = Asked { store, test_schema, company: true, ids: LockIds::new("line") };
     granted(&asked.ask(claim("m", "holder")).await);
     for id in ["a", "b", "c"] {
         asked.ask(waits("m", id)).await;
@@ -228,7 +228,7 @@ async fn who_joined_while_a_release_waited_for_the_row_is_not_forgotten() {
         let (table, company) = (asked.table(), asked.company);
         let entry = r#"[{"id": "late", "inbox": "dl_late", "expiry": 60000000, "asked": 1, "until": 9000000000000000}]"#;
         let join = format!("UPDATE {table} SET waiters = '{entry}' WHERE key = 'm'");
-        let joined = asked.corner.lock_until_waited_for(&join, "NULL").await;
+        let joined = asked.test_schema.lock_until_waited_for(&join, "NULL").await;
         let mut leases = vec![lease("m", "holder")];
         leases.extend(company.then(|| lease("company", "nobody")));
         let answers = within("the release", LIMIT, asked.store.release(&leases)).await;
@@ -248,7 +248,7 @@ async fn a_batch_is_on_the_disk_if_anybody_was_granted_anything() {
     // The log is on the disk when somebody waits for it, and hardly before.
     let own = PostgresServer::configure().setting("wal_writer_delay", "10s").start();
     for (at, handed_on) in [Some("a"), Some("b"), Some("c"), None].into_iter().enumerate() {
-        let store = lease_table(&own.url()).await;
+        let store = postgres_store(&own.url()).await;
         let names = ["a", "b", "c"].map(|name| format!("{at}/{name}"));
         let claims: Vec<Claim> = names.iter().map(|name| claim(name, "holder")).collect();
         for answer in store.try_acquire(&claims).await.unwrap() {

@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{Corner, backend, locks, server};
+use common::{TestSchema, backend, locks, server};
 use distlock_core::ErrorKind;
 use distlock_core::store::StoreUrl;
-use distlock_postgres::{ADVISORY_DRIVER, LEASE_DRIVER};
+use distlock_postgres::{ADVISORY_DRIVER, DRIVER};
 
-/// A role that may connect, and use the schema of its corner.
-fn role(corner: &Corner) -> String {
-    let schema = &corner.schema;
+/// A role that may connect, and use the schema of its test_schema.
+fn role(test_schema: &TestSchema) -> String {
+    let schema = &test_schema.name;
     server().sql(&format!(
         "CREATE ROLE {schema} LOGIN; CREATE SCHEMA {schema}; GRANT USAGE ON SCHEMA {schema} TO {schema}"
     ));
@@ -23,10 +23,10 @@ fn as_role(url: &str, role: &str) -> String {
 
 #[tokio::test]
 async fn a_role_that_may_not_create_is_sent_to_the_schema_command() {
-    for (scheme, driver) in [("postgres", &LEASE_DRIVER), ("postgres+advisory", &ADVISORY_DRIVER)] {
-        let corner = Corner::new();
-        let role = role(&corner);
-        let url = as_role(&corner.url(scheme, &server().url()), &role);
+    for (scheme, driver) in [("postgres", &DRIVER), ("postgres+advisory", &ADVISORY_DRIVER)] {
+        let test_schema = TestSchema::new();
+        let role = role(&test_schema);
+        let url = as_role(&test_schema.url(scheme, &server().url()), &role);
         let error = backend(&url).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         assert!(error.to_string().contains("`distlock schema`"), "{error}");
@@ -57,9 +57,9 @@ async fn a_role_that_may_not_create_is_sent_to_the_schema_command() {
 
 #[tokio::test]
 async fn missing_rights_are_told_and_named_by_doctor() {
-    let corner = Corner::new();
-    let role = role(&corner);
-    let url = corner.url("postgres", &server().url());
+    let test_schema = TestSchema::new();
+    let role = role(&test_schema);
+    let url = test_schema.url("postgres", &server().url());
     drop(locks(&url).await);
     server().sql(&format!("GRANT SELECT ON ALL TABLES IN SCHEMA {role} TO {role}"));
     let through = locks(&as_role(&url, &role)).await;

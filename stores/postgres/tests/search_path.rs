@@ -8,10 +8,10 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Corner, advisory_locks, eventually, expiry, lease_table, server, within};
+use common::{TestSchema, advisory_store, config, eventually, expiry, postgres_store, server, within};
 use distlock_core::store::{Backend, Query, Store};
 use distlock_core::{FencingToken, Kind, Locks};
-use distlock_postgres::{AdvisoryKey, AdvisoryLocks, Fence, LeaseTable, PostgresConfig, TransactionLocks};
+use distlock_postgres::{AdvisoryKey, AdvisoryStore, Fence, PostgresStore, TransactionLocks};
 use distlock_testkit::servers::PgBouncer;
 use tokio_postgres::{Client, NoTls};
 
@@ -45,7 +45,7 @@ const TYPES: [&str; 19] = [
 fn planted() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
-        let (name, words) = (Corner::new().schema, words());
+        let (name, words) = (TestSchema::new().name, words());
         server().sql(&format!("CREATE DATABASE {name}"));
         server().sql(&format!("CREATE ROLE planter_{name} LOGIN; CREATE ROLE victim_{name} LOGIN"));
         server().sql(&format!("GRANT CREATE ON DATABASE {name} TO victim_{name}"));
@@ -146,7 +146,7 @@ END $do$"#
 }
 
 fn url(scheme: &str, port: u16, role: &str, more: &str) -> String {
-    let (database, schema) = (planted(), Corner::new().schema);
+    let (database, schema) = (planted(), TestSchema::new().name);
     format!(
         "{scheme}://{role}@127.0.0.1:{port}/{database}?application_name={schema}&distlock.schema={schema}{more}"
     )
@@ -208,11 +208,11 @@ async fn exercise(one: &Locks, other: &Locks) {
     one.doctor().await.unwrap();
 }
 
-async fn leases(url: &str) -> LeaseTable {
-    let store = lease_table(url).await;
+async fn leases(url: &str) -> PostgresStore {
+    let store = postgres_store(url).await;
     let locks =
-        |store: &LeaseTable| Locks::new(Backend::lease(store.clone())).unwrap().with_options(expiry(1.5));
-    let other = lease_table(url).await;
+        |store: &PostgresStore| Locks::new(Backend::lease(store.clone())).unwrap().with_options(expiry(1.5));
+    let other = postgres_store(url).await;
     exercise(&locks(&store), &locks(&other)).await;
     store.sweep().await.unwrap();
     store
@@ -220,7 +220,7 @@ async fn leases(url: &str) -> LeaseTable {
 
 /// A row that another session has locked needs statements of its own.
 async fn with_a_locked_row(url: &str) {
-    let store = lease_table(url).await;
+    let store = postgres_store(url).await;
     let locks = Locks::new(Backend::lease(store.clone())).unwrap();
     let held = locks.mutex("stuck").acquire().await.unwrap();
     let config = tokio_postgres::Config::from_str(&url[..url.find('?').unwrap()]).unwrap();
@@ -247,12 +247,12 @@ async fn nothing_planted_is_used_by_the_lease_table() {
 /// Even where the role's own setting puts `public` before everything else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_planted_is_used_on_sessions_of_ours_whatever_search_path_the_role_has() {
-    let (database, role) = (planted(), format!("{}_path", Corner::new().schema));
+    let (database, role) = (planted(), format!("{}_path", TestSchema::new().name));
     server().sql(&format!("CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE {database} TO {role}"));
     server().sql(&format!("ALTER ROLE {role} SET search_path = public, pg_catalog"));
     leases(&url("postgres", server().port(), &role, "")).await;
     let url = url("postgres+advisory", server().port(), &role, "");
-    let locks = Locks::new(Backend::session(advisory_locks(&url).await)).unwrap();
+    let locks = Locks::new(Backend::session(advisory_store(&url).await)).unwrap();
     locks.mutex("m").acquire().await.unwrap().release().await.unwrap();
     locks.semaphore("s", 1).acquire().await.unwrap().release().await.unwrap();
 }
@@ -269,31 +269,31 @@ async fn nothing_planted_is_used_by_the_lease_table_behind_a_pooler() {
 /// There it cannot be set for the session, which is not ours.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_search_path_that_finds_public_first_is_refused_behind_a_pooler() {
-    let database = Corner::new().schema;
+    let database = TestSchema::new().name;
     server().sql(&format!("CREATE DATABASE {database}"));
     server().sql(&format!("ALTER DATABASE {database} SET search_path = public, pg_catalog"));
     let bouncer = PgBouncer::start(server());
     let url = format!("postgres://postgres@127.0.0.1:{}/{database}", bouncer.port());
-    let error = LeaseTable::connect(PostgresConfig::from_url(&url).unwrap()).await.unwrap_err();
+    let error = PostgresStore::connect(config(&url)).await.unwrap_err();
     assert_eq!(error.kind(), distlock_core::ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("search_path"), "{error}");
-    lease_table(&url.replace(&bouncer.port().to_string(), &server().port().to_string())).await;
+    postgres_store(&url.replace(&bouncer.port().to_string(), &server().port().to_string())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_planted_is_used_by_advisory_locks() {
     let url = victim("postgres+advisory", "");
-    let (one, other): (AdvisoryLocks, AdvisoryLocks) =
-        (advisory_locks(&url).await, advisory_locks(&url).await);
-    let locks = |store: AdvisoryLocks| Locks::new(Backend::session(store)).unwrap();
+    let (one, other): (AdvisoryStore, AdvisoryStore) =
+        (advisory_store(&url).await, advisory_store(&url).await);
+    let locks = |store: AdvisoryStore| Locks::new(Backend::session(store)).unwrap();
     exercise(&locks(one), &locks(other)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_planted_is_used_by_benchmarks() {
     let drivers = [
-        lease_table(&victim("postgres", "")).await.baseline().await.unwrap(),
-        advisory_locks(&victim("postgres+advisory", "")).await.baseline().await.unwrap(),
+        postgres_store(&victim("postgres", "")).await.baseline().await.unwrap(),
+        advisory_store(&victim("postgres+advisory", "")).await.baseline().await.unwrap(),
     ];
     for raw in drivers {
         raw.cycle("name").await.unwrap();
@@ -312,10 +312,10 @@ async fn nothing_planted_is_used_in_transactions_of_the_callers() {
         client
     }
     let url = victim("postgres", "");
-    drop(lease_table(&url).await);
+    drop(postgres_store(&url).await);
     for path in ["public", "public, pg_catalog"] {
         let mut client = client(&url).await;
-        let fence = Fence::new(&PostgresConfig::from_url(&url).unwrap());
+        let fence = Fence::new(&config(&url));
         client.batch_execute(&format!("SET search_path = {path}; {}", fence.commands())).await.unwrap();
         let transaction = client.transaction().await.unwrap();
         fence.admit(&transaction, "r", FencingToken::new(5)).await.unwrap();

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Corner, eventually, expiry, lease_table, locks, server, within};
+use common::{TestSchema, eventually, expiry, locks, postgres_store, server, within};
 use distlock_core::store::{Attempt, Backend, Claim, Lease, LeaseStore, Query, Released};
 use distlock_core::{ErrorKind, FencingToken, Kind, LockIds, Locks, ReleaseError, Resource};
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
@@ -15,10 +15,10 @@ const LIMIT: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_whose_reply_is_lost_on_the_wire_is_recognised() {
-    let corner = Corner::new();
+    let test_schema = TestSchema::new();
     let proxy = Proxy::start(server().addr());
-    let through = locks(&corner.url("postgres", &proxy.through(&server().url()))).await;
-    let other = locks(&corner.url("postgres", &server().url())).await;
+    let through = locks(&test_schema.url("postgres", &proxy.through(&server().url()))).await;
+    let other = locks(&test_schema.url("postgres", &server().url())).await;
     for (kind, words) in [("mutex", "INSERT INTO"), ("semaphore", "acquire")] {
         for _ in 0..2 {
             proxy.lose_reply_to(words, AfterLoss::Close);
@@ -42,9 +42,9 @@ async fn a_grant_whose_reply_is_lost_on_the_wire_is_recognised() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_connection_costs_neither_the_lock_nor_the_next_request() {
-    let corner = Corner::new();
+    let test_schema = TestSchema::new();
     let proxy = Proxy::start(server().addr());
-    let through = locks(&corner.url("postgres", &proxy.through(&server().url()))).await;
+    let through = locks(&test_schema.url("postgres", &proxy.through(&server().url()))).await;
     let through = through.with_options(expiry(1.5));
     let held = through.mutex("kept").acquire().await.unwrap();
     let begun = Instant::now();
@@ -60,9 +60,9 @@ async fn a_cut_connection_costs_neither_the_lock_nor_the_next_request() {
 /// Half-open: what we send arrives, what comes back does not, and nobody is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_fell_silent_is_left_for_a_new_one() {
-    let corner = Corner::new();
+    let test_schema = TestSchema::new();
     let proxy = Proxy::start(server().addr());
-    let through = locks(&corner.url("postgres", &proxy.through(&server().url()))).await;
+    let through = locks(&test_schema.url("postgres", &proxy.through(&server().url()))).await;
     through.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     proxy.black_hole(Direction::ToClient);
     let begun = Instant::now();
@@ -84,14 +84,14 @@ async fn a_connection_that_fell_silent_is_left_for_a_new_one() {
     .await
     .unwrap();
     // What was granted unheard was taken back.
-    let direct = locks(&corner.url("postgres", &server().url())).await;
+    let direct = locks(&test_schema.url("postgres", &server().url())).await;
     drop(within("the lock", LIMIT, direct.mutex("unheard").acquire().into_future()).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_stands_still_is_an_error_and_not_contention() {
     let own = PostgresServer::start();
-    let through = locks(&Corner::new().url("postgres", &own.url())).await;
+    let through = locks(&TestSchema::new().url("postgres", &own.url())).await;
     let options = distlock_core::Options::new().request_timeout(Duration::from_millis(500)).unwrap();
     let through = through.with_options(options);
     let held = through.mutex("held").acquire().await.unwrap();
@@ -117,14 +117,14 @@ async fn a_server_that_stands_still_is_an_error_and_not_contention() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_the_server_closes_when_idle_is_made_again_unnoticed() {
-    let corner = Corner::new();
-    let url = corner.url("postgres", &server().url());
-    let through = locks(&corner.as_role_with(&[("idle_session_timeout", "500")], &url)).await;
+    let test_schema = TestSchema::new();
+    let url = test_schema.url("postgres", &server().url());
+    let through = locks(&test_schema.as_role_with(&[("idle_session_timeout", "500")], &url)).await;
     for round in 0..3 {
         let guard = through.mutex("now and then").acquire().await.unwrap();
-        eventually("the server closed it", async || corner.sessions(server()) == 0).await;
+        eventually("the server closed it", async || test_schema.sessions(server()) == 0).await;
         guard.release().await.unwrap_or_else(|error| panic!("round {round}: {error}"));
-        eventually("the server closed it", async || corner.sessions(server()) == 0).await;
+        eventually("the server closed it", async || test_schema.sessions(server()) == 0).await;
     }
 }
 
@@ -132,12 +132,12 @@ async fn a_session_that_the_server_closes_when_idle_is_made_again_unnoticed() {
 /// moment too: while it is made, before the statement arrives, after it was carried out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() {
-    let corner = Corner::new();
+    let test_schema = TestSchema::new();
     let proxy = Proxy::start(server().addr());
-    let url = corner.url("postgres", &proxy.through(&server().url()));
-    let through = locks(&corner.as_role_with(&[("idle_session_timeout", "500")], &url)).await;
-    let direct = locks(&corner.url("postgres", &server().url())).await;
-    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{}'", corner.schema);
+    let url = test_schema.url("postgres", &proxy.through(&server().url()));
+    let through = locks(&test_schema.as_role_with(&[("idle_session_timeout", "500")], &url)).await;
+    let direct = locks(&test_schema.url("postgres", &server().url())).await;
+    let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{}'", test_schema.name);
     let (mut given_back, mut unknown) = (0, 0);
     for nth in 1..=8 {
         let guard = within("a grant", LIMIT, async {
@@ -172,8 +172,8 @@ async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() 
 /// Dropping a future at any moment leaves the shared connection as good as it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_given_up_half_way_do_not_mix_up_the_answers_of_others() {
-    let corner = Corner::new();
-    let store = lease_table(&corner.url("postgres", &server().url())).await;
+    let test_schema = TestSchema::new();
+    let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
     let ids = LockIds::new("dropped");
     let claim = |name: String| {
         Claim::new(Resource::new(Kind::Mutex, name).unwrap(), ids.next(), Duration::from_secs(60))
@@ -190,15 +190,15 @@ async fn requests_given_up_half_way_do_not_mix_up_the_answers_of_others() {
         let answers = store.release(std::slice::from_ref(&lease)).await.unwrap();
         assert!(matches!(answers[..], [Ok(Released::Done { .. })]), "round {round}: {answers:?}");
     }
-    assert_eq!(corner.sessions(server()), 1, "one connection was enough");
+    assert_eq!(test_schema.sessions(server()), 1, "one connection was enough");
 }
 
 /// What nobody waits for costs two statements and one connection; only who waits gets a second one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_connection_is_there_only_while_somebody_waits() {
-    let corner = Corner::new();
-    let url = corner.url("postgres", &server().url());
-    let store = lease_table(&url).await;
+    let test_schema = TestSchema::new();
+    let url = test_schema.url("postgres", &server().url());
+    let store = postgres_store(&url).await;
     let one = Locks::new(Backend::lease(store.clone())).unwrap();
     one.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     let before = store.statements();
@@ -206,13 +206,13 @@ async fn a_second_connection_is_there_only_while_somebody_waits() {
         one.mutex(format!("alone/{n}")).acquire().await.unwrap().release().await.unwrap();
     }
     assert_eq!(store.statements() - before, 20, "two statements a cycle");
-    assert_eq!(corner.sessions(server()), 1);
+    assert_eq!(test_schema.sessions(server()), 1);
     let held = one.mutex("waited for").acquire().await.unwrap();
     let other = locks(&url).await;
     let waiting =
         tokio::spawn(async move { other.mutex("waited for").acquire().await.unwrap().release().await });
-    eventually("a connection that listens", async || corner.sessions(server()) == 3).await;
+    eventually("a connection that listens", async || test_schema.sessions(server()) == 3).await;
     held.release().await.unwrap();
     waiting.await.unwrap().unwrap();
-    eventually("the waiter's connections are gone", async || corner.sessions(server()) == 1).await;
+    eventually("the waiter's connections are gone", async || test_schema.sessions(server()) == 1).await;
 }

@@ -5,19 +5,18 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Corner, eventually, lease_table, locks, server, within};
-use distlock_core::store::{
-    Attempt, Claim, Driver, Inbox, LeaseStore, LossReason, Query, Store, Wake, WakeStream,
-};
+use common::fixtures::AdvisoryFixture;
+use common::{TestSchema, eventually, locks, postgres_store, server, within};
+use distlock_core::store::{Attempt, Claim, Inbox, LeaseStore, LossReason, Query, Store, Wake, WakeStream};
 use distlock_core::{Kind, LockId, LockIds, Resource};
-use distlock_postgres::{ADVISORY_DRIVER, LeaseTable};
-use distlock_testkit::conformance::{Fixture, run};
+use distlock_postgres::PostgresStore;
+use distlock_testkit::conformance::run;
 use distlock_testkit::history::LockSpec;
 use futures_util::StreamExt;
 
 const LIMIT: Duration = Duration::from_secs(25);
 
-async fn hold(store: &LeaseTable, kind: Kind, lock_id: LockId) {
+async fn hold(store: &PostgresStore, kind: Kind, lock_id: LockId) {
     let claim = Claim::new(Resource::new(kind, "m").unwrap(), lock_id, Duration::from_secs(60))
         .with_capacity(if kind == Kind::Mutex { 1 } else { 3 });
     let answer = store.try_acquire(&[claim]).await.unwrap().pop().unwrap().unwrap();
@@ -34,7 +33,7 @@ async fn broken(messages: &mut WakeStream) -> LockId {
 #[tokio::test]
 async fn each_holder_of_a_broken_lock_is_told_whatever_its_id_looks_like() {
     for kind in [Kind::Mutex, Kind::Semaphore] {
-        let store = lease_table(&Corner::new().url("postgres", &server().url())).await;
+        let store = postgres_store(&TestSchema::new().url("postgres", &server().url())).await;
         for label in ["web-3:812", "größe - x#0 ' -- ", "a#0123456789abcdef-1"] {
             let (ids, others) = (LockIds::new(label), LockIds::new(label));
             let mut messages = store.subscribe(&Inbox::new(ids.prefix())).await.unwrap();
@@ -65,7 +64,7 @@ async fn each_holder_of_a_broken_lock_is_told_whatever_its_id_looks_like() {
 /// The value of a program that knows only the three columns can be longer than a message.
 #[tokio::test]
 async fn a_holder_whose_id_does_not_fit_into_a_message_can_be_broken() {
-    let store = lease_table(&Corner::new().url("postgres", &server().url())).await;
+    let store = postgres_store(&TestSchema::new().url("postgres", &server().url())).await;
     for kind in [Kind::Mutex, Kind::Semaphore] {
         let id = LockId::from_stored(format!("{}#0123456789abcdef-1", "x".repeat(9_000)));
         assert!(id.inbox().is_some());
@@ -77,7 +76,7 @@ async fn a_holder_whose_id_does_not_fit_into_a_message_can_be_broken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn holders_of_broken_advisory_locks_are_told_at_once() {
-    let url = Corner::new().url("postgres+advisory", &server().url());
+    let url = TestSchema::new().url("postgres+advisory", &server().url());
     let other = locks(&url).await;
     for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore] {
         let holder = locks(&url).await;
@@ -94,33 +93,19 @@ async fn holders_of_broken_advisory_locks_are_told_at_once() {
     }
 }
 
-struct Advisory(Corner);
-
-impl Fixture for Advisory {
-    async fn open() -> Self {
-        Advisory(Corner::new())
-    }
-
-    fn driver() -> &'static Driver {
-        &ADVISORY_DRIVER
-    }
-
-    /// A session that outlives the time for which its client is stopped.
-    fn url(&self) -> String {
-        format!("{}&distlock.session_timeout=60", self.0.url("postgres+advisory", &server().url()))
-    }
-}
+/// Sessions that outlive the pause of their client.
+type LongSessions = AdvisoryFixture<60>;
 
 #[test]
 fn actor_entry() {
-    distlock_testkit::conformance::run_if_actor::<Advisory>();
+    distlock_testkit::conformance::run_if_actor::<LongSessions>();
 }
 
 /// A process is stopped while it waits for a permit. It is granted the permit, which is broken and goes to another; then
 /// the process continues, and finds both messages at once.
 #[test]
 fn a_permit_that_was_granted_and_broken_while_its_waiter_was_stopped_is_lost() {
-    run::<Advisory, _, _>("broken::actor_entry", |harness| async move {
+    run::<LongSessions, _, _>("broken::actor_entry", |harness| async move {
         let (holder, next) = (harness.locks().await, harness.locks().await);
         let spec = LockSpec::permits("s", 1, 1);
         for round in 0..20 {
