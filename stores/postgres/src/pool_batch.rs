@@ -7,6 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::keys::Key;
+use crate::pool_rows;
 use crate::statement::{Slot, Statement};
 use crate::tables::{PoolTable, Tables};
 use crate::values::{
@@ -29,12 +30,13 @@ static BATCH: [Type; 12] = [
     Type::INT8,
 ];
 
-/// The two statements of one table.
+/// The statements of one table.
 #[derive(Debug)]
 pub(crate) struct PoolStatements {
     pub(crate) batch: Statement,
     /// The same for a forced release: it notifies each holder.
     pub(crate) break_lock: Statement,
+    pub(crate) inspect: Statement,
 }
 
 impl PoolStatements {
@@ -54,6 +56,7 @@ impl PoolStatements {
         PoolStatements {
             batch: statement(Slot::PoolBatch, ""),
             break_lock: statement(Slot::PoolBreak, &broken),
+            inspect: pool_rows::inspect_statement(tables, table),
         }
     }
 }

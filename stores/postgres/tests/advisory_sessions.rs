@@ -3,18 +3,19 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{TestSchema, eventually, locks, server, within};
+use common::{TestSchema, backend, eventually, locks, server, within};
 use distlock_core::store::LossReason;
-use distlock_core::{ErrorKind, Kind, Options};
+use distlock_core::{ErrorKind, Kind, Locks, Options, VirtualClock};
 use distlock_testkit::proxy::{Direction, Proxy};
 use distlock_testkit::servers::{PostgresPair, PostgresServer};
 
 const LIMIT: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_ended_turns_its_guards_lost_at_once_and_frees_everything() {
+async fn a_terminated_session_loses_its_guards_at_once_and_frees_its_locks() {
     let test_schema = TestSchema::new();
     let url = test_schema.url("postgres+advisory", &server().url());
     let (holder, other) = (locks(&url).await, locks(&url).await);
@@ -23,14 +24,14 @@ async fn a_session_that_is_ended_turns_its_guards_lost_at_once_and_frees_everyth
         holder.rw_lock("r").read().await.unwrap(),
         holder.semaphore("s", 2).acquire_many(2).await.unwrap(),
     ];
-    let begun = Instant::now();
+    let started = Instant::now();
     test_schema.cut(server());
     for guard in &guards {
         let reason = within("the loss", LIMIT, guard.lost()).await;
         assert!(matches!(reason, LossReason::SessionEnded(_)), "{reason:?}");
     }
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
-    // Whoever asks next is given a new session, unnoticed.
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    // The next claim opens a new session without an error.
     for (kind, guard) in [(Kind::Mutex, "m"), (Kind::RwLock, "r"), (Kind::Semaphore, "s")] {
         let taken = match kind {
             Kind::Mutex => other.mutex(guard).acquire().await,
@@ -46,7 +47,7 @@ async fn a_session_that_is_ended_turns_its_guards_lost_at_once_and_frees_everyth
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_killed_in_the_middle_frees_everything_and_tokens_rise_all_the_same() {
+async fn a_killed_server_frees_all_locks_and_tokens_still_rise() {
     let own = PostgresServer::start();
     let url = TestSchema::new().url("postgres+advisory", &own.url());
     let holder = locks(&url).await;
@@ -64,9 +65,9 @@ async fn a_server_killed_in_the_middle_frees_everything_and_tokens_rise_all_the_
     assert!(permit_again.token() > permit.token());
 }
 
-/// Advisory locks are not replicated: those of the old primary are gone with it, and their guards lost. The tokens go on.
+/// Advisory locks are not replicated: the guards of the old primary's locks are lost. Tokens continue to rise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_promoted_replica_knows_no_locks_but_goes_on_with_the_tokens() {
+async fn a_promoted_replica_has_no_locks_but_continues_the_tokens() {
     let pair = PostgresPair::start();
     let (one, other) = (pair.primary.port(), pair.replica.port());
     let url =
@@ -80,7 +81,7 @@ async fn a_promoted_replica_knows_no_locks_but_goes_on_with_the_tokens() {
     }
     let held = holder.mutex("m").acquire().await.unwrap();
     assert!(held.token().get() > last);
-    // The replica has the tables, and perhaps not the last tokens: it follows asynchronously.
+    // The replica is asynchronous: it has the tables, and may lack the last tokens.
     pair.wait_replayed();
     pair.primary.kill();
     within("the loss", LIMIT, held.lost()).await;
@@ -97,9 +98,9 @@ async fn a_promoted_replica_knows_no_locks_but_goes_on_with_the_tokens() {
     assert!(again.token() > held.token(), "{} after {}", again.token(), held.token());
 }
 
-/// The cable is pulled: the guard is lost before the server ends the session and gives the lock away.
+/// The network is cut: the guard is lost before the server ends the session and frees the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_is_cut_off_is_lost_before_somebody_else_has_the_lock() {
+async fn a_holder_that_is_cut_off_is_lost_before_another_client_holds_the_lock() {
     let test_schema = TestSchema::new();
     let proxy = Proxy::start(server().addr());
     let short = |url: String| format!("{url}&distlock.session_timeout=2s");
@@ -107,7 +108,7 @@ async fn a_holder_that_is_cut_off_is_lost_before_somebody_else_has_the_lock() {
     let other = locks(&short(test_schema.url("postgres+advisory", &server().url()))).await;
     let held = cut_off.mutex("m").acquire().await.unwrap();
     let permit = cut_off.semaphore("s", 1).acquire().await.unwrap();
-    let heir = tokio::spawn({
+    let next = tokio::spawn({
         let other = other.clone();
         async move {
             let mutex = other.mutex("m").acquire().await.unwrap();
@@ -121,16 +122,16 @@ async fn a_holder_that_is_cut_off_is_lost_before_somebody_else_has_the_lock() {
         Instant::now()
     };
     let lost = within("the loss", LIMIT, lost).await;
-    let (mutex, granted) = within("the heir", LIMIT, heir).await.unwrap();
+    let (mutex, granted) = within("the next holder", LIMIT, next).await.unwrap();
     assert!(granted >= lost, "two holders for {:?}", lost - granted);
     assert!(mutex.token() > held.token());
     drop(within("the permit", LIMIT, other.semaphore("s", 1).acquire().into_future()).await.unwrap());
     proxy.resume();
 }
 
-/// A session that falls silent in one direction only.
+/// The network is cut in one direction only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_whose_answers_are_lost_turns_the_guards_lost() {
+async fn a_session_whose_replies_are_lost_loses_its_guards() {
     let test_schema = TestSchema::new();
     let proxy = Proxy::start(server().addr());
     let url = format!(
@@ -147,9 +148,9 @@ async fn a_server_whose_answers_are_lost_turns_the_guards_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn settings_of_the_role_that_end_sessions_and_statements_end_neither_holds_nor_waits() {
+async fn time_outs_of_the_role_end_neither_holds_nor_waits() {
     let test_schema = TestSchema::new();
-    // A session has so long to say that they do not hold for it; a busy machine may take some of that.
+    // A session has this long to change its settings; a busy machine may use some of it.
     let limits = ["idle_session_timeout", "statement_timeout", "lock_timeout"].map(|name| (name, "1000"));
     let url = test_schema.as_role_with(&limits, &test_schema.url("postgres+advisory", &server().url()));
     let (holder, other) = (locks(&url).await, locks(&url).await);
@@ -158,12 +159,12 @@ async fn settings_of_the_role_that_end_sessions_and_statements_end_neither_holds
     tokio::time::sleep(Duration::from_millis(2500)).await;
     assert!(!held.is_lost() && !waiting.is_finished());
     held.release().await.unwrap();
-    drop(within("the waiter's turn", LIMIT, waiting).await.unwrap().unwrap());
+    drop(within("the waiter's grant", LIMIT, waiting).await.unwrap().unwrap());
 }
 
-/// A killed holder of permits is noticed by those who wait, without anybody asking again and again.
+/// A waiter learns of a dead holder of permits without polling.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_for_permits_notices_that_the_only_holder_died() {
+async fn a_waiter_for_permits_learns_that_the_only_holder_died() {
     let test_schema = TestSchema::new();
     let url = test_schema.url("postgres+advisory", &server().url());
     let holder_url = url.replace("application_name=", "application_name=holder_");
@@ -173,7 +174,7 @@ async fn a_waiter_for_permits_notices_that_the_only_holder_died() {
         tokio::spawn(
             async move { (waiter.semaphore("s", 1).acquire().await.unwrap().token(), Instant::now()) },
         );
-    eventually("it waits, and watches", async || test_schema.sessions(server()) == 2).await;
+    eventually("it waits and watches", async || test_schema.sessions(server()) == 2).await;
     let watching = format!(
         "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'ShareLock' AND pid IN
          (SELECT pid FROM pg_stat_activity WHERE application_name = '{}')",
@@ -185,14 +186,14 @@ async fn a_waiter_for_permits_notices_that_the_only_holder_died() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holder_{}'",
         test_schema.name
     ));
-    let (token, granted) = within("the waiter's turn", LIMIT, waiting).await.unwrap();
+    let (token, granted) = within("the waiter's grant", LIMIT, waiting).await.unwrap();
     assert!(granted - killed < Duration::from_millis(800), "{:?}", granted - killed);
     assert!(token > held.token());
 }
 
-/// A program may seed the generator, and a forked child goes on with its parent's numbers.
+/// A program may seed the generator, and a forked child repeats its parent's numbers.
 #[tokio::test]
-async fn sessions_of_programs_that_seed_the_random_generator_alike_do_not_meet() {
+async fn programs_with_one_seed_of_the_random_generator_have_distinct_session_locks() {
     let url = TestSchema::new().url("postgres+advisory", &server().url());
     let mut guards = Vec::new();
     for n in 0..2 {
@@ -204,7 +205,7 @@ async fn sessions_of_programs_that_seed_the_random_generator_alike_do_not_meet()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_does_not_answer_is_not_contention_to_a_second_attempt_of_the_process() {
+async fn a_server_that_does_not_reply_is_not_contention_for_a_second_attempt_of_the_process() {
     let (test_schema, proxy) = (TestSchema::new(), Proxy::start(server().addr()));
     let url = test_schema.url("postgres+advisory", &proxy.through(&server().url()));
     let short = Options::new().request_timeout(Duration::from_millis(500)).unwrap();
@@ -212,7 +213,7 @@ async fn a_server_that_does_not_answer_is_not_contention_to_a_second_attempt_of_
     locks.rw_lock("warm").write().await.unwrap().release().await.unwrap();
 
     proxy.pause();
-    // Reader-writer locks have no local queue: both attempts reach the store.
+    // Reader-writer locks have no local wait queue: both attempts reach the store.
     let first = tokio::spawn(locks.rw_lock("a").write().into_future());
     tokio::task::yield_now().await;
     let tried = locks.rw_lock("a").try_write().await;
@@ -224,4 +225,31 @@ async fn a_server_that_does_not_answer_is_not_contention_to_a_second_attempt_of_
     let held = locks.rw_lock("a").write().await.unwrap();
     assert!(locks.rw_lock("a").try_write().await.unwrap().is_none(), "held is contention");
     held.release().await.unwrap();
+}
+
+/// The server still has the session. The clock says that its time-out has passed: as after a suspend.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_is_lost_when_the_injected_clock_passes_the_deadline_of_its_session() {
+    let test_schema = TestSchema::new();
+    let url =
+        format!("{}&distlock.session_timeout=60s", test_schema.url("postgres+advisory", &server().url()));
+    let clock = VirtualClock::new();
+    let builder = Locks::builder(backend(&url).await.unwrap()).clock(Arc::new(clock.clone()));
+    let ours = builder.build().unwrap();
+    let guards = [
+        ours.mutex("m").acquire().await.unwrap(),
+        ours.rw_lock("r").read().await.unwrap(),
+        ours.semaphore("s", 1).acquire().await.unwrap(),
+    ];
+    assert!(guards.iter().all(|guard| !guard.is_lost()), "the deadline is on another clock");
+    clock.jump(Duration::from_secs(30));
+    assert!(guards.iter().all(|guard| !guard.is_lost()), "lost before the deadline");
+    clock.jump(Duration::from_secs(31));
+    assert!(guards.iter().all(|guard| guard.is_lost()), "not lost after the deadline");
+
+    // The next claim replaces the session, and the server frees its locks.
+    let again = within("the lock", LIMIT, ours.mutex("m").acquire().into_future()).await.unwrap();
+    assert!(again.token() > guards[0].token() && !again.is_lost());
+    let other = locks(&url).await;
+    drop(within("the permit", LIMIT, other.semaphore("s", 1).acquire().into_future()).await.unwrap());
 }

@@ -3,18 +3,16 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{TestSchema, advisory_store, config, eventually, locks, server, within};
+use common::{TestSchema, config, eventually, locks, server, wait_for_waiters, within};
 use distlock_core::store::{Backend, Query};
 use distlock_core::{ErrorKind, Kind, Locks};
 use distlock_postgres::{AdvisoryKey, AdvisoryStore};
 
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// Locks that can be had at once share one connection; who has to wait gets one, and gives it back.
+/// Locks that are granted at once share one connection. A waiter gets one of its own, which is reused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_locks_share_one_connection() {
     let test_schema = TestSchema::new();
@@ -37,7 +35,7 @@ async fn a_thousand_locks_share_one_connection() {
         server().value(&format!("SELECT count(*) FROM {}.distribute_lock_session", test_schema.name)),
         "0"
     );
-    // Sixteen wait, one after the other gets it, and few connections are left.
+    // Sixteen clients wait, each is granted in its order, and few connections remain.
     let held = holder.mutex("contended").acquire().await.unwrap();
     let mut waiters = tokio::task::JoinSet::new();
     for n in 0..16 {
@@ -55,7 +53,7 @@ async fn a_thousand_locks_share_one_connection() {
     eventually("few are left", async || test_schema.sessions(server()) <= 4).await;
 }
 
-/// A writer waits; readers of the same process, on the connection that has the lock already, do not pass it.
+/// A writer waits. Readers on the connection that holds the lock already do not overtake it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_that_share_a_connection_do_not_starve_a_writer() {
     let test_schema = TestSchema::new();
@@ -63,12 +61,8 @@ async fn readers_that_share_a_connection_do_not_starve_a_writer() {
     let (readers, writer) = (locks(&url).await, locks(&url).await);
     let first = readers.rw_lock("r").read().await.unwrap();
     let writing = tokio::spawn(async move { writer.rw_lock("r").write().await.unwrap().token() });
-    eventually("the writer waits", async || {
-        let found = readers.inspect(&Query::named("r")).await.unwrap();
-        found.first().is_some_and(|record| record.waiters.len() == 1)
-    })
-    .await;
-    assert!(readers.rw_lock("r").try_read().await.unwrap().is_none(), "a reader passed the writer");
+    wait_for_waiters(&readers, "r", 1).await;
+    assert!(readers.rw_lock("r").try_read().await.unwrap().is_none(), "a reader overtook the writer");
     let late = tokio::spawn({
         let readers = readers.clone();
         async move { readers.rw_lock("r").read().await.unwrap().token() }
@@ -78,9 +72,9 @@ async fn readers_that_share_a_connection_do_not_starve_a_writer() {
     assert!(read > written);
 }
 
-/// Waits that are given up leave neither a session that waits nor a lock that nobody has.
+/// A withdrawn wait leaves no session that waits and no lock without a guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waits_that_are_given_up_leave_nothing_on_the_server() {
+async fn withdrawn_waits_leave_nothing_on_the_server() {
     let test_schema = TestSchema::new();
     let url = test_schema.url("postgres+advisory", &server().url());
     let (holder, other) = (locks(&url).await, locks(&url).await);
@@ -93,7 +87,7 @@ async fn waits_that_are_given_up_leave_nothing_on_the_server() {
         let _ = tokio::time::timeout(limit, other.semaphore("s", 1).acquire().into_future()).await;
     }
     for name in ["m", "s"] {
-        eventually("nobody waits", async || {
+        eventually("there are no waiters", async || {
             let found = holder.inspect(&Query::named(name)).await.unwrap();
             found.iter().all(|record| record.waiters.is_empty())
         })
@@ -109,9 +103,9 @@ async fn waits_that_are_given_up_leave_nothing_on_the_server() {
     other.semaphore("s", 1).acquire().await.unwrap().release().await.unwrap();
 }
 
-/// Keys that other programs use: they exclude us, and `show` says who it is.
+/// Programs that use the same keys exclude us, and `inspect` names them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn raw_keys_are_those_of_other_programs() {
+async fn raw_keys_exclude_other_programs_both_ways() {
     let test_schema = TestSchema::new();
     let url = format!("{}&distlock.keys=raw", test_schema.url("postgres+advisory", &server().url()));
     let through = locks(&url).await;
@@ -128,7 +122,7 @@ async fn raw_keys_are_those_of_other_programs() {
             async move { through.mutex(name).acquire().await.unwrap() }
         });
         theirs.query(&format!("SELECT {}", call.replace("lock(", "unlock("))).unwrap();
-        let guard = within("our turn", LIMIT, ours).await.unwrap();
+        let guard = within("our grant", LIMIT, ours).await.unwrap();
         let tried = format!("SELECT {}", call.replace("pg_", "pg_try_"));
         assert_eq!(theirs.query(&tried).unwrap(), [[Some("f".to_owned())]]);
         guard.release().await.unwrap();
@@ -137,9 +131,9 @@ async fn raw_keys_are_those_of_other_programs() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
 }
 
-/// The documented key of a name is the key that is locked; and a schema is a world of its own.
+/// The lock of a name has the documented key, and another schema has other keys.
 #[tokio::test]
-async fn the_key_of_a_name_is_the_one_that_is_documented() {
+async fn the_key_of_a_name_is_as_documented() {
     const NAME: &str = "größe/42";
     let test_schema = TestSchema::new();
     let ours = test_schema.url("postgres+advisory", &server().url());
@@ -157,7 +151,7 @@ async fn the_key_of_a_name_is_the_one_that_is_documented() {
         );
         assert_eq!(server().value(&computed), key.to_string());
         let through = Locks::new(Backend::session(AdvisoryStore::connect(config).await.unwrap())).unwrap();
-        let guard = through.mutex(NAME).try_acquire().await.unwrap().expect("another world");
+        let guard = through.mutex(NAME).try_acquire().await.unwrap().expect("another schema has another key");
         assert_eq!(server().value(&format!("SELECT pg_try_advisory_lock({key})")), "f");
         guards.push((key, guard));
     }
@@ -165,29 +159,4 @@ async fn the_key_of_a_name_is_the_one_that_is_documented() {
         guard.release().await.unwrap();
         assert_eq!(server().value(&format!("SELECT pg_try_advisory_lock({key})")), "t");
     }
-}
-
-/// Sixteen clients and one name: tokens are drawn after the lock is granted, so they come in its order.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_of_one_name_rise_under_sixteen_clients() {
-    let url = TestSchema::new().url("postgres+advisory", &server().url());
-    let (last, granted, inside) =
-        (Arc::new(AtomicU64::new(0)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let mut clients = tokio::task::JoinSet::new();
-    for _ in 0..16 {
-        let locks = Locks::new(Backend::session(advisory_store(&url).await)).unwrap();
-        let (last, granted, inside) = (Arc::clone(&last), Arc::clone(&granted), Arc::clone(&inside));
-        clients.spawn(async move {
-            while granted.fetch_add(1, Ordering::SeqCst) < 3_000 {
-                let guard = locks.mutex("hammered").acquire().await.unwrap();
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two holders");
-                let token = guard.token().get();
-                let before = last.swap(token, Ordering::SeqCst);
-                assert!(token > before, "{token} after {before}");
-                inside.fetch_sub(1, Ordering::SeqCst);
-                guard.release().await.unwrap();
-            }
-        });
-    }
-    within("all grants", Duration::from_secs(60), clients.join_all()).await;
 }

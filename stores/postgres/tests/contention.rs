@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::{TestSchema, eventually, locks, postgres_store, server, within};
-use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Query};
+use common::{TestSchema, locks, postgres_store, server, wait_for_waiters, within};
+use distlock_core::store::{Attempt, Claim, Lease, LeaseStore};
 use distlock_core::{Kind, LockId, LockIds, Resource};
 use distlock_testkit::servers::PostgresServer;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_is_serializable_by_default_only_costs_retries() {
+async fn a_database_that_is_serializable_by_default_costs_only_retries() {
     let test_schema = TestSchema::new();
     let settings = [("default_transaction_isolation", "'serializable'")];
     let url = test_schema.as_role_with(&settings, &test_schema.url("postgres", &server().url()));
@@ -37,10 +37,10 @@ fn claim(kind: Kind, name: impl Into<Arc<str>>, lock_id: LockId) -> Claim {
     Claim::new(Resource::new(kind, name).unwrap(), lock_id, Duration::from_secs(60))
 }
 
-/// Two stores lock the same rows, each batch in another order.
+/// Stores lock the same rows, each batch in another order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_in_opposite_orders_never_deadlock() {
-    // Long before a statement gives up waiting for a row.
+    // Shorter than the time for which a statement waits for a row.
     let own = PostgresServer::configure().setting("deadlock_timeout", "10ms").start();
     let mut tasks = tokio::task::JoinSet::new();
     for backwards in [false, true, false, true] {
@@ -72,38 +72,34 @@ async fn batches_in_opposite_orders_never_deadlock() {
         });
     }
     within("all of them", Duration::from_secs(60), tasks.join_all()).await;
-    // The server writes down each one that it resolves.
+    // The server logs each deadlock that it resolves.
     assert!(!own.log().contains("deadlock detected"), "{}", own.log_tail());
 }
 
-/// A release that serves several who wait tells each of them: rows that nobody reads are not made, and what they would
-/// have sent is not sent.
+/// A release that grants to several waiters notifies each of them: PostgreSQL does not evaluate rows that are never read, and
+/// would not send their notifications.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_that_serves_many_tells_all_of_them() {
+async fn a_release_that_grants_to_many_waiters_notifies_all_of_them() {
     let test_schema = TestSchema::new();
     for scheme in ["postgres", "postgres+advisory"] {
         let url = test_schema.url(scheme, &server().url());
         let holder = locks(&url).await;
-        let all = holder.semaphore("served together", 8).acquire_many(8).await.unwrap();
+        let all = holder.semaphore("granted together", 8).acquire_many(8).await.unwrap();
         let mut waiters = tokio::task::JoinSet::new();
         for _ in 0..8 {
             let locks = locks(&url).await;
             waiters.spawn(async move {
-                let guard = locks.semaphore("served together", 8).acquire().await.unwrap();
+                let guard = locks.semaphore("granted together", 8).acquire().await.unwrap();
                 (guard, std::time::Instant::now(), locks)
             });
         }
-        eventually("eight wait", async || {
-            let found = holder.inspect(&Query::named("served together")).await.unwrap();
-            found.iter().any(|record| record.waiters.len() == 8)
-        })
-        .await;
-        // All have just asked: none would ask again for most of a second.
+        wait_for_waiters(&holder, "granted together", 8).await;
+        // All have just sent their claims: none would send it again for most of a second.
         let released = std::time::Instant::now();
         all.release().await.unwrap();
         for (guard, granted, _) in waiters.join_all().await {
             let late = granted - released;
-            assert!(late < Duration::from_millis(800), "{scheme}: a waiter was told {late:?} late");
+            assert!(late < Duration::from_millis(800), "{scheme}: a waiter was notified {late:?} late");
             guard.release().await.unwrap();
         }
     }

@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{backend, eventually, locks, postgres_store, within};
+use common::{backend, locks, postgres_store, wait_for_waiters, within};
 use distlock_core::store::{Attempt, Backend, Claim, Lease, LeaseStore, Query};
 use distlock_core::{Kind, LockId, LockIds, Resource};
 use distlock_testkit::conformance::{ActorMode, Fixture, cases, run};
@@ -14,7 +14,7 @@ use distlock_testkit::servers::{PostgresPair, PostgresServer};
 
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// A server of its own, that can be harmed.
+/// A server of its own, which the test may kill.
 struct Fragile(PostgresServer);
 
 impl Fixture for Fragile {
@@ -41,16 +41,16 @@ impl Fixture for Fragile {
 }
 
 #[test]
-fn a_server_killed_in_the_middle_comes_back_with_its_locks_and_tokens() {
+fn a_killed_server_restarts_with_its_locks_and_tokens() {
     run::<Fragile, _, _>("", cases::faults::restart);
 }
 
 #[test]
-fn a_clock_that_is_set_back_and_forward_takes_no_token_back() {
+fn a_server_clock_that_is_set_back_and_forward_lowers_no_token() {
     run::<Fragile, _, _>("", cases::faults::move_clock);
 }
 
-/// A primary that acknowledges nothing which its replica lacks; the URL names both.
+/// A primary that waits for its replica before it acknowledges; the URL names both.
 struct Pair(PostgresPair);
 
 impl Fixture for Pair {
@@ -74,7 +74,7 @@ impl Fixture for Pair {
         ActorMode::Threads { reason: "these cases need none" }
     }
 
-    /// The second time there is nobody left to take over.
+    /// The second call has no replica left to promote.
     async fn fail_over(&self) {
         if self.0.primary.try_sql("SELECT 1").is_ok() {
             self.0.primary.kill();
@@ -84,7 +84,7 @@ impl Fixture for Pair {
 }
 
 #[test]
-fn a_promoted_replica_has_what_was_granted_and_counted() {
+fn a_promoted_replica_has_all_grants_and_tokens() {
     run::<Pair, _, _>("", cases::faults::fail_over);
 }
 
@@ -92,14 +92,14 @@ fn claim(kind: Kind, name: impl Into<Arc<str>>, lock_id: LockId) -> Claim {
     Claim::new(Resource::new(kind, name).unwrap(), lock_id, Duration::from_secs(60))
 }
 
-/// The log is on the disk when somebody waits for it, and hardly before.
+/// The server writes its log to the disk when a commit waits for it, and hardly before.
 fn lazy_server() -> PostgresServer {
     PostgresServer::configure().setting("wal_writer_delay", "10s").start()
 }
 
-/// A release does not wait for the disk. The lock that a crash brings back is nobody's, and ends with its expiry.
+/// A release does not wait for the disk. A lock that a crash restores has no guard, and ends with its expiry.
 #[tokio::test]
-async fn a_release_that_a_crash_undoes_ends_with_its_expiry_and_no_token_falls() {
+async fn a_release_that_a_crash_undoes_ends_with_its_expiry_and_no_token_is_lower() {
     let own = lazy_server();
     let store = postgres_store(&own.url()).await;
     let ids = LockIds::new("crash");
@@ -125,13 +125,13 @@ async fn a_release_that_a_crash_undoes_ends_with_its_expiry_and_no_token_falls()
         }
     })
     .await;
-    assert!(undone, "the release was on the disk: this test shows nothing");
+    assert!(undone, "the release was on the disk: the test proves nothing");
     assert!(later > token, "{later} after {token}");
 }
 
-/// Whoever was told that the lock is his has it, whatever happens to the server in the same moment.
+/// A waiter that was notified of its grant holds the lock, also if the server crashes at the same moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_release_granted_survives_a_crash() {
+async fn a_handoff_survives_a_crash() {
     let own = lazy_server();
     let (holder, waiter, other) = (locks(&own.url()).await, locks(&own.url()).await, locks(&own.url()).await);
     for round in 0..3 {
@@ -140,16 +140,12 @@ async fn what_a_release_granted_survives_a_crash() {
             let waiter = waiter.clone();
             async move { waiter.mutex("m").acquire().await.unwrap() }
         });
-        eventually("somebody waits", async || {
-            let found = other.inspect(&Query::named("m")).await.unwrap();
-            found.iter().any(|record| record.waiters.len() == 1)
-        })
-        .await;
+        wait_for_waiters(&other, "m", 1).await;
         held.release().await.unwrap();
         let granted = waiting.await.unwrap();
         own.kill();
         own.start_again();
-        let found = within("an answer", LIMIT, async {
+        let found = within("a reply", LIMIT, async {
             loop {
                 match other.inspect(&Query::named("m")).await {
                     Ok(found) => return found,

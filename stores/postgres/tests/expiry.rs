@@ -1,4 +1,4 @@
-//! The expiry of a lease never moves back for the same lock id, and a renewal judges the row as it is once the row is
+//! The expiry of a lease never moves back for the same lock id, and a renewal decides on the row as it is once the row is
 //! locked.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -38,7 +38,7 @@ async fn time_left(store: &PostgresStore) -> Duration {
     found[0].holders[0].expires_in.unwrap()
 }
 
-/// A request that was sent earlier, and for a shorter time, is applied last.
+/// A request that was sent earlier and for a shorter time is applied last.
 #[tokio::test]
 async fn a_shorter_request_that_is_applied_last_does_not_shorten_the_lease() {
     for kind in KINDS {
@@ -51,11 +51,11 @@ async fn a_shorter_request_that_is_applied_last_does_not_shorten_the_lease() {
         let left = time_left(&store).await;
         assert!(left > LONG / 2, "{kind}: an attempt moved the expiry back to {left:?}");
         assert_eq!(renew(&store, lease(kind, 2 * LONG)).await, Renewal::Renewed);
-        assert!(time_left(&store).await > LONG + LONG / 2, "{kind}: a renewal extends nothing");
+        assert!(time_left(&store).await > LONG + LONG / 2, "{kind}: a renewal has no effect");
     }
 }
 
-/// The clock is read before the statement waits for the row; what is written to the row meanwhile is later.
+/// The clock is read before the statement waits for the row. A write to the row during the wait is later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_attempt_that_waited_for_its_row_does_not_move_the_expiry_back() {
     let test_schema = TestSchema::new();
@@ -64,7 +64,7 @@ async fn an_attempt_that_waited_for_its_row_does_not_move_the_expiry_back() {
     server().sql(&format!("CREATE TABLE {schema}.noted (expire_time timestamptz)"));
     acquire(&store, claim(Kind::Mutex, LONG)).await;
     for batch in [false, true] {
-        // As a renewal of the same lease that came to the row first.
+        // A renewal of the same lease that locked the row first.
         let renewed = format!(
             "PERFORM pg_sleep(0.05);
              WITH renewed AS (UPDATE {schema}.distribute_lock SET expire_time = clock_timestamp() + interval '60 s'
@@ -78,7 +78,7 @@ async fn an_attempt_that_waited_for_its_row_does_not_move_the_expiry_back() {
             let resource = Resource::new(Kind::Mutex, "another").unwrap();
             claims.push(claims[0].clone().with_resource(resource));
         }
-        let answer = within("an answer", LIMIT, store.try_acquire(&claims)).await.unwrap().swap_remove(0);
+        let answer = within("a reply", LIMIT, store.try_acquire(&claims)).await.unwrap().swap_remove(0);
         assert!(matches!(answer, Ok(Attempt::Granted { .. })), "{answer:?}");
         other.await.unwrap();
         let kept = format!(
@@ -89,7 +89,7 @@ async fn an_attempt_that_waited_for_its_row_does_not_move_the_expiry_back() {
     }
 }
 
-/// Two renewals of one lease wait for its row, in an order that nobody knows.
+/// Two renewals of one lease wait for its row, in either order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewals_that_wait_for_one_row_never_move_its_expiry_back() {
     for kind in KINDS {
@@ -102,7 +102,7 @@ async fn renewals_that_wait_for_one_row_never_move_its_expiry_back() {
         let locked = test_schema.lock_until_waited_for(&lock, "PERFORM pg_sleep(0.05)").await;
         let (long, short) = (lease(kind, LONG), lease(kind, SHORT));
         let both = async { tokio::join!(renew(&one, long), renew(&other, short)) };
-        let answers = within("the answers", LIMIT, both).await;
+        let answers = within("the replies", LIMIT, both).await;
         assert_eq!(answers, (Renewal::Renewed, Renewal::Renewed), "{kind}");
         locked.await.unwrap();
         let left = time_left(&one).await;
@@ -110,9 +110,9 @@ async fn renewals_that_wait_for_one_row_never_move_its_expiry_back() {
     }
 }
 
-/// The lease has ended in the version of the row that the statement sees. The version that it waits for was renewed.
+/// The lease has expired in the version of the row that the statement sees. The version that it waits for was renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_that_waited_for_its_row_does_not_say_not_yours() {
+async fn a_renewal_that_waited_for_its_row_is_not_answered_not_yours() {
     let test_schema = TestSchema::new();
     let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
     let table = format!("{}.distribute_lock", test_schema.name);
@@ -121,7 +121,7 @@ async fn a_renewal_that_waited_for_its_row_does_not_say_not_yours() {
         server().sql(&format!("UPDATE {table} SET expire_time = now() - interval '1 s'"));
         let renew_it = format!("UPDATE {table} SET expire_time = now() + interval '60 s'");
         let renewed = test_schema.lock_until_waited_for(&renew_it, "NULL").await;
-        let answer = within("an answer", LIMIT, renew(&store, lease(Kind::Mutex, LONG))).await;
+        let answer = within("a reply", LIMIT, renew(&store, lease(Kind::Mutex, LONG))).await;
         assert_eq!(answer, Renewal::Renewed, "round {round}");
         renewed.await.unwrap();
     }

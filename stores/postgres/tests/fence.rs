@@ -1,4 +1,4 @@
-//! The resource's side: writes of holders that were overtaken are refused.
+//! The resource's side of fencing: writes of stale holders are refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -50,7 +50,7 @@ async fn a_stale_token_writes_nothing() {
         }
     }
     assert_eq!(server().value(&format!("SELECT string_agg(entry, ' ') FROM {ledger}")), "10 10 12 13");
-    // What was rolled back was not seen.
+    // A token that was rolled back does not count.
     let transaction = client.transaction().await.unwrap();
     fence.admit(&transaction, "ledger/7", FencingToken::new(99)).await.unwrap();
     transaction.rollback().await.unwrap();
@@ -61,9 +61,9 @@ async fn a_stale_token_writes_nothing() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
-/// The first holder stops between its check and its commit; whoever comes meanwhile waits for that commit.
+/// The first writer pauses between its check and its commit. The second one waits for that commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_that_was_let_pass_is_not_overtaken_before_it_commits() {
+async fn an_admitted_writer_is_not_overtaken_before_it_commits() {
     let test_schema = TestSchema::new();
     let fence = fence(&test_schema).await;
     let (mut one, mut other) = (client().await, client().await);
@@ -80,7 +80,7 @@ async fn a_writer_that_was_let_pass_is_not_overtaken_before_it_commits() {
     within("the second writer", std::time::Duration::from_secs(10), second).await.unwrap();
 }
 
-/// The example shows what it says.
+/// The example prints what it claims.
 #[tokio::test]
 async fn the_example_runs() {
     let program = std::env::current_exe().unwrap();
@@ -88,7 +88,7 @@ async fn the_example_runs() {
     assert!(example.exists(), "build it first: cargo build -p distlock-postgres --examples");
     let run = tokio::process::Command::new(example).arg(server().url()).output();
     let output = within("the example", std::time::Duration::from_secs(30), run).await.unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("was refused") && said.contains("is stale"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("was refused") && printed.contains("is stale"), "{printed}");
 }

@@ -1,4 +1,4 @@
-//! Forced release: each holder is told at once.
+//! Forced release: each holder is notified at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -24,14 +24,14 @@ async fn hold(store: &PostgresStore, kind: Kind, lock_id: LockId) {
 }
 
 async fn broken(messages: &mut WakeStream) -> LockId {
-    match within("a message", LIMIT, messages.next()).await {
+    match within("a notification", LIMIT, messages.next()).await {
         Some(Wake::Broken { lock_id, .. }) => lock_id,
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn each_holder_of_a_broken_lock_is_told_whatever_its_id_looks_like() {
+async fn each_holder_of_a_broken_lock_is_notified_whatever_its_id() {
     for kind in [Kind::Mutex, Kind::Semaphore] {
         let store = postgres_store(&TestSchema::new().url("postgres", &server().url())).await;
         for label in ["web-3:812", "größe - x#0 ' -- ", "a#0123456789abcdef-1"] {
@@ -42,7 +42,7 @@ async fn each_holder_of_a_broken_lock_is_told_whatever_its_id_looks_like() {
             hold(&store, kind, held.clone()).await;
             if kind == Kind::Semaphore {
                 hold(&store, kind, others.next()).await;
-                // Made by no engine: there is nowhere to send a message.
+                // Not the id of an engine: it has no inbox.
                 hold(&store, kind, LockId::from_stored("foreign")).await;
             }
             let resource = Resource::new(kind, "m").unwrap();
@@ -55,15 +55,15 @@ async fn each_holder_of_a_broken_lock_is_told_whatever_its_id_looks_like() {
                 assert!(taken.iter().any(|holder| Some(holder.lock_id.as_str()) == Some("foreign")));
                 broken(&mut theirs).await;
             }
-            // Nobody holds it: nobody is told.
+            // Without a holder no notification is sent.
             assert!(store.break_lock(&resource).await.unwrap().is_empty());
         }
     }
 }
 
-/// The value of a program that knows only the three columns can be longer than a message.
+/// The value of another program may be longer than a notification.
 #[tokio::test]
-async fn a_holder_whose_id_does_not_fit_into_a_message_can_be_broken() {
+async fn a_holder_whose_id_does_not_fit_into_a_notification_can_be_broken() {
     let store = postgres_store(&TestSchema::new().url("postgres", &server().url())).await;
     for kind in [Kind::Mutex, Kind::Semaphore] {
         let id = LockId::from_stored(format!("{}#0123456789abcdef-1", "x".repeat(9_000)));
@@ -75,7 +75,7 @@ async fn a_holder_whose_id_does_not_fit_into_a_message_can_be_broken() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn holders_of_broken_advisory_locks_are_told_at_once() {
+async fn holders_of_broken_advisory_locks_are_notified_at_once() {
     let url = TestSchema::new().url("postgres+advisory", &server().url());
     let other = locks(&url).await;
     for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore] {
@@ -85,10 +85,10 @@ async fn holders_of_broken_advisory_locks_are_told_at_once() {
             Kind::RwLock => holder.rw_lock("m").read().await.unwrap(),
             _ => holder.semaphore("m", 1).acquire().await.unwrap(),
         };
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(other.break_lock(kind, "m").await.unwrap().len(), 1);
         let reason = within("the loss", LIMIT, guard.lost()).await;
-        assert!(begun.elapsed() < Duration::from_secs(2), "{kind}: told after {:?}", begun.elapsed());
+        assert!(started.elapsed() < Duration::from_secs(2), "{kind}: notified after {:?}", started.elapsed());
         assert!(matches!(reason, LossReason::NotYours | LossReason::SessionEnded(_)), "{kind}: {reason:?}");
     }
 }
@@ -101,8 +101,8 @@ fn actor_entry() {
     distlock_testkit::conformance::run_if_actor::<LongSessions>();
 }
 
-/// A process is stopped while it waits for a permit. It is granted the permit, which is broken and goes to another; then
-/// the process continues, and finds both messages at once.
+/// A process is stopped while it waits for a permit. The permit is granted to it, broken, and granted to another client. Then
+/// the process resumes, and receives both notifications at once.
 #[test]
 fn a_permit_that_was_granted_and_broken_while_its_waiter_was_stopped_is_lost() {
     run::<LongSessions, _, _>("broken::actor_entry", |harness| async move {

@@ -1,5 +1,5 @@
-//! A row of a lock table that another session keeps locked: it fails alone, soon and with the reason, and nothing of a
-//! client that ended is left waiting for it.
+//! A row of a lock table that another session has locked: it fails alone, soon and with the reason, and no statement of a
+//! dead client keeps waiting for it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -16,7 +16,7 @@ use distlock_testkit::history::LockSpec;
 use distlock_testkit::servers::postgres::wire::PostgresConnection;
 
 const LIMIT: Duration = Duration::from_secs(25);
-/// Far below what a request may take, and far above what the store waits for a row on a busy machine.
+/// Far below the time limit of a request, and far above the time for which the store waits for a row on a busy machine.
 const SOON: Duration = Duration::from_secs(4);
 const NAMES: [&str; 10] = ["a", "b", "c", "d", "stuck", "f", "g", "h", "i", "j"];
 
@@ -25,7 +25,7 @@ fn table(test_schema: &TestSchema, kind: Kind) -> String {
     format!("{}.distribute_lock{ending}", test_schema.name)
 }
 
-/// A session that keeps the row of `stuck` locked, and its process.
+/// A session that has locked the row of `stuck`, and its process id.
 fn lock_row(test_schema: &TestSchema, kind: Kind) -> (PostgresConnection, String) {
     let mut admin = server().connect().unwrap();
     let key = if kind == Kind::Mutex { "stuck".to_owned() } else { format!("{kind}:stuck") };
@@ -48,7 +48,7 @@ fn leases(claims: &[Claim]) -> Vec<Lease> {
     claims.iter().map(|claim| Lease::of(claim, FencingToken::new(1))).collect()
 }
 
-/// Every answer is as expected, but that for `stuck`: it says who is in the way.
+/// Checks that every answer is as expected, except the one for `stuck`, which names the blocking session.
 fn all_but_stuck<A: std::fmt::Debug>(
     answers: Vec<distlock_core::Result<A>>,
     pid: Option<&str>,
@@ -60,10 +60,10 @@ fn all_but_stuck<A: std::fmt::Debug>(
             Err(error) if *name == "stuck" => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                 assert!(!error.is_outcome_unknown(), "{error}");
-                let said = error.to_string();
-                assert!(said.contains("locked by another session"), "{said}");
-                assert!(pid.is_none_or(|pid| said.contains(pid)), "{said}: it is {pid:?}");
-                assert!(error.advice().is_some_and(|advice| advice.contains("pg_")), "{said}");
+                let text = error.to_string();
+                assert!(text.contains("locked by another session"), "{text}");
+                assert!(pid.is_none_or(|pid| text.contains(pid)), "{text}: it is {pid:?}");
+                assert!(error.advice().is_some_and(|advice| advice.contains("pg_")), "{text}");
             }
             Ok(answer) if *name != "stuck" && expected(&answer) => {}
             other => panic!("{name}: {other:?}"),
@@ -94,7 +94,7 @@ async fn only_the_locked_row_fails(test_schema: &TestSchema, store: &PostgresSto
     let error = answers.and_then(|mut answers| answers.pop().unwrap()).unwrap_err();
     assert!(error.to_string().contains("locked by another session"), "{error}");
 
-    // Free again, it is served as ever.
+    // Once the row is free its lock is served again.
     admin.query("COMMIT").unwrap();
     let answers = store.release(&held[4..5]).await.unwrap();
     assert!(matches!(answers[..], [Ok(Released::Done { .. })]), "{answers:?}");
@@ -120,7 +120,7 @@ async fn of_a_batch_behind_a_pooler_only_the_row_that_is_locked_fails() {
     }
 }
 
-/// A row that another session has inserted and not committed cannot be seen, and is waited for all the same.
+/// A row that another session has inserted and not committed is not visible, but a statement waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_another_session_is_inserting_fails_alone() {
     for kind in [Kind::Mutex, Kind::Semaphore] {
@@ -148,9 +148,9 @@ async fn a_name_that_another_session_is_inserting_fails_alone() {
     }
 }
 
-/// While one row is locked, and asked for again and again, other locks are acquired and no other lease is lost.
+/// While one row is locked and claimed repeatedly, other locks are acquired and no other lease is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
+async fn other_leases_of_a_process_survive_a_locked_row() {
     let test_schema = TestSchema::new();
     let url = test_schema.url("postgres", &server().url());
     let ours = locks(&url).await.with_options(expiry(4.0));
@@ -162,11 +162,11 @@ async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
     }
     let stuck = [ours.mutex("stuck").acquire().await.unwrap(), ours.rw_lock("stuck").write().await.unwrap()];
     let admins = [lock_row(&test_schema, Kind::Mutex).0, lock_row(&test_schema, Kind::RwLock).0];
-    let mut asking = tokio::task::JoinSet::new();
+    let mut claiming = tokio::task::JoinSet::new();
     for locks in [&ours, &theirs] {
         for kind in [Kind::Mutex, Kind::RwLock] {
             let locks = locks.clone();
-            asking.spawn(async move {
+            claiming.spawn(async move {
                 loop {
                     let error = match kind {
                         Kind::Mutex => locks.mutex("stuck").acquire().await.map(drop).unwrap_err(),
@@ -178,9 +178,9 @@ async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
             });
         }
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut longest = Duration::ZERO;
-    while begun.elapsed() < Duration::from_secs(8) {
+    while started.elapsed() < Duration::from_secs(8) {
         let round = Instant::now();
         for locks in [&ours, &theirs] {
             locks
@@ -195,13 +195,13 @@ async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
         }
         longest = longest.max(round.elapsed());
         for guard in &held {
-            assert!(!guard.is_lost(), "{} after {:?}", guard.resource(), begun.elapsed());
+            assert!(!guard.is_lost(), "{} after {:?}", guard.resource(), started.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(longest < SOON, "free locks took {longest:?}");
-    asking.shutdown().await;
-    // Their own leases could not be renewed, and they say so.
+    claiming.shutdown().await;
+    // The leases of the locked rows could not be renewed, and their guards are lost.
     for guard in &stuck {
         assert!(guard.is_lost());
     }
@@ -217,10 +217,10 @@ fn actor_entry() {
     distlock_testkit::conformance::run_if_actor::<LeaseFixture>();
 }
 
-/// Processes that wait for the row are killed. Nothing of them waits on, and nothing is granted to them when the row is
-/// free again.
+/// Processes that wait for the row are killed. None of their statements keeps waiting, and none of them is granted the lock when
+/// the row is free again.
 #[test]
-fn killed_processes_leave_nothing_that_waits_for_a_locked_row() {
+fn killed_processes_leave_no_statement_that_waits_for_a_locked_row() {
     async fn play(harness: Harness<LeaseFixture>) {
         let test_schema = &harness.fixture().0;
         let specs = [LockSpec::mutex("stuck"), LockSpec::permits("stuck", 1, 1)];

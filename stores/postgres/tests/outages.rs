@@ -1,4 +1,4 @@
-//! The lease table over a network that loses, delays and cuts; and a server that stands still or closes idle sessions.
+//! The lease table with lost replies, cut connections, a stalled server, and a server that closes idle sessions.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -41,14 +41,14 @@ async fn a_grant_whose_reply_is_lost_on_the_wire_is_recognised() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_connection_costs_neither_the_lock_nor_the_next_request() {
+async fn a_cut_connection_loses_neither_the_lock_nor_the_next_request() {
     let test_schema = TestSchema::new();
     let proxy = Proxy::start(server().addr());
     let through = locks(&test_schema.url("postgres", &proxy.through(&server().url()))).await;
     let through = through.with_options(expiry(1.5));
     let held = through.mutex("kept").acquire().await.unwrap();
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(4) {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(4) {
         proxy.cut();
         tokio::time::sleep(Duration::from_millis(300)).await;
         assert!(!held.is_lost(), "{:?}", held.lost().await);
@@ -57,25 +57,25 @@ async fn a_cut_connection_costs_neither_the_lock_nor_the_next_request() {
     through.mutex("next").acquire().await.unwrap().release().await.unwrap();
 }
 
-/// Half-open: what we send arrives, what comes back does not, and nobody is told.
+/// Half-open: requests arrive, replies do not, and neither side gets an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_fell_silent_is_left_for_a_new_one() {
+async fn a_silent_connection_is_replaced() {
     let test_schema = TestSchema::new();
     let proxy = Proxy::start(server().addr());
     let through = locks(&test_schema.url("postgres", &proxy.through(&server().url()))).await;
     through.mutex("warm").acquire().await.unwrap().release().await.unwrap();
     proxy.black_hole(Direction::ToClient);
-    let begun = Instant::now();
+    let started = Instant::now();
     let options = distlock_core::Options::new().request_timeout(Duration::from_secs(1)).unwrap();
     let patient = through.with_options(options);
     let error =
-        within("an answer", LIMIT, patient.mutex("unheard").acquire().into_future()).await.unwrap_err();
+        within("a reply", LIMIT, patient.mutex("lost reply").acquire().into_future()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(12), "{:?}", started.elapsed());
     proxy.heal();
     within("a grant", LIMIT, async {
         loop {
-            match through.mutex("heard").acquire().await {
+            match through.mutex("after").acquire().await {
                 Ok(guard) => return guard.release().await,
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
             }
@@ -83,25 +83,25 @@ async fn a_connection_that_fell_silent_is_left_for_a_new_one() {
     })
     .await
     .unwrap();
-    // What was granted unheard was taken back.
+    // The grant whose reply was lost was undone.
     let direct = locks(&test_schema.url("postgres", &server().url())).await;
-    drop(within("the lock", LIMIT, direct.mutex("unheard").acquire().into_future()).await.unwrap());
+    drop(within("the lock", LIMIT, direct.mutex("lost reply").acquire().into_future()).await.unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stands_still_is_an_error_and_not_contention() {
+async fn a_stalled_server_is_an_error_and_not_contention() {
     let own = PostgresServer::start();
     let through = locks(&TestSchema::new().url("postgres", &own.url())).await;
     let options = distlock_core::Options::new().request_timeout(Duration::from_millis(500)).unwrap();
     let through = through.with_options(options);
     let held = through.mutex("held").acquire().await.unwrap();
     own.pause();
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..2 {
         let error = through.mutex("m").acquire().timeout(Duration::from_millis(200)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     }
-    assert!(begun.elapsed() < LIMIT, "{:?}", begun.elapsed());
+    assert!(started.elapsed() < LIMIT, "{:?}", started.elapsed());
     own.resume();
     within("a grant", LIMIT, async {
         loop {
@@ -116,7 +116,7 @@ async fn a_server_that_stands_still_is_an_error_and_not_contention() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_the_server_closes_when_idle_is_made_again_unnoticed() {
+async fn a_session_that_the_server_closed_when_idle_is_reopened_without_an_error() {
     let test_schema = TestSchema::new();
     let url = test_schema.url("postgres", &server().url());
     let through = locks(&test_schema.as_role_with(&[("idle_session_timeout", "500")], &url)).await;
@@ -128,21 +128,21 @@ async fn a_session_that_the_server_closes_when_idle_is_made_again_unnoticed() {
     }
 }
 
-/// The request that met a session which the server had closed goes out again on another one, and that may end at any
-/// moment too: while it is made, before the statement arrives, after it was carried out.
+/// A request on a session that the server had closed is sent again on another one, which may end at any moment too: while it
+/// is opened, before the statement arrives, after it was applied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() {
+async fn a_retry_after_an_idle_session_was_closed_may_fail_at_any_moment() {
     let test_schema = TestSchema::new();
     let proxy = Proxy::start(server().addr());
     let url = test_schema.url("postgres", &proxy.through(&server().url()));
     let through = locks(&test_schema.as_role_with(&[("idle_session_timeout", "500")], &url)).await;
     let direct = locks(&test_schema.url("postgres", &server().url())).await;
     let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{}'", test_schema.name);
-    let (mut given_back, mut unknown) = (0, 0);
+    let (mut released, mut unknown) = (0, 0);
     for nth in 1..=8 {
         let guard = within("a grant", LIMIT, async {
             loop {
-                // What the last round left of the way may fail once.
+                // The connection of the last round may fail once.
                 match through.mutex("now and then").acquire().await {
                     Ok(guard) => return guard,
                     Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
@@ -150,7 +150,7 @@ async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() 
             }
         })
         .await;
-        // What the server says of the end does not come through, so the release goes out on the session that is gone.
+        // The end of the session does not reach the client, so the release is sent on the closed session.
         proxy.pause();
         eventually("the server closed it", async || server().value(&sessions) == "0").await;
         let releasing = tokio::spawn(guard.release());
@@ -158,7 +158,7 @@ async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() 
         proxy.lose_reply(nth, AfterLoss::Close);
         proxy.resume();
         match within("an end of the release", LIMIT, releasing).await.unwrap() {
-            Ok(()) => given_back += 1,
+            Ok(()) => released += 1,
             Err(ReleaseError::Unknown { .. }) => unknown += 1,
             Err(error) => panic!("reply {nth} was lost: {error}"),
         }
@@ -166,12 +166,12 @@ async fn a_second_try_after_an_idle_session_was_closed_may_fail_at_any_moment() 
         let next = direct.mutex("now and then").acquire().timeout(LIMIT).await;
         next.unwrap_or_else(|error| panic!("reply {nth} was lost: {error}")).release().await.unwrap();
     }
-    assert!(given_back > 0 && unknown > 0, "{given_back} given back, {unknown} unknown");
+    assert!(released > 0 && unknown > 0, "{released} released, {unknown} unknown");
 }
 
-/// Dropping a future at any moment leaves the shared connection as good as it was.
+/// Dropping a future at any moment leaves the shared connection usable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn requests_given_up_half_way_do_not_mix_up_the_answers_of_others() {
+async fn dropped_requests_do_not_mix_up_the_replies_to_others() {
     let test_schema = TestSchema::new();
     let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
     let ids = LockIds::new("dropped");
@@ -179,10 +179,10 @@ async fn requests_given_up_half_way_do_not_mix_up_the_answers_of_others() {
         Claim::new(Resource::new(Kind::Mutex, name).unwrap(), ids.next(), Duration::from_secs(60))
     };
     for round in 0..200_u64 {
-        let given_up = claim(format!("dropped/{round}"));
-        let hurried = store.try_acquire(std::slice::from_ref(&given_up));
+        let dropped = claim(format!("dropped/{round}"));
+        let request = store.try_acquire(std::slice::from_ref(&dropped));
         let limit = Duration::from_micros(round * 5 % 1000);
-        let _ = tokio::time::timeout(limit, hurried).await;
+        let _ = tokio::time::timeout(limit, request).await;
         let kept = claim(format!("kept/{round}"));
         let answers = store.try_acquire(std::slice::from_ref(&kept)).await.unwrap();
         assert!(matches!(answers[..], [Ok(Attempt::Granted { .. })]), "round {round}: {answers:?}");
@@ -193,9 +193,9 @@ async fn requests_given_up_half_way_do_not_mix_up_the_answers_of_others() {
     assert_eq!(test_schema.sessions(server()), 1, "one connection was enough");
 }
 
-/// What nobody waits for costs two statements and one connection; only who waits gets a second one.
+/// Without waiters a cycle costs two statements on one connection. Only a process with waiters opens a second one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_connection_is_there_only_while_somebody_waits() {
+async fn a_second_connection_is_open_only_while_a_process_has_waiters() {
     let test_schema = TestSchema::new();
     let url = test_schema.url("postgres", &server().url());
     let store = postgres_store(&url).await;

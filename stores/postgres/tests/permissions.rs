@@ -1,4 +1,4 @@
-//! Roles that may not do everything.
+//! Roles with few rights.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,7 +8,7 @@ use distlock_core::ErrorKind;
 use distlock_core::store::StoreUrl;
 use distlock_postgres::{ADVISORY_DRIVER, DRIVER};
 
-/// A role that may connect, and use the schema of its test_schema.
+/// Creates a role that may connect and use the schema.
 fn role(test_schema: &TestSchema) -> String {
     let schema = &test_schema.name;
     server().sql(&format!(
@@ -22,7 +22,7 @@ fn as_role(url: &str, role: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_role_that_may_not_create_is_sent_to_the_schema_command() {
+async fn a_role_that_may_not_create_tables_is_referred_to_the_schema_command() {
     for (scheme, driver) in [("postgres", &DRIVER), ("postgres+advisory", &ADVISORY_DRIVER)] {
         let test_schema = TestSchema::new();
         let role = role(&test_schema);
@@ -35,15 +35,15 @@ async fn a_role_that_may_not_create_is_sent_to_the_schema_command() {
         let off = backend(&format!("{url}&distlock.create=off")).await.unwrap_err();
         assert!(off.to_string().contains("`distlock schema`"), "{off}");
 
-        // What the command prints is enough, with the rights that it names.
+        // The output of the command is enough, with the rights that it names.
         let commands = driver.schema(&StoreUrl::parse(&url).unwrap()).unwrap().unwrap();
         server().sql(&commands);
-        for line in commands
+        for grant in commands
             .lines()
-            .filter_map(|line| line.strip_prefix("-- "))
-            .filter(|line| line.starts_with("GRANT"))
+            .filter_map(|text| text.strip_prefix("-- "))
+            .filter(|text| text.starts_with("GRANT"))
         {
-            server().sql(&line.replace("your_role", &role));
+            server().sql(&grant.replace("your_role", &role));
         }
         let through = locks(&format!("{url}&distlock.create=off")).await;
         through.mutex("m").acquire().await.unwrap().release().await.unwrap();
@@ -56,7 +56,7 @@ async fn a_role_that_may_not_create_is_sent_to_the_schema_command() {
 }
 
 #[tokio::test]
-async fn missing_rights_are_told_and_named_by_doctor() {
+async fn missing_rights_are_an_error_and_named_by_doctor() {
     let test_schema = TestSchema::new();
     let role = role(&test_schema);
     let url = test_schema.url("postgres", &server().url());
@@ -73,12 +73,12 @@ async fn missing_rights_are_told_and_named_by_doctor() {
 }
 
 #[tokio::test]
-async fn a_database_or_a_role_that_is_not_there_is_told() {
+async fn a_missing_database_or_role_is_denied() {
     let url = server().url();
     let error =
         backend(&format!("{}no_such_database", url.strip_suffix("postgres").unwrap())).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Denied), "{error}");
-    let error = backend(&as_role(&url, "nobody_of_that_name")).await.unwrap_err();
+    let error = backend(&as_role(&url, "no_such_role")).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Denied), "{error}");
     let error = backend("postgres://postgres@127.0.0.1:1/postgres").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");

@@ -1,4 +1,4 @@
-//! PgBouncer in transaction mode between us and the server: each statement may meet another session.
+//! PgBouncer in transaction mode in front of the server: each statement may run in another session.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -6,8 +6,8 @@ mod common;
 use std::str::FromStr;
 use std::time::Duration;
 
-use common::{TestSchema, backend, bouncer, eventually, locks, server};
-use distlock_core::store::{Driver, Level, Query};
+use common::{TestSchema, backend, bouncer, locks, server, wait_for_waiters};
+use distlock_core::store::{Driver, Level};
 use distlock_core::{ErrorKind, Kind};
 use distlock_postgres::{AdvisoryKey, DRIVER, TransactionLocks};
 use distlock_testkit::conformance::{Fixture, cases, run};
@@ -46,9 +46,9 @@ macro_rules! cases {
     };
 }
 
-// Of the rest, `exclusion::tasks_of_one_engine_never_hold_at_once` asks too much on a busy machine: behind a pooler nothing
-// stays prepared, and planning the statement for pools anew for eighteen tasks at once takes the server longer than a
-// request may last. The same batches go to the server itself in `conformance.rs`.
+// `exclusion::tasks_of_one_engine_never_hold_at_once` is left out: behind a pooler no statement stays prepared, and on a busy
+// machine the server plans the pool batches of eighteen tasks for longer than the time limit of a request. `conformance.rs`
+// sends the same batches to the server itself.
 cases! {
     exclusion::processes_never_hold_a_mutex_at_once
     exclusion::permits_in_use_never_exceed_the_capacity
@@ -60,37 +60,37 @@ cases! {
     cancellation::an_acquire_dropped_at_any_await_leaves_nothing_held
 }
 
-/// The server's other users are served by the same sessions: nothing of ours may stay behind in them.
+/// Other clients get the same sessions: none of our settings may remain in them.
 #[tokio::test]
-async fn the_pooler_is_noticed_and_its_sessions_are_left_as_they_were() {
+async fn a_pooler_is_detected_and_its_sessions_are_left_unchanged() {
     let test_schema = TestSchema::new();
-    // With one session for all, whoever comes next meets the one that we had.
+    // With one session for all, the next client gets the one that we had.
     let bouncer = PgBouncer::start_in(server(), "transaction", &[("default_pool_size", "1")]);
     let through = locks(&test_schema.url("postgres", &bouncer.url())).await;
-    assert!(!through.capabilities().push, "nobody can be woken through a pooler");
+    assert!(!through.capabilities().push, "waiters cannot be woken through a pooler");
     for n in 0..30 {
         through.mutex(format!("m/{n}")).acquire().await.unwrap().release().await.unwrap();
     }
     let findings = through.doctor().await.unwrap();
-    let said = findings.iter().find(|finding| finding.what.contains("PgBouncer")).expect("a warning");
-    assert_eq!(said.level, Level::Warning);
+    let warning = findings.iter().find(|finding| finding.what.contains("PgBouncer")).expect("a warning");
+    assert_eq!(warning.level, Level::Warning);
 
     let config = tokio_postgres::Config::from_str(&bouncer.url()).unwrap();
     let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
-    let ask = async |question: &str| {
-        let rows = client.simple_query(question).await.unwrap();
+    let show = async |query: &str| {
+        let rows = client.simple_query(query).await.unwrap();
         rows.iter().find_map(|row| match row {
             tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
         })
     };
-    assert_eq!(ask("SHOW enable_seqscan").await.as_deref(), Some("on"));
-    assert_eq!(ask("SHOW plan_cache_mode").await.as_deref(), Some("auto"));
-    assert_eq!(ask("SHOW lock_timeout").await.as_deref(), Some("0"));
-    assert_eq!(ask("SHOW search_path").await.as_deref(), Some("\"$user\", public"));
-    assert_eq!(ask("SELECT count(*) FROM pg_prepared_statements").await.as_deref(), Some("0"));
-    assert_eq!(ask("SELECT count(*) FROM pg_listening_channels()").await.as_deref(), Some("0"));
+    assert_eq!(show("SHOW enable_seqscan").await.as_deref(), Some("on"));
+    assert_eq!(show("SHOW plan_cache_mode").await.as_deref(), Some("auto"));
+    assert_eq!(show("SHOW lock_timeout").await.as_deref(), Some("0"));
+    assert_eq!(show("SHOW search_path").await.as_deref(), Some("\"$user\", public"));
+    assert_eq!(show("SELECT count(*) FROM pg_prepared_statements").await.as_deref(), Some("0"));
+    assert_eq!(show("SELECT count(*) FROM pg_listening_channels()").await.as_deref(), Some("0"));
     assert_eq!(server().value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "0");
     let direct = locks(&test_schema.url("postgres", &server().url())).await;
     assert!(direct.capabilities().push);
@@ -98,9 +98,9 @@ async fn the_pooler_is_noticed_and_its_sessions_are_left_as_they_were() {
     assert!(ours.iter().any(|finding| finding.what.contains("woken")), "{ours:?}");
 }
 
-/// Those behind the pooler poll, those beside it are woken; both get their turn from each other.
+/// Clients behind the pooler poll, and clients with a direct connection are woken. Each is granted after the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_poll_and_those_who_are_woken_hand_over_to_each_other() {
+async fn polling_and_woken_waiters_hand_off_to_each_other() {
     let test_schema = TestSchema::new();
     let mut tasks = tokio::task::JoinSet::new();
     for server in [bouncer().url(), server().url(), bouncer().url(), server().url()] {
@@ -117,9 +117,9 @@ async fn those_who_poll_and_those_who_are_woken_hand_over_to_each_other() {
     common::within("all of them", Duration::from_secs(60), tasks.join_all()).await;
 }
 
-/// Nobody is woken through a pooler, but those of one process hear of each other: they do not sleep until the next poll.
+/// No waiter is woken through a pooler, but tasks of one process wake each other: they do not sleep until the next poll.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_of_one_process_hand_a_pool_over_without_polling() {
+async fn tasks_of_one_process_hand_off_a_pool_without_polling() {
     let seldom = Duration::from_secs(60);
     let options = distlock_core::Options::new().busy_wait_sleep(seldom, seldom).unwrap();
     let options = options.request_timeout(seldom / 2).unwrap();
@@ -130,11 +130,7 @@ async fn tasks_of_one_process_hand_a_pool_over_without_polling() {
         let locks = locks.clone();
         tasks.spawn(async move { locks.semaphore("s", 1).acquire().await.unwrap().release().await.unwrap() });
     }
-    eventually("three wait", async || {
-        let records = locks.inspect(&Query::named("s")).await.unwrap();
-        records.iter().any(|record| record.waiters.len() == 3)
-    })
-    .await;
+    wait_for_waiters(&locks, "s", 3).await;
     held.release().await.unwrap();
     common::within("all of them", seldom - Duration::from_secs(1), tasks.join_all()).await;
 }
@@ -146,7 +142,7 @@ async fn advisory_locks_of_sessions_are_refused_behind_a_pooler() {
     assert!(error.to_string().contains("postgres://"), "{error}");
 }
 
-/// A lock of a transaction belongs to whoever has the transaction, also here.
+/// A lock of a transaction ends with it, also behind a pooler.
 #[tokio::test]
 async fn advisory_locks_of_transactions_work_behind_a_pooler() {
     let config = tokio_postgres::Config::from_str(&bouncer().url()).unwrap();

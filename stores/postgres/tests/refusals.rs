@@ -14,7 +14,7 @@ use distlock_testkit::servers::PostgresServer;
 const LIMIT: Duration = Duration::from_secs(25);
 
 #[tokio::test]
-async fn a_server_that_takes_no_writes_says_where_to_go() {
+async fn a_read_only_server_is_unavailable_and_the_error_names_the_primary() {
     let own = PostgresServer::start();
     let test_schema = TestSchema::new();
     let through = locks(&test_schema.url("postgres", &own.url())).await;
@@ -44,7 +44,7 @@ async fn a_server_that_takes_no_writes_says_where_to_go() {
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_as_such_and_nothing_is_granted() {
+async fn a_full_disk_is_reported_and_no_lock_is_granted() {
     let test_schema = TestSchema::new();
     let through = locks(&test_schema.url("postgres", &server().url())).await;
     let schema = &test_schema.name;
@@ -66,9 +66,9 @@ fn claim(kind: Kind, name: impl Into<Arc<str>>, lock_id: LockId) -> Claim {
     Claim::new(Resource::new(kind, name).unwrap(), lock_id, Duration::from_secs(60))
 }
 
-/// Names, lock ids, labels and inboxes are values, never text of a statement.
+/// Names, lock ids, labels and inboxes are parameters, never text of a statement.
 #[tokio::test]
-async fn injection_attempts_in_every_name_are_just_names() {
+async fn sql_in_names_is_not_executed() {
     const EVIL: [&str; 6] = [
         "'; DROP TABLE distribute_lock; --",
         "\"; DROP SCHEMA public CASCADE; --",

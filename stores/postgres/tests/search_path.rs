@@ -1,5 +1,5 @@
-//! Functions, operators, types and views that another user planted in `public` are never used: on our own sessions, behind
-//! a pooler, and in transactions of the caller's.
+//! Functions, operators, types and views that another user created in `public` are never used: on our own sessions, behind
+//! a pooler, and in transactions of the caller.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{TestSchema, advisory_store, config, eventually, expiry, postgres_store, server, within};
+use common::{TestSchema, advisory_store, config, expiry, postgres_store, server, wait_for_waiters, within};
 use distlock_core::store::{Backend, Query, Store};
 use distlock_core::{FencingToken, Kind, Locks};
 use distlock_postgres::{AdvisoryKey, AdvisoryStore, Fence, PostgresStore, TransactionLocks};
@@ -17,7 +17,7 @@ use tokio_postgres::{Client, NoTls};
 
 const LIMIT: Duration = Duration::from_secs(25);
 
-/// What overloads are planted for.
+/// The argument types of the planted overloads.
 const TYPES: [&str; 19] = [
     "text",
     "bigint",
@@ -40,8 +40,8 @@ const TYPES: [&str; 19] = [
     "\"char\"",
 ];
 
-/// A database in which a user without rights has planted an overload of everything that our statements say: all functions
-/// and operators, for all types of their first two arguments, and some with more.
+/// A database in which a user without rights has planted overloads of everything that our statements use: all functions and
+/// operators, for all types of their first two arguments, and some with more.
 fn planted() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
@@ -61,7 +61,7 @@ fn planted() -> &'static str {
                 driver.abort();
             });
         };
-        // As it is before PostgreSQL 15, and in every database that was upgraded.
+        // The default before PostgreSQL 15, and in every database that was upgraded.
         std::thread::scope(|scope| {
             scope
                 .spawn(|| {
@@ -75,7 +75,7 @@ fn planted() -> &'static str {
     })
 }
 
-/// All words of our statements, as the text of an array.
+/// All words of our statements, separated by commas.
 fn words() -> String {
     let mut text = String::new();
     let mut folders = vec![std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
@@ -156,10 +156,10 @@ fn victim(scheme: &str, more: &str) -> String {
     url(scheme, server().port(), &format!("victim_{}", planted()), more)
 }
 
-/// Everything that can be done with locks, by one who holds and one who waits.
+/// Uses every operation on locks, with a holder and a waiter.
 async fn exercise(one: &Locks, other: &Locks) {
     for kind in [Kind::Mutex, Kind::FairQueue, Kind::RwLock, Kind::Semaphore] {
-        let ask = |locks: &Locks| match kind {
+        let acquire = |locks: &Locks| match kind {
             Kind::Mutex => locks.mutex("m").acquire(),
             Kind::FairQueue => locks.mutex("f").fair().acquire(),
             Kind::RwLock => locks.rw_lock("r").write(),
@@ -171,13 +171,9 @@ async fn exercise(one: &Locks, other: &Locks) {
             Kind::RwLock => "r",
             _ => "s",
         };
-        let held = ask(one).await.unwrap();
-        let waiting = tokio::spawn(ask(other).into_future());
-        eventually("one waits", async || {
-            let found = one.inspect(&Query::named(name)).await.unwrap();
-            found.iter().any(|record| !record.waiters.is_empty())
-        })
-        .await;
+        let held = acquire(one).await.unwrap();
+        let waiting = tokio::spawn(acquire(other).into_future());
+        wait_for_waiters(one, name, 1).await;
         held.release().await.unwrap();
         let held = within("the waiter", LIMIT, waiting).await.unwrap().unwrap();
         // Long enough for a renewal.
@@ -186,7 +182,7 @@ async fn exercise(one: &Locks, other: &Locks) {
         assert!(
             one.inspect(&Query::prefixed("")).await.unwrap().iter().any(|record| !record.holders.is_empty())
         );
-        let error = ask(one).timeout(Duration::from_millis(50)).await.unwrap_err();
+        let error = acquire(one).timeout(Duration::from_millis(50)).await.unwrap_err();
         assert_eq!(error.kind(), distlock_core::ErrorKind::Timeout, "{error}");
         let kind = if kind == Kind::FairQueue { Kind::Mutex } else { kind };
         assert_eq!(one.break_lock(kind, name).await.unwrap().len(), 1);
@@ -218,7 +214,7 @@ async fn leases(url: &str) -> PostgresStore {
     store
 }
 
-/// A row that another session has locked needs statements of its own.
+/// A row that another session has locked needs further statements.
 async fn with_a_locked_row(url: &str) {
     let store = postgres_store(url).await;
     let locks = Locks::new(Backend::lease(store.clone())).unwrap();
@@ -244,9 +240,9 @@ async fn nothing_planted_is_used_by_the_lease_table() {
     with_a_locked_row(&url).await;
 }
 
-/// Even where the role's own setting puts `public` before everything else.
+/// Also if the role's own setting puts `public` first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_planted_is_used_on_sessions_of_ours_whatever_search_path_the_role_has() {
+async fn nothing_planted_is_used_on_our_sessions_whatever_search_path_the_role_has() {
     let (database, role) = (planted(), format!("{}_path", TestSchema::new().name));
     server().sql(&format!("CREATE ROLE {role} LOGIN; GRANT CREATE ON DATABASE {database} TO {role}"));
     server().sql(&format!("ALTER ROLE {role} SET search_path = public, pg_catalog"));
@@ -266,7 +262,7 @@ async fn nothing_planted_is_used_by_the_lease_table_behind_a_pooler() {
     with_a_locked_row(&url).await;
 }
 
-/// There it cannot be set for the session, which is not ours.
+/// Behind a pooler the session is not ours, and its search path cannot be set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_search_path_that_finds_public_first_is_refused_behind_a_pooler() {
     let database = TestSchema::new().name;
@@ -295,16 +291,16 @@ async fn nothing_planted_is_used_by_benchmarks() {
         postgres_store(&victim("postgres", "")).await.baseline().await.unwrap(),
         advisory_store(&victim("postgres+advisory", "")).await.baseline().await.unwrap(),
     ];
-    for raw in drivers {
-        raw.cycle("name").await.unwrap();
-        raw.server_requests().await.unwrap();
-        raw.clean_up("prefix").await.unwrap();
+    for baseline in drivers {
+        baseline.cycle("name").await.unwrap();
+        baseline.server_requests().await.unwrap();
+        baseline.clean_up("prefix").await.unwrap();
     }
 }
 
-/// Their connection, their search path.
+/// The caller's connection has the caller's search path.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_planted_is_used_in_transactions_of_the_callers() {
+async fn nothing_planted_is_used_in_transactions_of_the_caller() {
     async fn client(url: &str) -> Client {
         let config = tokio_postgres::Config::from_str(&url[..url.find('?').unwrap()]).unwrap();
         let (client, connection) = config.connect(NoTls).await.unwrap();

@@ -3,14 +3,16 @@
 
 mod common;
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use common::{TestSchema, backend, locks, postgres_store, server, within};
 use distlock_core::store::Backend;
 use distlock_core::{ErrorKind, Locks};
+use distlock_postgres::{AdvisoryStore, PostgresConfig, PostgresStore};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_who_start_at_once_on_an_empty_database_all_find_its_tables() {
+async fn many_clients_that_start_at_once_on_an_empty_database_find_their_tables() {
     let test_schema = TestSchema::new();
     let mut starting = tokio::task::JoinSet::new();
     for scheme in ["postgres", "postgres+advisory"].into_iter().cycle().take(40) {
@@ -24,7 +26,7 @@ async fn many_who_start_at_once_on_an_empty_database_all_find_its_tables() {
 }
 
 #[tokio::test]
-async fn tables_that_are_dropped_are_made_again() {
+async fn dropped_tables_are_created_again() {
     let test_schema = TestSchema::new();
     let through = locks(&test_schema.url("postgres", &server().url())).await;
     through.mutex("m").acquire().await.unwrap().release().await.unwrap();
@@ -34,10 +36,10 @@ async fn tables_that_are_dropped_are_made_again() {
 }
 
 #[tokio::test]
-async fn a_table_of_somebody_elses_shape_is_refused() {
+async fn a_table_of_another_shape_is_refused() {
     let test_schema = TestSchema::new();
     let schema = &test_schema.name;
-    // As other programs create it: a time without a zone is another moment for each client.
+    // Other programs create it like this. A time without a zone is another moment for each client.
     server().sql(&format!(
         "CREATE SCHEMA {schema};
          CREATE TABLE {schema}.distribute_lock (key text PRIMARY KEY, value text NOT NULL, expire_time timestamp NOT NULL)"
@@ -47,7 +49,7 @@ async fn a_table_of_somebody_elses_shape_is_refused() {
     assert!(error.to_string().contains("distlock.table"), "{error}");
 }
 
-/// Programs that know only the three columns share the mutex with us, both ways.
+/// Programs that know only the three columns share mutexes with us.
 #[tokio::test]
 async fn programs_that_know_only_the_three_columns_exclude_us_and_are_excluded() {
     let test_schema = TestSchema::new();
@@ -61,7 +63,7 @@ async fn programs_that_know_only_the_three_columns_exclude_us_and_are_excluded()
     assert_eq!(server().value(&insert), "");
     let token = ours.token();
     ours.release().await.unwrap();
-    // They delete what has expired, and take it; and delete what they held.
+    // They delete an expired row and insert their own; and delete it to release.
     server().sql(&format!("DELETE FROM {table} WHERE expire_time < now()"));
     assert_eq!(server().value(&insert), "1");
     assert!(through.mutex("shared").try_acquire().await.unwrap().is_none());
@@ -72,7 +74,7 @@ async fn programs_that_know_only_the_three_columns_exclude_us_and_are_excluded()
 }
 
 #[tokio::test]
-async fn what_was_of_no_use_for_long_is_forgotten_and_later_tokens_are_still_higher() {
+async fn unused_rows_are_deleted_and_later_tokens_are_still_higher() {
     let test_schema = TestSchema::new();
     let store =
         postgres_store(&format!("{}&distlock.retention=1m", test_schema.url("postgres", &server().url())))
@@ -103,4 +105,20 @@ async fn what_was_of_no_use_for_long_is_forgotten_and_later_tokens_are_still_hig
     assert_eq!(left, ["ahead of the clock", "held", "recent"]);
     assert!(through.mutex("old").acquire().await.unwrap().token() > tokens[0]);
     assert!(through.mutex("ahead of the clock").acquire().await.unwrap().token() > tokens[1]);
+}
+
+/// The server is that of the driver's configuration, the tables are those of ours.
+#[tokio::test]
+async fn a_store_uses_the_configuration_of_the_applications_driver() {
+    let test_schema = TestSchema::new();
+    let client = tokio_postgres::Config::from_str(&server().url()).unwrap();
+    let config = PostgresConfig::default().schema(&test_schema.name).unwrap();
+    let lease = PostgresStore::with_client(client.clone(), config.clone()).await.unwrap();
+    let advisory = AdvisoryStore::with_client(client, config).await.unwrap();
+    for backend in [Backend::lease(lease), Backend::session(advisory)] {
+        let through = Locks::new(backend).unwrap();
+        through.semaphore("s", 1).acquire().await.unwrap().release().await.unwrap();
+    }
+    let tables = format!("SELECT count(*) FROM pg_tables WHERE schemaname = '{}'", test_schema.name);
+    assert_eq!(server().value(&tables), "4");
 }

@@ -46,6 +46,7 @@ static REGISTER: [Type; 9] = [
 ];
 static ONE_LOCK: [Type; 5] = [Type::INT8, Type::BOOL, Type::BOOL, Type::INT4, Type::TEXT];
 static WITHDRAW: [Type; 1] = [Type::TEXT];
+static INSPECT: [Type; 2] = [Type::INT8, Type::BOOL];
 
 #[derive(Debug)]
 pub(super) struct LockStatements {
@@ -57,6 +58,7 @@ pub(super) struct LockStatements {
     wait: Statement,
     release: Statement,
     withdraw_waiter: Statement,
+    pub(super) inspect: Statement,
 }
 
 impl LockStatements {
@@ -66,6 +68,7 @@ impl LockStatements {
         let unless_waiters = try_lock(include_str!("../sql/advisory_try_unless_waiters.sql"));
         let register = include_str!("../sql/advisory_register_waiter.sql");
         let withdraw = include_str!("../sql/advisory_withdraw_waiter.sql");
+        let inspect = include_str!("../sql/advisory_inspect.sql");
         let (wait, release) =
             (include_str!("../sql/advisory_wait.sql"), include_str!("../sql/advisory_release.sql"));
         let statement = |slot, text, types| Statement::new(slot, text, tables, types);
@@ -76,6 +79,7 @@ impl LockStatements {
             wait: statement(Slot::AdvisoryWait, wait, &ONE_LOCK),
             release: statement(Slot::AdvisoryRelease, release, &ONE_LOCK),
             withdraw_waiter: statement(Slot::AdvisoryWithdrawWaiter, withdraw, &WITHDRAW),
+            inspect: statement(Slot::AdvisoryInspect, inspect, &INSPECT),
         }
     }
 }

@@ -7,33 +7,14 @@ use distlock_core::store::support::inspect::select;
 use distlock_core::store::{Holder, Query, Record, Waiter};
 use distlock_core::{Kind, LockId, Resource, Result, WRITER_WEIGHT};
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 
 use super::key::AdvisoryKey;
 use super::state::StoreState;
 use crate::config::KeyScheme;
 use crate::pool_rows;
-use crate::statement::{Request, Slot, Statement};
-use crate::tables::{PoolTable, Tables};
+use crate::statement::Request;
+use crate::tables::PoolTable;
 use crate::values::{column, to_token, to_weight};
-
-static INSPECT: [Type; 2] = [Type::INT8, Type::BOOL];
-
-#[derive(Debug)]
-pub(super) struct Statements {
-    locks: Statement,
-    pools: Statement,
-}
-
-impl Statements {
-    pub(super) fn new(tables: &Tables) -> Self {
-        let locks = include_str!("../sql/advisory_inspect.sql");
-        Statements {
-            locks: Statement::new(Slot::AdvisoryInspect, locks, tables, &INSPECT),
-            pools: pool_rows::inspect_statement(tables, PoolTable::Sessions),
-        }
-    }
-}
 
 /// A holder or a waiter of an advisory lock, and the server process of its session.
 pub(super) struct LockEntry {
@@ -82,7 +63,7 @@ impl LockEntry {
 pub(super) async fn lock_entries(state: &StoreState, key: Option<AdvisoryKey>) -> Result<Vec<LockEntry>> {
     let shared = state.shared().await?;
     let (number, pair) = key.map_or((None, false), |key| (Some(key.parts().0), key.parts().1));
-    let rows = shared.session.connection.query(&Request::new(&state.inspect.locks, &[&number, &pair])).await;
+    let rows = shared.session.connection.query(&Request::new(&state.lock.inspect, &[&number, &pair])).await;
     rows?.iter().map(LockEntry::read).collect()
 }
 
@@ -98,7 +79,7 @@ pub(super) async fn records(state: &StoreState, query: &Query) -> Result<Vec<Rec
         let shared = state.shared().await?;
         let connection = &shared.session.connection;
         let (key, prefix) = pool_rows::key_and_prefix(query, kind, connection.server.utf8)?;
-        for row in connection.query(&Request::new(&state.inspect.pools, &[&key, &prefix])).await? {
+        for row in connection.query(&Request::new(&state.pool.inspect, &[&key, &prefix])).await? {
             records.extend(pool_rows::record(&row, PoolTable::Sessions)?);
         }
     }

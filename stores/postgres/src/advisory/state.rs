@@ -12,7 +12,7 @@ use tokio_postgres::types::Type;
 use super::advisory_lock::{HeldLock, LockStatements};
 use super::lock_session::LockSession;
 use super::shared_session::SharedSession;
-use super::{inspect, sweep};
+use super::sweep;
 use crate::config::PostgresConfig;
 use crate::pool_batch::PoolStatements;
 use crate::schema::{Schema, StoreKind};
@@ -38,7 +38,6 @@ pub(super) struct StoreState {
     pub(super) location: String,
     pub(super) lock: LockStatements,
     pub(super) pool: PoolStatements,
-    pub(super) inspect: inspect::Statements,
     pub(super) sweep: sweep::Statements,
     cancel: Statement,
     /// The engine's clock, once an engine uses the store.
@@ -62,7 +61,6 @@ impl StoreState {
             location: format!("{config} (advisory)"),
             lock: LockStatements::new(tables),
             pool: PoolStatements::new(tables, PoolTable::Sessions),
-            inspect: inspect::Statements::new(tables),
             sweep: sweep::Statements::new(tables),
             cancel: Statement::new(
                 Slot::AdvisoryCancel,

@@ -4,33 +4,14 @@ use distlock_core::store::support::inspect::select;
 use distlock_core::store::{Query, Record};
 use distlock_core::{Kind, Result};
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 
 use super::mutex::holder;
 use super::store::StoreState;
 use crate::keys::Key;
 use crate::pool_rows;
-use crate::statement::{Request, Slot, Statement};
-use crate::tables::{PoolTable, Tables};
+use crate::statement::Request;
+use crate::tables::PoolTable;
 use crate::values::column;
-
-static INSPECT: [Type; 2] = [Type::TEXT, Type::TEXT];
-
-#[derive(Debug)]
-pub(super) struct Statements {
-    locks: Statement,
-    pools: Statement,
-}
-
-impl Statements {
-    pub(super) fn new(tables: &Tables) -> Self {
-        let locks = include_str!("../sql/lock_inspect.sql");
-        Statements {
-            locks: Statement::new(Slot::LockInspect, locks, tables, &INSPECT),
-            pools: pool_rows::inspect_statement(tables, PoolTable::Leases),
-        }
-    }
-}
 
 /// The records that the query asks for. The server filters what it can.
 pub(super) async fn records(state: &StoreState, query: &Query) -> Result<Vec<Record>> {
@@ -39,7 +20,7 @@ pub(super) async fn records(state: &StoreState, query: &Query) -> Result<Vec<Rec
         if query.kind.is_some_and(|wanted| wanted != kind) {
             continue;
         }
-        let statement = if kind == Kind::Mutex { &state.inspect.locks } else { &state.inspect.pools };
+        let statement = if kind == Kind::Mutex { &state.mutex.inspect } else { &state.pool.inspect };
         let (key, prefix) = pool_rows::key_and_prefix(query, kind, state.server.utf8)?;
         for row in state.shared.query(&Request::new(statement, &[&key, &prefix])).await? {
             records.extend(match kind {

@@ -27,6 +27,7 @@ static ACQUIRE_BATCH: [Type; 8] = [
     Type::BYTEA_ARRAY,
     Type::INT8_ARRAY,
 ];
+static INSPECT: [Type; 2] = [Type::TEXT, Type::TEXT];
 static RENEW: [Type; 4] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
 static RELEASE_ONE: [Type; 3] = [Type::TEXT, Type::TEXT, Type::INT8];
 static RELEASE_BATCH: [Type; 3] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8];
@@ -40,6 +41,7 @@ pub(super) struct MutexStatements {
     release_one: Statement,
     release_batch: Statement,
     break_lock: Statement,
+    pub(super) inspect: Statement,
 }
 
 impl MutexStatements {
@@ -68,6 +70,7 @@ impl MutexStatements {
         let broken = format!("CASE WHEN d.released THEN {notify} END AS holder_notified,");
         let break_lock = release(one, one_granted, &broken);
         let renew = include_str!("../sql/lock_renew.sql");
+        let inspect = include_str!("../sql/lock_inspect.sql");
         let statement = |slot, text, types| Statement::new(slot, text, tables, types);
         MutexStatements {
             acquire_one: statement(Slot::LockAcquireOne, &acquire_one, &ACQUIRE_ONE),
@@ -76,6 +79,7 @@ impl MutexStatements {
             release_one: statement(Slot::LockReleaseOne, &release_one, &RELEASE_ONE),
             release_batch: statement(Slot::LockReleaseBatch, &release_batch, &RELEASE_BATCH),
             break_lock: statement(Slot::LockBreak, &break_lock, &RELEASE_ONE),
+            inspect: statement(Slot::LockInspect, inspect, &INSPECT),
         }
     }
 }

@@ -55,7 +55,6 @@ pub(super) struct StoreState {
     pub(super) listens: bool,
     pub(super) mutex: MutexStatements,
     pub(super) pool: PoolStatements,
-    pub(super) inspect: inspect::Statements,
     pub(super) locked_rows: LockedRows,
     sweep: [Statement; 2],
 }
@@ -125,7 +124,6 @@ impl StoreState {
             listens,
             mutex: MutexStatements::new(tables),
             pool: PoolStatements::new(tables, PoolTable::Leases),
-            inspect: inspect::Statements::new(tables),
             locked_rows: LockedRows::new(tables),
             sweep: [sweep::lock_statement(tables), sweep::pool_statement(tables, PoolTable::Leases)],
             shared,

@@ -128,3 +128,16 @@ fn an_unknown_option_is_refused_and_no_password_is_shown() {
         assert!(!format!("{config} {config:?}").contains("s3cret"));
     }
 }
+
+#[test]
+fn the_documentation_lists_every_option_with_its_default() {
+    let documentation = include_str!("../../lib.rs");
+    for (options, store) in [(LEASE_OPTIONS, "lease"), (ADVISORY_OPTIONS, "advisory")] {
+        for option in options {
+            let row = format!("//! | `distlock.{}` | `{}` | ", option.name, option.default);
+            let stores = documentation.lines().find_map(|text| text.strip_prefix(&row));
+            let listed = stores.is_some_and(|stores| stores.starts_with(store) || stores.starts_with("both"));
+            assert!(listed, "missing in the documentation: {row}{store}");
+        }
+    }
+}
