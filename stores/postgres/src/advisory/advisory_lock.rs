@@ -12,7 +12,7 @@ use super::inspect::{LockEntry, lock_entries};
 use super::key::AdvisoryKey;
 use super::lock_session::LockSession;
 use super::shared_session::{Reservation, SharedSession};
-use super::state::StoreState;
+use super::store::StoreState;
 use crate::error;
 use crate::statement::{Request, Slot, Statement};
 use crate::tables::Tables;

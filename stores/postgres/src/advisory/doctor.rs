@@ -4,7 +4,7 @@ use distlock_core::Result;
 use distlock_core::store::Finding;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::state::StoreState;
+use super::store::StoreState;
 use crate::error;
 
 pub(super) async fn examine(state: &StoreState) -> Result<Vec<Finding>> {

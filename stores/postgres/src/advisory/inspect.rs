@@ -9,7 +9,7 @@ use distlock_core::{Kind, LockId, Resource, Result, WRITER_WEIGHT};
 use tokio_postgres::Row;
 
 use super::key::AdvisoryKey;
-use super::state::StoreState;
+use super::store::StoreState;
 use crate::config::KeyScheme;
 use crate::pool_rows;
 use crate::statement::Request;

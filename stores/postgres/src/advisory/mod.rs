@@ -6,6 +6,7 @@
 
 mod advisory_lock;
 mod doctor;
+mod idle_sessions;
 mod inspect;
 mod key;
 mod lock_session;
@@ -13,7 +14,6 @@ mod pool;
 mod session_life;
 mod session_watch;
 mod shared_session;
-mod state;
 mod store;
 mod sweep;
 mod transaction;

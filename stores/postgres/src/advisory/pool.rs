@@ -13,7 +13,7 @@ use tokio_postgres::Row;
 use super::lock_session::LockSession;
 use super::session_watch;
 use super::shared_session::SharedSession;
-use super::state::StoreState;
+use super::store::StoreState;
 use crate::error;
 use crate::keys::Key;
 use crate::pool_batch::{self, PoolBatch};

@@ -11,7 +11,7 @@ use futures_core::future::BoxFuture;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::lock_session::LockSession;
-use super::state::StoreState;
+use super::store::StoreState;
 use crate::error;
 
 /// Only a claim that waits for longer than this watches the holders: most waits are shorter.

@@ -1,17 +1,34 @@
 //! The store: sends each claim to advisory locks or to pool rows.
 
-use std::sync::Arc;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use distlock_core::store::support::reconnect::Reconnect;
 use distlock_core::store::{
     Capabilities, Claim, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
 };
-use distlock_core::{CancellationToken, Clock, Kind, Resource, Result};
+use distlock_core::{BootClock, CancellationToken, Clock, Kind, LockId, Resource, Result};
+use tokio_postgres::types::Type;
 
-use super::state::StoreState;
-use super::{advisory_lock, doctor, inspect, pool};
+use super::advisory_lock::{self, HeldLock, LockStatements};
+use super::lock_session::LockSession;
+use super::shared_session::SharedSession;
+use super::sweep::SweepStatements;
+use super::{doctor, inspect, pool};
 use crate::config::PostgresConfig;
+use crate::pool_batch::PoolStatements;
+use crate::schema::{Schema, StoreKind};
+use crate::statement::{Slot, Statement};
 use crate::sweep;
+use crate::tables::PoolTable;
+
+/// How long opening the shared session may take. Creating its tables may wait for other clients.
+const SHARED_SESSION_LIMIT: Duration = Duration::from_secs(30);
+pub(super) const TOO_LONG_SILENT: &str = "its client was silent for too long";
+
+static CANCEL: [Type; 1] = [Type::INT8];
 
 /// Mutexes and reader-writer locks as advisory locks, and semaphores whose permits end with their session.
 ///
@@ -38,6 +55,29 @@ use crate::sweep;
 /// ```
 #[derive(Clone, Debug)]
 pub struct AdvisoryStore(Arc<StoreState>);
+
+/// What all claims of one store share: its sessions and its statements.
+#[derive(Debug)]
+pub(super) struct StoreState {
+    pub(super) config: PostgresConfig,
+    pub(super) schema: Schema,
+    pub(super) location: String,
+    pub(super) lock: LockStatements,
+    pub(super) pool: PoolStatements,
+    pub(super) sweep: SweepStatements,
+    pub(super) cancel: Statement,
+    /// The engine's clock, once an engine uses the store.
+    clock: OnceLock<Arc<dyn Clock>>,
+    pub(super) shared: Reconnect<SharedSession>,
+    /// The last shared session that was opened, alive or not.
+    last_shared: Mutex<Weak<LockSession>>,
+    pub(super) idle: Mutex<Vec<Arc<LockSession>>>,
+    held: Mutex<HashMap<LockId, HeldLock>>,
+    /// For each semaphore with waiters, the right to watch the sessions that block it: one watch in this process is enough.
+    pub(super) watches: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    /// Semaphores whose rows another session had locked at the last request.
+    pub(super) locked_pools: Mutex<HashSet<String>>,
+}
 
 impl AdvisoryStore {
     /// Connects, and creates missing tables.
@@ -87,6 +127,76 @@ impl AdvisoryStore {
     }
 }
 
+impl StoreState {
+    pub(super) fn new(config: PostgresConfig) -> Self {
+        let schema = Schema::new(&config, StoreKind::Advisory);
+        let tables = schema.tables();
+        StoreState {
+            location: format!("{config} (advisory)"),
+            lock: LockStatements::new(tables),
+            pool: PoolStatements::new(tables, PoolTable::Sessions),
+            sweep: SweepStatements::new(tables),
+            cancel: Statement::new(
+                Slot::AdvisoryCancel,
+                include_str!("../sql/advisory_cancel.sql"),
+                tables,
+                &CANCEL,
+            ),
+            config,
+            schema,
+            clock: OnceLock::new(),
+            shared: Reconnect::new(SHARED_SESSION_LIMIT),
+            last_shared: Mutex::default(),
+            idle: Mutex::default(),
+            held: Mutex::default(),
+            watches: Mutex::default(),
+            locked_pools: Mutex::default(),
+        }
+    }
+
+    /// The engine's clock; before there is an engine, the real one.
+    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.get().map_or_else(|| Arc::new(BootClock) as Arc<dyn Clock>, Arc::clone)
+    }
+
+    /// Measures on the engine's clock from now on. The first engine's clock stays: engines that share a store share a clock.
+    pub(super) fn use_clock(&self, clock: Arc<dyn Clock>) {
+        if self.clock.set(clock).is_ok()
+            && let Some((clock, session)) = self.clock.get().zip(self.last_shared())
+        {
+            session.life.use_clock(clock);
+        }
+    }
+
+    /// The shared session, opened now if there is none.
+    pub(super) async fn shared(&self) -> Result<Arc<SharedSession>> {
+        self.shared.get(|| self.open_shared()).await
+    }
+
+    async fn open_shared(&self) -> Result<SharedSession> {
+        if let Some(old) = self.last_shared() {
+            // It may have been stalled only: then the server must free its locks now.
+            old.close(TOO_LONG_SILENT);
+        }
+        let shared = SharedSession::open(&self.config, &self.schema, self.clock()).await?;
+        *self.last_shared.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&shared.session);
+        if let Some(clock) = self.clock.get() {
+            shared.session.life.use_clock(clock);
+        }
+        Ok(shared)
+    }
+
+    /// The last shared session, alive or not.
+    pub(super) fn last_shared(&self) -> Option<Arc<LockSession>> {
+        self.last_shared.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
+    }
+
+    /// The locks that are held, with their sessions. Permits are held by the shared session.
+    pub(super) fn held(&self) -> MutexGuard<'_, HashMap<LockId, HeldLock>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(feature = "bench")]
 impl AdvisoryStore {
     /// The baseline for benchmarks.
@@ -99,7 +209,7 @@ impl AdvisoryStore {
     #[doc(hidden)]
     pub async fn baseline(&self) -> Result<Box<dyn distlock_core::bench::Baseline>> {
         let (config, tables) = (&self.0.config, self.0.schema.tables());
-        crate::baseline::open(config, tables, crate::schema::StoreKind::Advisory).await
+        crate::baseline::open(config, tables, StoreKind::Advisory).await
     }
 }
 

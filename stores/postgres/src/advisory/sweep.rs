@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
 use super::pool;
-use super::state::StoreState;
+use super::store::StoreState;
 use crate::error;
 use crate::keys::Key;
 use crate::statement::{Request, Slot, Statement};
@@ -16,16 +16,16 @@ use crate::values::{column, to_micros};
 static ENDED_PERMITS: [Type; 2] = [Type::TEXT, Type::INT8];
 
 #[derive(Debug)]
-pub(super) struct Statements {
+pub(super) struct SweepStatements {
     delete_stale_rows: String,
     ended_permits: Statement,
     sweep: Statement,
 }
 
-impl Statements {
+impl SweepStatements {
     pub(super) fn new(tables: &Tables) -> Self {
         let ended_permits = PoolTable::Sessions.template(include_str!("../sql/advisory_ended_permits.sql"));
-        Statements {
+        SweepStatements {
             delete_stale_rows: tables.fill(include_str!("../sql/advisory_delete_stale_rows.sql")),
             ended_permits: Statement::new(Slot::AdvisoryEndedPermits, &ended_permits, tables, &ENDED_PERMITS),
             sweep: sweep::pool_statement(tables, PoolTable::Sessions),

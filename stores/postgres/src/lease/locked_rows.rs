@@ -58,6 +58,11 @@ impl LockedRows {
         }
     }
 
+    /// Whether no row is known to be locked.
+    pub(super) fn is_empty(&self) -> bool {
+        self.remembered().is_empty()
+    }
+
     fn remembered(&self) -> MutexGuard<'_, HashMap<(RecordKind, String), Blocker>> {
         self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -77,26 +82,33 @@ pub(super) trait Verb {
     ) -> impl Future<Output = Batch<Self::Answer>> + Send;
 }
 
-/// Sends all items in one statement; if rows are locked, those whose rows are free.
-pub(super) async fn send<V: Verb>(
+/// Whether a request failed because of a locked row, as a whole or for some of its items.
+pub(super) fn is_blocked<A>(answers: &Batch<A>) -> bool {
+    match answers {
+        Ok(answers) => answers.iter().any(|answer| answer.as_ref().is_err_and(error::is_row_locked)),
+        Err(error) => error::is_row_locked(error),
+    }
+}
+
+/// Sends the blocked items of a request again, each when its row is free.
+pub(super) async fn send_blocked<V: Verb>(
+    state: &StoreState,
+    record: RecordKind,
+    items: Vec<&V::Item>,
+    answers: Batch<V::Answer>,
+) -> Batch<V::Answer> {
+    let mut split = Split::<V>::new(state, record, items);
+    let all: Vec<usize> = (0..split.items.len()).collect();
+    split.settle(&all, answers);
+    split.finish().await
+}
+
+/// Sends the items whose rows are not known to be locked in one statement, and the others each when its row is free.
+pub(super) async fn send_around<V: Verb>(
     state: &StoreState,
     record: RecordKind,
     items: Vec<&V::Item>,
 ) -> Batch<V::Answer> {
-    if state.locked_rows.remembered().is_empty() {
-        let answers = V::send(state, record, &items, RowLockTimeout::Default).await;
-        let blocked = match &answers {
-            Ok(answers) => answers.iter().any(|answer| answer.as_ref().is_err_and(error::is_row_locked)),
-            Err(error) => error::is_row_locked(error),
-        };
-        if !blocked {
-            return answers;
-        }
-        let mut split = Split::<V>::new(state, record, items);
-        let all: Vec<usize> = (0..split.items.len()).collect();
-        split.settle(&all, answers);
-        return Box::pin(split.finish()).await;
-    }
     let mut split = Split::<V>::new(state, record, items);
     let free = {
         let remembered = state.locked_rows.remembered();
@@ -104,7 +116,7 @@ pub(super) async fn send<V: Verb>(
         (0..split.items.len()).filter(is_free).collect::<Vec<usize>>()
     };
     split.send(&free, RowLockTimeout::Default).await;
-    Box::pin(split.finish()).await
+    split.finish().await
 }
 
 /// Whether another session has locked a row.

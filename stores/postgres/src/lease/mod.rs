@@ -1,8 +1,8 @@
 //! The lease table: locks as rows that expire by the server's clock.
 //!
-//! The path of a claim: `store.rs` splits a batch by table, `locked_rows.rs` keeps rows that another session has locked out of
-//! it, `mutex.rs` or `pool.rs` binds the parameters, `shared_connection.rs` finds a connection and `connection.rs` sends the
-//! statement, which is in `sql/lock_*.sql` or `sql/pool_batch.sql`.
+//! The path of a claim: `store.rs` splits a batch by table, `mutex.rs` or `pool.rs` binds the parameters,
+//! `shared_connection.rs` finds a connection and `connection.rs` sends the statement, which is in `sql/lock_*.sql` or
+//! `sql/pool_batch.sql`. `locked_rows.rs` handles rows that another session has locked.
 
 mod doctor;
 mod inspect;

@@ -280,10 +280,26 @@ where
 {
     batch::by_record_kind(
         items,
-        |locks| locked_rows::send::<V>(state, RecordKind::Lock, locks),
-        |pools| locked_rows::send::<V>(state, RecordKind::Pool, pools),
+        |locks| send_to_table::<V>(state, RecordKind::Lock, locks),
+        |pools| send_to_table::<V>(state, RecordKind::Pool, pools),
     )
     .await
+}
+
+/// One statement; if another session has locked rows, further ones for the items of those rows.
+async fn send_to_table<V: Verb>(
+    state: &StoreState,
+    record: RecordKind,
+    items: Vec<&V::Item>,
+) -> Batch<V::Answer> {
+    if !state.locked_rows.is_empty() {
+        return Box::pin(locked_rows::send_around::<V>(state, record, items)).await;
+    }
+    let answers = V::send(state, record, &items, RowLockTimeout::Default).await;
+    match locked_rows::is_blocked(&answers) {
+        true => Box::pin(locked_rows::send_blocked::<V>(state, record, items, answers)).await,
+        false => answers,
+    }
 }
 
 /// A statement can change a row only once. Claims that would change a row a second time are sent in a further batch. That is
