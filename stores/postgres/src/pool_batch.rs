@@ -1,7 +1,7 @@
 //! A batch on pool rows: the parameters of its statement, and what the rows of the reply say. For both stores.
 
 use distlock_core::store::support::errors;
-use distlock_core::store::{Attempt, Claim, GRANT_WINDOW, Holder, Lease, Released, Renewal};
+use distlock_core::store::{Attempt, Claim, Holder, Lease, Released, Renewal};
 use distlock_core::{LockId, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -11,7 +11,7 @@ use crate::pool_rows;
 use crate::statement::{Slot, Statement};
 use crate::tables::{PoolTable, Tables};
 use crate::values::{
-    column, from_attempt, from_micros, from_token, from_weight, item_position, to_micros, to_time, to_token,
+    GRANT_WINDOW_MICROS, column, from_attempt, from_micros, from_token, from_weight, item_position, to_micros, to_time, to_token,
     to_weight,
 };
 
@@ -62,7 +62,7 @@ impl PoolStatements {
 }
 
 /// The items of a batch, column by column.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PoolBatch {
     keys: Vec<String>,
     verbs: Vec<&'static str>,
@@ -75,27 +75,9 @@ pub(crate) struct PoolBatch {
     tokens: Vec<Option<i64>>,
     names: Vec<Option<Vec<u8>>>,
     attempts: Vec<Option<i64>>,
-    window: i64,
 }
 
 impl PoolBatch {
-    pub(crate) fn new() -> Self {
-        PoolBatch {
-            keys: Vec::new(),
-            verbs: Vec::new(),
-            ids: Vec::new(),
-            weights: Vec::new(),
-            capacities: Vec::new(),
-            expiries: Vec::new(),
-            inboxes: Vec::new(),
-            waits: Vec::new(),
-            tokens: Vec::new(),
-            names: Vec::new(),
-            attempts: Vec::new(),
-            window: to_micros(GRANT_WINDOW),
-        }
-    }
-
     fn push(&mut self, key: Key, verb: &'static str, id: Option<&LockId>) {
         self.keys.push(key.key);
         self.verbs.push(verb);
@@ -152,7 +134,7 @@ impl PoolBatch {
             &self.tokens,
             &self.names,
             &self.attempts,
-            &self.window,
+            &GRANT_WINDOW_MICROS,
         ]
     }
 }

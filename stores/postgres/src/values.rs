@@ -2,9 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
+use distlock_core::store::GRANT_WINDOW;
 use distlock_core::{Error, ErrorKind, FencingToken, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
+
+/// [`GRANT_WINDOW`] as a parameter.
+pub(crate) const GRANT_WINDOW_MICROS: i64 = GRANT_WINDOW.as_micros() as i64;
 
 /// A duration in microseconds.
 pub(crate) fn to_micros(duration: Duration) -> i64 {

@@ -158,15 +158,16 @@ pub(super) async fn acquire(
             }
         }
     }
-    if withdraw.is_cancelled() {
+    // Opening a session takes longer than many time limits. A claim that withdraws meanwhile has nothing to undo.
+    let Some(session) = withdraw.run_until_cancelled(state.idle_session()).await else {
         if reservation == Reservation::Excluded && !shared_session.is_confirmed(key) {
             // A request of this process for the key is in flight, and the server may be down. The reply to that request comes
             // before the reply to this one.
             shared_session.session.verify().await?;
         }
         return Ok(None);
-    }
-    let session = state.idle_session().await?;
+    };
+    let session = session?;
     wait(state, session, claim, key, shared, withdraw).await
 }
 

@@ -125,7 +125,7 @@ async fn try_acquire(
     claim: &Claim,
 ) -> Result<(Attempt, Vec<i64>)> {
     loop {
-        let mut batch = PoolBatch::new();
+        let mut batch = PoolBatch::default();
         batch.acquire(key.clone(), claim, Some(session.channel.clone()));
         let rows = query(state, session, key, &batch).await?;
         let row = rows.first().ok_or_else(errors::too_few_answers)?;
@@ -143,7 +143,7 @@ fn session_lock(channel: &str) -> Option<i64> {
 
 /// Removes a lock id, as waiter and as holder.
 async fn remove(state: &StoreState, session: &LockSession, key: &Key, id: &LockId) -> Result<()> {
-    let mut batch = PoolBatch::new();
+    let mut batch = PoolBatch::default();
     batch.release(key.clone(), id);
     query(state, session, key, &batch).await.map(drop)
 }
@@ -206,7 +206,7 @@ pub(super) async fn release(state: &Arc<StoreState>, lease: &Lease) -> Result<()
 pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Result<Vec<Holder>> {
     let shared = state.shared().await?;
     let connection = &shared.session.connection;
-    let mut batch = PoolBatch::new();
+    let mut batch = PoolBatch::default();
     batch.break_lock(Key::new(resource, connection.server.utf8));
     // One step: a session does not renew, so a holder that is not notified would never learn of it.
     let rows = connection.query(&Request::new(&state.pool.break_lock, &batch.parameters())).await?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::SystemTime;
 
 use distlock_core::store::support::errors;
-use distlock_core::store::{Attempt, Batch, Claim, GRANT_WINDOW, Holder, Lease, Released, Renewal};
+use distlock_core::store::{Attempt, Batch, Claim, Holder, Lease, Released, Renewal};
 use distlock_core::{Error, ErrorKind, LockId, Resource, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
@@ -13,7 +13,7 @@ use super::store::StoreState;
 use crate::keys::{Key, channel};
 use crate::statement::{Request, RowLockTimeout, Slot, Statement};
 use crate::tables::Tables;
-use crate::values::{column, from_attempt, from_micros, from_token, item_position, to_micros, to_token};
+use crate::values::{GRANT_WINDOW_MICROS, column, from_attempt, from_micros, from_token, item_position, to_micros, to_token};
 
 static ACQUIRE_ONE: [Type; 8] =
     [Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::BOOL, Type::BYTEA, Type::INT8];
@@ -172,15 +172,14 @@ pub(super) async fn release(
     let keys = keys(state, leases.iter().map(|lease| &lease.resource));
     let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
     let ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
-    let window = to_micros(GRANT_WINDOW);
     let (one, batch): ([&(dyn ToSql + Sync); 3], [&(dyn ToSql + Sync); 3]);
     let request = match leases.len() {
         1 => {
-            one = [&names[0], &ids[0], &window];
+            one = [&names[0], &ids[0], &GRANT_WINDOW_MICROS];
             Request::new(&state.mutex.release_one, &one)
         }
         _ => {
-            batch = [&names, &ids, &window];
+            batch = [&names, &ids, &GRANT_WINDOW_MICROS];
             Request::new(&state.mutex.release_batch, &batch)
         }
     };
@@ -211,8 +210,8 @@ fn released(row: &Row, id: &str) -> Result<Released> {
 
 pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Result<Vec<Holder>> {
     let key = Key::new(resource, state.server.utf8).key;
-    let (any_holder, window): (Option<&str>, i64) = (None, to_micros(GRANT_WINDOW));
-    let parameters: [&(dyn ToSql + Sync); 3] = [&key, &any_holder, &window];
+    let any_holder: Option<&str> = None;
+    let parameters: [&(dyn ToSql + Sync); 3] = [&key, &any_holder, &GRANT_WINDOW_MICROS];
     let rows = state.shared.query(&Request::new(&state.mutex.break_lock, &parameters)).await?;
     let mut broken = Vec::new();
     for row in &rows {

@@ -60,7 +60,7 @@ async fn try_acquire_chunk(state: &StoreState, claims: &[&Claim], timeout: RowLo
         if open.is_empty() {
             break;
         }
-        let mut batch = PoolBatch::new();
+        let mut batch = PoolBatch::default();
         for at in &open {
             let claim = claims[*at];
             let inbox =
@@ -93,7 +93,7 @@ async fn try_acquire_chunk(state: &StoreState, claims: &[&Claim], timeout: RowLo
 
 pub(super) async fn renew(state: &StoreState, leases: &[&Lease], timeout: RowLockTimeout) -> Batch<Renewal> {
     in_chunks(state, leases, |leases| async move {
-        let mut batch = PoolBatch::new();
+        let mut batch = PoolBatch::default();
         for lease in leases {
             batch.renew(Key::new(&lease.resource, state.server.utf8), lease);
         }
@@ -108,7 +108,7 @@ pub(super) async fn release(
     timeout: RowLockTimeout,
 ) -> Batch<Released> {
     in_chunks(state, leases, |leases| async move {
-        let mut batch = PoolBatch::new();
+        let mut batch = PoolBatch::default();
         for lease in leases {
             batch.release(Key::new(&lease.resource, state.server.utf8), &lease.lock_id);
         }
@@ -118,7 +118,7 @@ pub(super) async fn release(
 }
 
 pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Result<Vec<Holder>> {
-    let mut batch = PoolBatch::new();
+    let mut batch = PoolBatch::default();
     batch.break_lock(Key::new(resource, state.server.utf8));
     let rows = state.shared.query(&Request::new(&state.pool.break_lock, &batch.parameters())).await?;
     pool_batch::broken(&rows, PoolTable::Leases)
