@@ -11,8 +11,8 @@ use crate::pool_rows;
 use crate::statement::{Slot, Statement};
 use crate::tables::{PoolTable, Tables};
 use crate::values::{
-    GRANT_WINDOW_MICROS, column, from_attempt, from_micros, from_token, from_weight, item_position, to_micros, to_time, to_token,
-    to_weight,
+    GRANT_WINDOW_MICROS, column, from_attempt, from_micros, from_token, from_weight, item_position,
+    to_micros, to_time, to_token, to_weight,
 };
 
 static BATCH: [Type; 12] = [

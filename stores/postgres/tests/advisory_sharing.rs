@@ -83,7 +83,8 @@ async fn withdrawn_waits_leave_nothing_on_the_server() {
     for round in 0..30_u64 {
         let limit = Duration::from_millis(round % 10);
         let error = other.mutex("m").acquire().timeout(limit).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        // Unavailable if the server does not reply within the limit and its slack, as on a busy machine.
+        assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{error}");
         let _ = tokio::time::timeout(limit, other.semaphore("s", 1).acquire().into_future()).await;
     }
     for name in ["m", "s"] {

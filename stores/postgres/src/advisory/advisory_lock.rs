@@ -126,7 +126,7 @@ impl<'a> ClaimColumns<'a> {
 
 /// First an attempt on the shared session, then a wait on a session of its own.
 pub(super) async fn acquire(
-    state: &StoreState,
+    state: &Arc<StoreState>,
     claim: &Claim,
     withdraw: &CancellationToken,
 ) -> Result<Option<SessionHold>> {
@@ -158,8 +158,7 @@ pub(super) async fn acquire(
             }
         }
     }
-    // Opening a session takes longer than many time limits. A claim that withdraws meanwhile has nothing to undo.
-    let Some(session) = withdraw.run_until_cancelled(state.idle_session()).await else {
+    let Some(session) = state.idle_session_unless(withdraw).await else {
         if reservation == Reservation::Excluded && !shared_session.is_confirmed(key) {
             // A request of this process for the key is in flight, and the server may be down. The reply to that request comes
             // before the reply to this one.

@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use distlock_core::Result;
+use distlock_core::store::support::errors;
+use distlock_core::{CancellationToken, Result};
+use tokio::sync::oneshot;
 
 use super::lock_session::LockSession;
 use super::store::{StoreState, TOO_LONG_SILENT};
@@ -19,15 +21,44 @@ const CANCEL_INTERVAL: Duration = Duration::from_millis(100);
 const CANCEL_LIMIT: Duration = Duration::from_secs(2);
 
 impl StoreState {
-    /// A session without locks.
+    /// A session without locks, opened now if none is idle.
     pub(super) async fn idle_session(&self) -> Result<Arc<LockSession>> {
-        loop {
-            let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            match idle {
-                Some(session) if session.is_alive() => return Ok(session),
-                Some(session) => session.close(TOO_LONG_SILENT),
-                None => return LockSession::open(&self.config, self.clock(), None).await,
+        match self.take_idle() {
+            Some(session) => Ok(session),
+            None => LockSession::open(&self.config, self.clock(), None).await,
+        }
+    }
+
+    /// As [`idle_session`](StoreState::idle_session), or `None` if the claim withdraws first: opening a session takes longer than
+    /// many time limits. The session that is being opened is then kept for the next claim.
+    pub(super) async fn idle_session_unless(
+        self: &Arc<Self>,
+        withdraw: &CancellationToken,
+    ) -> Option<Result<Arc<LockSession>>> {
+        if withdraw.is_cancelled() {
+            return None;
+        }
+        if let Some(session) = self.take_idle() {
+            return Some(Ok(session));
+        }
+        let (state, (sender, opened)) = (Arc::clone(self), oneshot::channel());
+        tokio::spawn(async move {
+            let session = LockSession::open(&state.config, state.clock(), None).await;
+            if let Err(Ok(session)) = sender.send(session) {
+                state.keep_idle(session);
             }
+        });
+        let ended = |_| Err(errors::unavailable("the task that opened a session ended"));
+        Some(withdraw.run_until_cancelled(opened).await?.unwrap_or_else(ended))
+    }
+
+    fn take_idle(&self) -> Option<Arc<LockSession>> {
+        loop {
+            let session = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+            if session.is_alive() {
+                return Some(session);
+            }
+            session.close(TOO_LONG_SILENT);
         }
     }
 

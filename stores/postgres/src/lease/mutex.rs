@@ -13,7 +13,9 @@ use super::store::StoreState;
 use crate::keys::{Key, channel};
 use crate::statement::{Request, RowLockTimeout, Slot, Statement};
 use crate::tables::Tables;
-use crate::values::{GRANT_WINDOW_MICROS, column, from_attempt, from_micros, from_token, item_position, to_micros, to_token};
+use crate::values::{
+    GRANT_WINDOW_MICROS, column, from_attempt, from_micros, from_token, item_position, to_micros, to_token,
+};
 
 static ACQUIRE_ONE: [Type; 8] =
     [Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::BOOL, Type::BYTEA, Type::INT8];
