@@ -1,4 +1,4 @@
--- Mutexes with a holder or a waiter: the one with key $1, or those whose key begins with $2. Rows whose key is the hash of
+-- Mutexes with a holder or a waiter: the one with key $1, or all whose key begins with $2. Rows whose key is the hash of
 -- a name are all returned; the client filters them by name.
 SELECT l.key, l.name, l.value, l.token, l.acquired_at,
        l.value <> '' AND l.expire_time > t.now AS held,

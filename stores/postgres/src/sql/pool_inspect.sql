@@ -1,4 +1,4 @@
--- Pools with a holder or a waiter: the one with key $1, or those whose key begins with $2. Rows whose key is the hash of a
+-- Pools with a holder or a waiter: the one with key $1, or all whose key begins with $2. Rows whose key is the hash of a
 -- name are all returned; the client filters them by name. {sessions}: holders and waiters last as long as their sessions.
 WITH alive AS MATERIALIZED (
     {live_sessions}
