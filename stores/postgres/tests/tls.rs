@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use common::{TestSchema, backend, locks, server, within};
+use common::{TestSchema, backend, locks, server, wait_for_waiters, within};
 use distlock_core::ErrorKind;
 use distlock_testkit::servers::{DataFolder, PostgresServer};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -91,10 +91,12 @@ async fn waiting_and_withdrawing_work_through_tls() {
         let url = encrypted.url(scheme, "sslmode=verify-full&sslrootcert=CA");
         let (one, other) = (locks(&url).await, locks(&url).await);
         let held = one.mutex("m").acquire().await.unwrap();
-        let error = other.mutex("m").acquire().timeout(Duration::from_millis(100)).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        let withdrawn = tokio::spawn(other.mutex("m").acquire().into_future());
+        wait_for_waiters(&one, "m", 1).await;
+        withdrawn.abort();
+        wait_for_waiters(&one, "m", 0).await;
         let waiting = tokio::spawn(async move { other.mutex("m").acquire().await.unwrap().release().await });
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        wait_for_waiters(&one, "m", 1).await;
         held.release().await.unwrap();
         within("a grant", Duration::from_secs(10), waiting).await.unwrap().unwrap();
     }
