@@ -12,7 +12,7 @@ static DRIVERS: &[&Driver] = &[
     #[cfg(feature = "mongodb")]
     &distlock_mongodb::DRIVER,
     #[cfg(feature = "postgres")]
-    &distlock_postgres::LEASE_DRIVER,
+    &distlock_postgres::DRIVER,
     #[cfg(feature = "postgres")]
     &distlock_postgres::ADVISORY_DRIVER,
     #[cfg(feature = "redis")]
