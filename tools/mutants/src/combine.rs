@@ -4,7 +4,7 @@
 //! most one mutant is active, and the text stays short where mutants nest.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use syn::spanned::Spanned;
@@ -16,7 +16,7 @@ use crate::list::{Genre, Mutant, Position};
 /// The text of a file with these mutants in it, and the ids of those that have no place there.
 pub fn combine(text: &str, mutants: &[&Mutant]) -> Result<(String, Vec<usize>)> {
     let lines = LineStarts::of(text);
-    let mut expressions = Expressions { lines: &lines, found: BTreeMap::new() };
+    let mut expressions = Expressions { lines: &lines, found: BTreeMap::new(), needed_arms: BTreeSet::new() };
     expressions.visit_file(&syn::parse_file(text)?);
     let mut edits = Edits { text, replaced: BTreeMap::new(), inserted: BTreeMap::new() };
     let mut left_out = Vec::new();
@@ -26,6 +26,7 @@ pub fn combine(text: &str, mutants: &[&Mutant]) -> Result<(String, Vec<usize>)> 
         match mutant.genre {
             Genre::FnValue => edits.insert(start, format!("if crate::mutant({id}) {{ return {new}; }}\n")),
             Genre::MatchArmGuard => edits.replace(start..end, id, new.clone()),
+            Genre::MatchArm if expressions.needed_arms.contains(&start) => left_out.push(id),
             Genre::MatchArm => match arm_guard(&text[start..end]) {
                 Some((at, true)) => edits.insert(start + at, format!("!crate::mutant({id}) && ")),
                 Some((at, false)) => edits.insert(start + at, format!(" if !crate::mutant({id})")),
@@ -80,6 +81,8 @@ impl<'a> LineStarts<'a> {
 struct Expressions<'a> {
     lines: &'a LineStarts<'a>,
     found: BTreeMap<usize, Range<usize>>,
+    /// Where the arms begin without which a match is not exhaustive.
+    needed_arms: BTreeSet<usize>,
 }
 
 impl Expressions<'_> {
@@ -100,6 +103,15 @@ impl<'ast> Visit<'ast> for Expressions<'_> {
     fn visit_expr_unary(&mut self, expression: &'ast syn::ExprUnary) {
         self.add(expression.op.span(), expression.span());
         visit::visit_expr_unary(self, expression);
+    }
+
+    fn visit_expr_match(&mut self, expression: &'ast syn::ExprMatch) {
+        let catches_all = |arm: &syn::Arm| arm.guard.is_none() && matches!(arm.pat, syn::Pat::Wild(_));
+        if !expression.arms.iter().any(catches_all) {
+            let needed = expression.arms.iter().filter(|arm| arm.guard.is_none());
+            self.needed_arms.extend(needed.map(|arm| self.lines.of_token(arm.pat.span().start())));
+        }
+        visit::visit_expr_match(self, expression);
     }
 
     fn visit_expr_struct(&mut self, expression: &'ast syn::ExprStruct) {
@@ -257,6 +269,18 @@ mod tests {
             "fn f() { match x { 1 if !crate::mutant(1) && (if crate::mutant(2) { true } else { a }) => b, \
              2 if !crate::mutant(3) => c, _ => d } }"
         );
+    }
+
+    #[test]
+    fn an_arm_without_which_a_match_is_not_exhaustive_is_left_out() {
+        let text = "fn f() { match x { _ if a => b, Some(_) => c, None => d } }";
+        let mutants = [
+            mutant(text, 1, Genre::MatchArm, "_ if a => b,", ""),
+            mutant(text, 2, Genre::MatchArm, "None => d", ""),
+        ];
+        let (combined, left_out) = combine(text, &mutants.iter().collect::<Vec<_>>()).unwrap();
+        assert_eq!(left_out, [2]);
+        assert!(combined.contains("_ if !crate::mutant(1) && a => b, Some(_) => c, None => d"), "{combined}");
     }
 
     #[test]
