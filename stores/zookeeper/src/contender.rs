@@ -5,11 +5,12 @@
 //! earlier session of ours.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use distlock_core::store::Claim;
 use distlock_core::{Error, FencingToken, Result};
 use sha2::{Digest, Sha256};
-use zookeeper_client::{Acls, CreateMode, Error as DriverError};
+use zookeeper_client::{Acls, Client, CreateMode, Error as DriverError};
 
 use crate::config::Access;
 use crate::error::{Failure, driver_error, session_ended};
@@ -168,14 +169,36 @@ impl Contender {
     /// # Errors
     /// If the session ended first, or the server refuses; the session is ended then.
     pub(crate) async fn remove(self, session: Arc<KeptSession>) -> Result<()> {
-        let removed = self.delete_all(&session).await;
-        removed.map_err(|error| match Failure::of(&error) {
-            Failure::Refused => {
-                session.end("the server refused to delete a node of ours");
-                driver_error(&error)
+        let Err(error) = self.delete_all(&session).await else { return Ok(()) };
+        let refused = Failure::of(&error) == Failure::Refused;
+        if refused {
+            session.end("the server refused to delete a node of ours");
+        }
+        session.abandon(self);
+        Err(if refused { driver_error(&error) } else { session_ended().with_unknown_outcome() })
+    }
+
+    /// Removes the node from a session that is not ours to close, for as long as that lives.
+    pub(crate) async fn abandon(self, client: Client) {
+        const PAUSE: Duration = Duration::from_millis(200);
+        loop {
+            let children = client.list_children(&self.parent).await;
+            let ours = |child: &&String| child.starts_with(&self.protected);
+            let failed = match &children {
+                Ok(children) => {
+                    let mut failed = None;
+                    for child in children.iter().filter(ours) {
+                        failed = failed.or(client.delete(&self.path_of(child), None).await.err());
+                    }
+                    failed
+                }
+                Err(error) => Some(error.clone()),
+            };
+            match failed.as_ref().map(Failure::of) {
+                Some(Failure::Unknown) => tokio::time::sleep(PAUSE).await,
+                None | Some(Failure::Refused | Failure::SessionEnded) => return,
             }
-            Failure::Unknown | Failure::SessionEnded => session_ended().with_unknown_outcome(),
-        })
+        }
     }
 
     async fn delete_all(&self, session: &KeptSession) -> Result<(), DriverError> {

@@ -44,6 +44,8 @@ pub(crate) struct KeptSession {
     ended: CancellationToken,
     attempts: AtomicU64,
     sends_heartbeats: AtomicBool,
+    /// The application's own: we cannot close it.
+    is_given: bool,
     state: Mutex<State>,
 }
 
@@ -64,7 +66,7 @@ impl KeptSession {
     ///
     /// # Errors
     /// If it is not committed.
-    pub(crate) async fn keep(client: Client, clock: Arc<dyn Clock>) -> Result<Self> {
+    pub(crate) async fn keep(client: Client, clock: Arc<dyn Clock>, is_given: bool) -> Result<Self> {
         let timeout = client.session_timeout();
         let sent = clock.now();
         answered(heartbeat(&client).await).map_err(|error| driver_error(&error))?;
@@ -79,22 +81,26 @@ impl KeptSession {
             ended: CancellationToken::new(),
             attempts: AtomicU64::new(0),
             sends_heartbeats: AtomicBool::new(false),
+            is_given,
             state,
         })
     }
 
-    /// Sends heartbeats until the session ends or is dropped. A second call does nothing.
-    pub(crate) fn start_heartbeats(self: &Arc<Self>) {
+    /// Sends heartbeats until the session ends or is dropped, and calls `after_end` then: as long as anything refers to the
+    /// session, the driver keeps it open on the server. A second call does nothing.
+    pub(crate) fn start_heartbeats(self: &Arc<Self>, after_end: impl FnOnce(&Arc<Self>) + Send + 'static) {
         if self.sends_heartbeats.swap(true, Ordering::SeqCst) {
             return;
         }
         let watcher = self.client.state_watcher();
-        tokio::spawn(send_heartbeats(
-            Arc::downgrade(self),
-            self.ended.clone(),
-            watcher,
-            self.timeout / HEARTBEATS,
-        ));
+        let (session, ended) = (Arc::downgrade(self), self.ended.clone());
+        let interval = self.timeout / HEARTBEATS;
+        tokio::spawn(async move {
+            send_heartbeats(session.clone(), ended, watcher, interval).await;
+            if let Some(session) = session.upgrade() {
+                after_end(&session);
+            }
+        });
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -123,6 +129,15 @@ impl KeptSession {
         };
         for hold in holds.into_values() {
             hold.life.end(LossReason::SessionEnded(why.into()));
+            self.abandon(hold.contender);
+        }
+    }
+
+    /// Removes a node of a session that ended for us and may live on at the server. Ours is closed, and its nodes go with it;
+    /// the application's may stay open, and its nodes with it.
+    pub(crate) fn abandon(&self, contender: Contender) {
+        if let (true, Ok(runtime)) = (self.is_given, tokio::runtime::Handle::try_current()) {
+            runtime.spawn(contender.abandon(self.client.clone()));
         }
     }
 
@@ -255,10 +270,16 @@ async fn heartbeat(client: &Client) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// A refusal is an answer too: the server commits failed transactions like others.
+/// A failed check is an answer too: the server commits failed transactions like others. Not so if it did not look at them,
+/// because it is overloaded or read-only.
 fn answered(reply: Result<(), DriverError>) -> Result<(), DriverError> {
     match reply {
-        Err(error) if Failure::of(&error) == Failure::Refused => Ok(()),
+        Err(
+            DriverError::NoAuth
+            | DriverError::NoNode
+            | DriverError::BadVersion
+            | DriverError::RuntimeInconsistent,
+        ) => Ok(()),
         other => other,
     }
 }

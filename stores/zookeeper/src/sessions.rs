@@ -109,7 +109,12 @@ impl Sessions {
             return Ok(session);
         }
         let session = slot.session.get(|| self.open(timeout, &slot)).await?;
-        session.start_heartbeats();
+        let slot = Arc::downgrade(&slot);
+        session.start_heartbeats(move |ended| {
+            if let Some(slot) = slot.upgrade() {
+                slot.session.discard(ended);
+            }
+        });
         Ok(session)
     }
 
@@ -124,7 +129,7 @@ impl Sessions {
             (None, Some(spare)) => spare,
             (None, None) => self.open_new(timeout, reopened).await?,
         };
-        KeptSession::keep(client, clock).await
+        KeptSession::keep(client, clock, self.given.is_some()).await
     }
 
     /// A new session. After an outage it is tried again and again: an ensemble that elects a leader refuses sessions. The

@@ -49,11 +49,15 @@ impl ZookeeperStore {
             match attempt(&session, &parent, access, claim, withdraw).await {
                 Ok(Outcome::Granted(hold)) => return Ok(Some(hold)),
                 Ok(Outcome::Withdrawn) => return Ok(None),
+                Err(error) if !session.has_ended() => return Err(error),
                 // Its place in the queue is gone, and a waiter that still wants the lock queues again at the end.
-                Ok(Outcome::PlaceLost) if !withdraw.is_cancelled() => {}
-                Err(_) if session.has_ended() && !withdraw.is_cancelled() => {}
-                Ok(Outcome::PlaceLost) => return Err(session_ended()),
-                Err(error) => return Err(error),
+                Ok(Outcome::PlaceLost) | Err(_) if !withdraw.is_cancelled() => {}
+                Ok(Outcome::PlaceLost) if !session.has_ended() => {
+                    if !once {
+                        return Ok(None);
+                    }
+                }
+                Ok(Outcome::PlaceLost) | Err(_) => return Err(session_ended()),
             }
         }
     }

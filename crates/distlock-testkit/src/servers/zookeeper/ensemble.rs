@@ -95,6 +95,9 @@ impl ZookeeperEnsemble {
 
     /// Cuts a node off from the others, like a pulled cable: what they send is not delivered, and no connection is closed.
     /// Clients still reach it.
+    ///
+    /// Votes still pass, because nodes tell each other where to send them. So a leader that is cut off may be elected again
+    /// and again, and the others with it get nowhere: pause it before they vote.
     pub fn isolate(&self, node: usize) {
         self.links_of(node).for_each(|link| link.pause());
     }
