@@ -31,8 +31,8 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
     UrlOption {
         name: "acl",
         value: "open|creator",
-        default: "creator with a login, open without",
-        meaning: "who may read and write our nodes: everyone, or the user of the URL",
+        default: "",
+        meaning: "who may use our nodes: everyone (open, the default without a login), or only the user of the URL (creator, the default with one)",
     },
 ];
 
