@@ -172,23 +172,20 @@ impl ZookeeperConfig {
     /// Sets the path below which all nodes are. It is created when it is needed. Default `/distlock`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if it is no absolute path of ZooKeeper.
+    /// [`ErrorKind::InvalidInput`] if it is not absolute, or has other characters than letters, digits, `.`, `-` and `_`.
     pub fn chroot(mut self, path: &str) -> Result<Self> {
         let part_is_valid = |part: &str| {
-            !matches!(part, "" | "." | "..")
-                && part.chars().all(|c| {
-                    // What ZooKeeper refuses in a path.
-                    let refused = matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{e000}'..='\u{f8ff}' | '\u{fff0}'..='\u{ffff}');
-                    !refused
-                })
+            !matches!(part, "" | "." | "..") && part.chars().all(|c| c.is_alphanumeric() || ".-_".contains(c))
         };
-        let valid = path.strip_prefix('/').is_some_and(|parts| parts.split('/').all(part_is_valid))
-            && path != "/zookeeper"
-            && !path.starts_with("/zookeeper/");
+        let parts = path.strip_prefix('/').map(|parts| parts.split('/'));
+        let valid = parts.is_some_and(|mut parts| {
+            // The server keeps nodes of its own below /zookeeper.
+            parts.clone().next() != Some("zookeeper") && parts.all(part_is_valid)
+        });
         if !valid {
             return Err(invalid(
                 format!("{path:?} is no path for our nodes"),
-                "write /name/name, without empty parts, . and .., and not below /zookeeper",
+                "write /name/name with letters, digits, dots, - and _, and not below /zookeeper",
             ));
         }
         path.clone_into(&mut self.chroot);
