@@ -3,6 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use distlock_core::store::support::errors::capacity_mismatch;
 use distlock_core::store::{Claim, SessionHold};
@@ -15,6 +16,10 @@ use crate::contender::{Contender, Enqueued};
 use crate::error::{Failure, driver_error};
 use crate::queue::{Entry, Position, Queue};
 use crate::session::KeptSession;
+
+/// A hold that did not wait is watched from this age on. Most holds are shorter, and save the request; a forced release before
+/// that is noticed then.
+const WATCHED_FROM: Duration = Duration::from_millis(20);
 
 /// How an attempt ended.
 pub(crate) enum Outcome {
@@ -273,6 +278,19 @@ impl OwnNode {
                 // Its successor would wait until the release.
                 tracing::warn!("a grant could not be announced on {}: {error}", self.path);
             }
+        }
+        if watch.is_none() {
+            let (weak, ended) = (Arc::downgrade(&session), session.ended_token());
+            drop(session);
+            tokio::select! {
+                () = tokio::time::sleep(WATCHED_FROM) => {}
+                () = ended.cancelled() => return,
+            }
+            let Some(again) = weak.upgrade().filter(|session| session.holds(&self.lock_id, &self.node))
+            else {
+                return;
+            };
+            session = again;
         }
         loop {
             let deleted = match watch.take() {

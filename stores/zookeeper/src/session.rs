@@ -61,6 +61,12 @@ struct Hold {
     contender: Contender,
 }
 
+impl State {
+    fn has(&self, lock_id: &LockId, node: &str) -> bool {
+        self.holds.get(lock_id).is_some_and(|hold| hold.contender.node() == node)
+    }
+}
+
 impl KeptSession {
     /// Takes over a connected client: sends a heartbeat, and goes on with it.
     ///
@@ -195,11 +201,16 @@ impl KeptSession {
         self.state().holds.remove(lock_id).map(|hold| hold.contender)
     }
 
+    /// Whether this node is that of a hold.
+    pub(crate) fn holds(&self, lock_id: &LockId, node: &str) -> bool {
+        self.state().has(lock_id, node)
+    }
+
     /// The node of a hold was deleted by another client: the guard is lost. Does nothing after a release.
     pub(crate) fn deleted_by_another(&self, lock_id: &LockId, node: &str) {
         let hold = {
             let mut state = self.state();
-            let is_this = state.holds.get(lock_id).is_some_and(|hold| hold.contender.node() == node);
+            let is_this = state.has(lock_id, node);
             is_this.then(|| state.holds.remove(lock_id)).flatten()
         };
         if let Some(hold) = hold {

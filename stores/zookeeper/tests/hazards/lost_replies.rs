@@ -78,8 +78,8 @@ async fn a_release_whose_reply_was_lost_frees_the_lock() {
     for after in [AfterLoss::Close, AfterLoss::Hang] {
         let guard = locker.mutex("m").acquire().timeout(LIMIT).await.unwrap();
         let node = bare.list_children("/distlock/mutex/m").await.unwrap().pop().unwrap();
-        // Nothing but the deletion names the node from now on: its watch was armed before the next lock was granted.
-        locker.mutex("settled").acquire().await.unwrap().release().await.unwrap();
+        // Nothing but the deletion names the node once its watch is armed.
+        until("the watch is armed", async || server.monitor("zk_watch_count").unwrap() > 0).await;
         proxy.lose_reply_to(node, after);
         let waiting = tokio::spawn({
             let operator = operator.clone();
