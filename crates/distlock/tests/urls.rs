@@ -67,7 +67,7 @@ const PLACES: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
-        &["zookeeper"],
+        &["zookeeper", "zookeepers"],
         &[
             "SCHEME://u:SECRET@127.0.0.1:1",
             "SCHEME://SECRET@h1,h2:2",
@@ -169,7 +169,7 @@ fn told(url: &str) -> Vec<String> {
         "file" => all
             .push(outcome(split.and_then(|url| FileConfig::from_url(&url)), |config| format!("{config:?}"))),
         "mongodb" | "mongodb+srv" => {}
-        "zookeeper" => {
+        "zookeeper" | "zookeepers" => {
             all.push(outcome(split.and_then(|url| ZookeeperConfig::from_url(&url)), |config| {
                 format!("{config:?}")
             }));

@@ -8,6 +8,7 @@ use distlock_core::store::{StoreUrl, UrlOption};
 use distlock_core::{Error, ErrorKind, Result};
 
 use crate::SCHEMES;
+use crate::connect::TLS_SCHEME;
 
 /// The path below which all nodes are, unless the URL or the configuration names another.
 pub const DEFAULT_CHROOT: &str = "/distlock";
@@ -29,12 +30,43 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
         meaning: "how long it may take to connect, log in and open a session",
     },
     UrlOption {
+        name: "tls_ca",
+        value: "file",
+        default: "",
+        meaning: "zookeepers: the certificate authority to trust (PEM); needed there",
+    },
+    UrlOption {
+        name: "tls_cert",
+        value: "file",
+        default: "",
+        meaning: "zookeepers: the client certificate (PEM)",
+    },
+    UrlOption {
+        name: "tls_key",
+        value: "file",
+        default: "",
+        meaning: "zookeepers: the key of the client certificate (PEM)",
+    },
+    UrlOption {
         name: "acl",
         value: "open|creator",
         default: "",
         meaning: "who may use our nodes: everyone (open, the default without a login), or only the user of the URL (creator, the default with one)",
     },
 ];
+
+/// The certificates of a TLS connection, in PEM.
+#[derive(Clone, Default)]
+pub(crate) struct Certificates {
+    pub(crate) authority: Option<String>,
+    pub(crate) client: Option<(String, Secret)>,
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Certificates(***)")
+    }
+}
 
 /// A server: host and port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -96,6 +128,8 @@ pub struct ZookeeperConfig {
     access: Option<Access>,
     pub(crate) session_timeout: Option<Duration>,
     pub(crate) connect_timeout: Duration,
+    /// `None` for connections without TLS.
+    pub(crate) tls: Option<Certificates>,
 }
 
 impl ZookeeperConfig {
@@ -109,6 +143,7 @@ impl ZookeeperConfig {
             access: None,
             session_timeout: None,
             connect_timeout: Duration::from_secs(10),
+            tls: None,
         }
     }
 
@@ -163,6 +198,9 @@ impl ZookeeperConfig {
             }
             Some(_) => config = config.access(Access::Creator),
             None => {}
+        }
+        if url.scheme() == TLS_SCHEME {
+            config.tls = Some(certificates(&mut url)?);
         }
         url.refuse_other_options(OPTIONS)?;
         url.refuse_unknown_driver(&[])?;
@@ -223,6 +261,22 @@ impl ZookeeperConfig {
         Ok(self)
     }
 
+    /// Uses TLS and trusts this certificate authority (PEM).
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_authority(mut self, pem: impl Into<String>) -> Self {
+        self.tls.get_or_insert_default().authority = Some(pem.into());
+        self
+    }
+
+    /// Uses TLS with a client certificate (both PEM). The authority is needed too.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls_client(mut self, certificate: impl Into<String>, key: impl Into<String>) -> Self {
+        self.tls.get_or_insert_default().client = Some((certificate.into(), Secret::new(key)));
+        self
+    }
+
     /// Sets how long it may take to connect, log in and open a session. Default 10 s.
     ///
     /// # Errors
@@ -243,6 +297,33 @@ impl ZookeeperConfig {
     pub(crate) fn connect_string(&self) -> String {
         self.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
     }
+}
+
+/// The certificates that a URL names.
+fn certificates(url: &mut StoreUrl) -> Result<Certificates> {
+    if cfg!(not(feature = "tls")) {
+        return Err(Error::new(ErrorKind::Unsupported, "TLS is not built in")
+            .advise("build distlock-zookeeper with its feature `tls`"));
+    }
+    let mut read = |key: &str| match url.take(key) {
+        Some(path) => match std::fs::read_to_string(path) {
+            Ok(pem) => Ok(Some(pem)),
+            Err(_) => Err(url.refuse_value(key, "the path of a readable PEM file")),
+        },
+        None => Ok(None),
+    };
+    let (authority, certificate, key) = (read("tls_ca")?, read("tls_cert")?, read("tls_key")?);
+    let client = match (certificate, key) {
+        (Some(certificate), Some(key)) => Some((certificate, Secret::new(key))),
+        (None, None) => None,
+        _ => return Err(url.refuse_value("tls_cert", "given together with distlock.tls_key")),
+    };
+    if authority.is_none() {
+        return Err(
+            url.refuse_value("tls_ca", "the PEM file of the authority that signed the servers' certificates")
+        );
+    }
+    Ok(Certificates { authority, client })
 }
 
 fn invalid(what: String, advice: &'static str) -> Error {

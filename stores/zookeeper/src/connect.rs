@@ -5,7 +5,7 @@ use std::time::Duration;
 use distlock_core::store::support::errors::connect_timeout;
 use distlock_core::store::{Backend, Driver};
 use distlock_core::{Error, ErrorKind, Result};
-use zookeeper_client::Client;
+use zookeeper_client::{Client, Connector};
 
 use crate::ZookeeperStore;
 use crate::config::{OPTIONS, ZookeeperConfig};
@@ -13,7 +13,10 @@ use crate::error::driver_error;
 use crate::sessions::Sessions;
 
 /// The URL schemes.
-pub(crate) const SCHEMES: &[&str] = &["zookeeper"];
+pub(crate) const SCHEMES: &[&str] = &["zookeeper", TLS_SCHEME];
+
+/// The scheme with TLS. Only the scheme enables it, and certificates are always checked.
+pub(crate) const TLS_SCHEME: &str = "zookeepers";
 
 /// The driver for `zookeeper://` URLs.
 pub static DRIVER: Driver = driver();
@@ -76,9 +79,38 @@ pub(crate) async fn open_client(config: &ZookeeperConfig, timeout: Duration, eag
     if eager {
         connector = connector.with_fail_eagerly();
     }
-    let limit = config.connect_timeout;
-    match tokio::time::timeout(limit, connector.connect(&config.connect_string())).await {
+    let (limit, servers) = (config.connect_timeout, config.connect_string());
+    match tokio::time::timeout(limit, connect(connector, config, &servers)).await {
         Ok(connected) => connected.map_err(|error| driver_error(&error)),
         Err(_) => Err(connect_timeout(limit)),
     }
+}
+
+#[cfg(feature = "tls")]
+async fn connect(
+    connector: Connector,
+    config: &ZookeeperConfig,
+    servers: &str,
+) -> Result<Client, zookeeper_client::Error> {
+    let Some(certificates) = &config.tls else { return connector.connect(servers).await };
+    // The driver uses the process's provider, and two are compiled in. If the application has chosen none, it is ring, as
+    // elsewhere in distlock.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let mut options = zookeeper_client::TlsOptions::new();
+    if let Some(authority) = &certificates.authority {
+        options = options.with_pem_ca(authority)?;
+    }
+    if let Some((certificate, key)) = &certificates.client {
+        options = options.with_pem_identity(certificate, key.expose())?;
+    }
+    connector.with_tls(options).secure_connect(servers).await
+}
+
+#[cfg(not(feature = "tls"))]
+async fn connect(
+    connector: Connector,
+    _: &ZookeeperConfig,
+    servers: &str,
+) -> Result<Client, zookeeper_client::Error> {
+    connector.connect(servers).await
 }

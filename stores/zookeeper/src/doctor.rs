@@ -25,7 +25,12 @@ pub(crate) async fn examine(store: &ZookeeperStore) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     negotiated(store, &session, &mut findings);
     let mut tick = None;
-    for server in &store.config().servers {
+    if store.config().tls.is_some() {
+        findings.push(Finding::ok(
+            "four-letter commands are not sent over TLS, so versions and roles are unknown",
+        ));
+    }
+    for server in store.config().servers.iter().filter(|_| store.config().tls.is_none()) {
         tick = examine_server(server, &mut findings).await.or(tick);
     }
     ensemble(&session.client, store.config().servers.len(), &mut findings).await;

@@ -13,12 +13,14 @@
 //!
 //! # URLs
 //! `zookeeper://[user:password@]h1:p,h2:p[/chroot]`. The port is 2181 unless given, the chroot `/distlock`. Name all servers: a
-//! session moves from one to another, and survives the loss of each. A login is one of the digest scheme.
+//! session moves from one to another, and survives the loss of each. A login is one of the digest scheme. `zookeepers://` is the
+//! same over TLS, with the feature `tls` of this crate.
 //!
 //! | option | default | meaning |
 //! | --- | --- | --- |
 //! | `distlock.session_timeout` | the expiry of each lock | the session time-out to ask the server for |
 //! | `distlock.connect_timeout` | `10s` | how long it may take to connect, log in and open a session |
+//! | `distlock.tls_ca`, `distlock.tls_cert`, `distlock.tls_key` | none | PEM files: the authority to trust, the client certificate and its key |
 //! | `distlock.acl` | `creator` with a login, `open` without | who may read, write and delete our nodes |
 //!
 //! # Guarantees
@@ -64,9 +66,8 @@
 //! # Limits
 //! * `show` cannot tell since when a lock is held, except for permits that were waited for: the server records when a node was
 //!   created, which is when its owner began to wait.
-//! * TLS is not built in. The driver's TLS brings a second crypto provider of rustls into the program, and with two of them
-//!   other stores would fail unless the program chooses one. Connect the driver yourself and use
-//!   [`ZookeeperStore::with_client`].
+//! * TLS is not a default feature. The driver's TLS brings a second crypto provider of rustls (aws-lc-rs) into the program, and
+//!   with two of them a program must choose one. This store chooses ring, for the whole process, if the program has not chosen.
 //! * A server that grants a shorter session after a reconnection than before is not noticed. Use the same limits on all servers.
 //! * A `minSessionTimeout` below two ticks allows sessions that are too short for the deadline; `doctor` warns.
 //!

@@ -180,8 +180,10 @@ impl ZookeeperBuilder {
 fn class_path(jar: &Path) -> String {
     let folder = jar.parent().unwrap_or(Path::new("."));
     if folder == Path::new(DEBIAN_JARS) {
-        // Without a logger the server logs nothing.
-        return format!("{}:{DEBIAN_JARS}/slf4j-simple.jar", jar.display());
+        // Without a logger the server logs nothing; without the other two, which the manifest forgets, it has no TLS.
+        let more = ["slf4j-simple", "netty-codec", "netty-resolver"];
+        let more = more.map(|name| format!("{DEBIAN_JARS}/{name}.jar")).join(":");
+        return format!("{}:{more}", jar.display());
     }
     format!("{}:{}/*", jar.display(), folder.display())
 }
