@@ -1,5 +1,12 @@
 //! A secret in a store's URL shows in no message, however the URL was mangled, and no URL panics a parser.
-#![cfg(all(feature = "file", feature = "mongodb", feature = "postgres", feature = "redis", unix))]
+#![cfg(all(
+    feature = "file",
+    feature = "mongodb",
+    feature = "postgres",
+    feature = "redis",
+    feature = "zookeeper",
+    unix
+))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -9,6 +16,7 @@ use distlock_core::store::StoreUrl;
 use distlock_file::FileConfig;
 use distlock_postgres::PostgresConfig;
 use distlock_redis::{RedisConfig, RedlockConfig};
+use distlock_zookeeper::ZookeeperConfig;
 use fastrand::Rng;
 
 /// URLs with a secret (`SECRET`) wherever one may stand, rightly or by mistake. `SCHEME` is each scheme of the line.
@@ -56,6 +64,18 @@ const PLACES: &[(&[&str], &[&str])] = &[
             "SCHEME://h1,h2/SECRET",
             "SCHEME://h1,h2?password=SECRET&user=me@srv",
             "SCHEME://h1,h2?distlock.node_timeout=SECRET",
+        ],
+    ),
+    (
+        &["zookeeper", "zookeepers"],
+        &[
+            "SCHEME://u:SECRET@127.0.0.1:1",
+            "SCHEME://SECRET@h1,h2:2",
+            "SCHEME://:SECRET@h1/chroot",
+            "SCHEME://h1:SECRET,h2",
+            "SCHEME://h?password=SECRET",
+            "SCHEME://h?distlock.acl=SECRET",
+            "SCHEME://u:SECRET@h?distlock.session_timeout=4s",
         ],
     ),
     (
@@ -149,6 +169,11 @@ fn told(url: &str) -> Vec<String> {
         "file" => all
             .push(outcome(split.and_then(|url| FileConfig::from_url(&url)), |config| format!("{config:?}"))),
         "mongodb" | "mongodb+srv" => {}
+        "zookeeper" | "zookeepers" => {
+            all.push(outcome(split.and_then(|url| ZookeeperConfig::from_url(&url)), |config| {
+                format!("{config:?}")
+            }));
+        }
         "redlock" | "redlocks" => {
             all.push(outcome(split.and_then(|url| RedlockConfig::from_url(&url)), |config| {
                 format!("{config:?}")

@@ -38,6 +38,7 @@ pub mod program;
 pub mod redis;
 pub mod spawn;
 pub mod wait;
+pub mod zookeeper;
 
 mod clock;
 mod tcp;
@@ -51,3 +52,4 @@ pub use postgres::{PostgresPair, PostgresServer};
 pub use process::{Launch, ServerProcess};
 pub use redis::{RedisCluster, RedisSentinel, RedisServer};
 pub use wait::wait_for;
+pub use zookeeper::{ZookeeperEnsemble, ZookeeperServer};
