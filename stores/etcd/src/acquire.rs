@@ -1,0 +1,392 @@
+//! Acquiring: enter the queue, wait for the predecessor, confirm.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use distlock_core::store::support::errors::{self, capacity_mismatch};
+use distlock_core::store::{Claim, LossReason, Session};
+use distlock_core::{CancellationToken, Error, ErrorKind, Kind, LockId, Result};
+
+use crate::api::{TxnRequest, TxnResponse};
+use crate::client::Answer;
+use crate::error::NextStep;
+use crate::keys::{ClaimValue, KeyRange, Keys};
+use crate::queue::{self, Decision, Predecessor};
+use crate::session::EtcdSession;
+use crate::sessions::Sessions;
+use crate::txn::{self, ClaimKey};
+use crate::watch::Change;
+
+/// How often a claim is entered anew: under another session, or because the session's key was written meanwhile.
+const MAX_ENTERS: u32 = 20;
+/// How often a claim finds another capacity before it believes it: a claim that is being withdrawn may be the other one.
+const CAPACITY_CHECKS: u32 = 3;
+/// How often one attempt at a pool reads a queue that changes all the time.
+const MAX_READS: u32 = 100;
+/// The pause after a watch that failed.
+const WATCH_PAUSE: Duration = Duration::from_millis(20);
+
+/// A claim that may have a key in its queue. Dropping it deletes the key.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) session: Arc<EtcdSession>,
+    pub(crate) life: Session,
+    lock_id: LockId,
+    claim: ClaimKey,
+    value: ClaimValue,
+    kind: Kind,
+    /// The creation revision of the key; 0 while it is unknown.
+    pub(crate) revision: i64,
+    /// An enter of it may still be in flight.
+    uncertain: bool,
+    /// There may be a key.
+    armed: bool,
+}
+
+/// What became of an attempt to enter.
+enum Entered {
+    /// In the queue, behind these. The list is `None` if an earlier attempt had succeeded.
+    Queued(Option<Vec<Predecessor>>, i64),
+    /// The queue has claims that it was not expected to have.
+    Refused,
+    /// The session had ended before.
+    SessionEnded,
+}
+
+/// Acquires. `Ok(None)`: withdrawn, and nothing is left in the queue.
+pub(crate) async fn acquire(
+    sessions: &Sessions,
+    keys: &Keys,
+    claim: &Claim,
+    withdraw: &CancellationToken,
+) -> Result<Option<Entry>> {
+    let mut capacity_checks = 0;
+    for _ in 0..MAX_ENTERS {
+        let session = sessions.get(claim.expiry, None).await.map_err(|failure| failure.error)?;
+        let mut entry = Entry::new(keys, claim, session);
+        let outcome = match (withdraw.is_cancelled(), claim.resource.kind()) {
+            (true, Kind::Mutex) => entry.enter_if_unchanged(0).await?,
+            (true, _) => match entry.try_pool().await? {
+                Some(entered) => entered,
+                None => return entry.leave().await.map(|()| None),
+            },
+            (false, _) => entry.enter().await?,
+        };
+        let (before, revision) = match outcome {
+            Entered::Queued(before, revision) => (before, revision),
+            Entered::Refused if withdraw.is_cancelled() => return entry.leave().await.map(|()| None),
+            Entered::Refused | Entered::SessionEnded => continue,
+        };
+        if let Some(theirs) = before.as_ref().and_then(|before| entry.other_capacity(before)) {
+            entry.leave().await?;
+            capacity_checks += 1;
+            if capacity_checks == CAPACITY_CHECKS {
+                return Err(capacity_mismatch(&claim.resource, theirs, claim.capacity));
+            }
+            continue;
+        }
+        return entry.wait(before, revision, withdraw).await;
+    }
+    Err(errors::unavailable("sessions end as soon as they begin"))
+}
+
+impl Entry {
+    fn new(keys: &Keys, claim: &Claim, session: Arc<EtcdSession>) -> Self {
+        let value = ClaimValue { weight: claim.weight, capacity: claim.capacity, granted_ms: None };
+        let key = keys.claim(&claim.resource, &claim.lock_id);
+        Entry {
+            life: session.add_claim(&claim.lock_id, key.clone()),
+            session,
+            lock_id: claim.lock_id.clone(),
+            claim: ClaimKey { key, value: value.encode(), queue: keys.queue(&claim.resource) },
+            value,
+            kind: claim.resource.kind(),
+            revision: 0,
+            uncertain: false,
+            armed: false,
+        }
+    }
+
+    fn other_capacity(&self, before: &[Predecessor]) -> Option<u32> {
+        let counted = self.kind == Kind::Semaphore;
+        counted.then(|| queue::other_capacity(self.value.capacity, before)).flatten()
+    }
+
+    /// Enters the queue at its end.
+    async fn enter(&mut self) -> Result<Entered> {
+        let newest_only = self.kind == Kind::Mutex;
+        let request = |entry: &Entry| txn::enter(&entry.claim, &entry.session.key, entry.session.fence(), newest_only);
+        match self.send_enter(request).await? {
+            (Some(mut reply), revision) => {
+                let mut kvs = txn::kvs_at(&mut reply, 1)?;
+                if newest_only {
+                    kvs.reverse();
+                }
+                kvs.retain(|kv| kv.create_revision < revision);
+                Ok(Entered::Queued(Some(kvs.iter().map(Predecessor::of).collect()), revision))
+            }
+            (None, 0) => Ok(self.not_entered()),
+            (None, revision) => Ok(Entered::Queued(None, revision)),
+        }
+    }
+
+    /// Enters a queue that has no claims newer than this revision; 0 for an empty one.
+    async fn enter_if_unchanged(&mut self, since: i64) -> Result<Entered> {
+        let request = |entry: &Entry| {
+            txn::enter_if_unchanged(&entry.claim, &entry.session.key, entry.session.fence(), since)
+        };
+        let fence = self.session.fence();
+        match self.send_enter(request).await? {
+            // Granted in the same step.
+            (Some(_), revision) => Ok(Entered::Queued(Some(Vec::new()), revision)),
+            (None, 0) if self.session.is_alive() && self.session.fence() != fence => Ok(Entered::SessionEnded),
+            (None, 0) => Ok(self.not_entered()),
+            (None, revision) => Ok(Entered::Queued(None, revision)),
+        }
+    }
+
+    fn not_entered(&self) -> Entered {
+        if self.session.life.ended().is_some() { Entered::SessionEnded } else { Entered::Refused }
+    }
+
+    /// Sends an enter. Returns the reply and the creation revision if it succeeded; the revision alone if the key was there
+    /// already, from an attempt whose reply was lost; 0 otherwise.
+    async fn send_enter(
+        &mut self,
+        request: impl Fn(&Entry) -> TxnRequest,
+    ) -> Result<(Option<TxnResponse>, i64)> {
+        // From here on there may be a key, also if this future is dropped.
+        self.armed = true;
+        self.uncertain = true;
+        let sent = self.session.client.send(request(self)).await;
+        let Answer { mut reply, repeated } = match sent {
+            Ok(answer) => answer,
+            Err(failure) => {
+                self.uncertain = failure.error.is_outcome_unknown();
+                if failure.next == NextStep::LeaseEnded {
+                    self.session.end(LossReason::SessionEnded("the server ended the session's lease".into()));
+                    self.armed = false;
+                    return Ok((None, 0));
+                }
+                self.armed = self.uncertain;
+                return Err(failure.error);
+            }
+        };
+        self.uncertain = repeated;
+        let header_revision = txn::revision_of(reply.header.as_ref())?;
+        if reply.succeeded {
+            self.revision = header_revision;
+            return Ok((Some(reply), header_revision));
+        }
+        let (own, session) = (txn::kvs_at(&mut reply, 0)?, txn::kvs_at(&mut reply, 1)?);
+        self.session.saw_own_key(session.first());
+        match own.first() {
+            Some(kv) if kv.lease == self.session.key.lease => {
+                self.revision = kv.create_revision;
+                Ok((None, kv.create_revision))
+            }
+            _ => {
+                self.armed = self.uncertain;
+                Ok((None, 0))
+            }
+        }
+    }
+
+    /// One attempt at a pool: reads, and enters only if that is a grant. `None`: it is not.
+    async fn try_pool(&mut self) -> Result<Option<Entered>> {
+        for read in 1..=MAX_READS {
+            let list = txn::list(&self.claim.queue);
+            let found = self.session.client.send(list).await.map_err(|failure| failure.error)?.reply;
+            let all: Vec<Predecessor> = found.kvs.iter().map(Predecessor::of).collect();
+            if let Some(theirs) = self.other_capacity(&all) {
+                if read < CAPACITY_CHECKS {
+                    continue;
+                }
+                let what = format!("it is in use with a capacity of {theirs}, and {} was asked for", self.value.capacity);
+                return Err(Error::new(ErrorKind::Mismatch, what)
+                    .advise("use one capacity everywhere; it can change once no client holds it or waits for it"));
+            }
+            let decision = queue::decide(self.kind, self.value.weight, self.value.capacity, &all);
+            if decision != Decision::Granted {
+                return Ok(None);
+            }
+            let revision = txn::revision_of(found.header.as_ref())?;
+            match self.enter_if_unchanged(revision).await? {
+                Entered::Refused => {}
+                entered => return Ok(Some(entered)),
+            }
+        }
+        Err(errors::unavailable(format!("the queue changed {MAX_READS} times during one attempt")))
+    }
+
+    /// Waits until the claim is granted or withdrawn.
+    async fn wait(
+        mut self,
+        before: Option<Vec<Predecessor>>,
+        revision: i64,
+        withdraw: &CancellationToken,
+    ) -> Result<Option<Entry>> {
+        let mut state = match before {
+            Some(before) => (self.decide(&before), revision),
+            None => self.check().await?,
+        };
+        let mut waited = false;
+        loop {
+            if state.0 == Decision::Granted {
+                if waited && self.kind == Kind::Semaphore {
+                    self.mark_granted().await?;
+                }
+                return self.granted().map(Some);
+            }
+            if withdraw.is_cancelled() {
+                return self.leave().await.map(|()| None);
+            }
+            waited = true;
+            state = tokio::select! {
+                biased;
+                () = withdraw.cancelled() => return self.leave().await.map(|()| None),
+                () = self.life.wait_for_end() => return Err(self.ended()),
+                () = self.deadline() => return Err(self.ended()),
+                next = self.next_state(state) => next?,
+            };
+        }
+    }
+
+    /// Waits for what blocks the claim, and decides again.
+    async fn next_state(&self, (decision, revision): (Decision, i64)) -> Result<(Decision, i64)> {
+        match wait_for_change(&self.session, &self.claim.queue, decision, revision).await {
+            Some(Decision::Granted) => Ok((Decision::Granted, revision)),
+            _ => self.check().await,
+        }
+    }
+
+    fn decide(&self, before: &[Predecessor]) -> Decision {
+        queue::decide(self.kind, self.value.weight, self.value.capacity, before)
+    }
+
+    /// A linearizable read: that the claim is still ours, and what is in front of it.
+    async fn check(&self) -> Result<(Decision, i64)> {
+        let request = txn::check(&self.claim, &self.session.key, self.revision, self.kind == Kind::Mutex);
+        let mut reply = self.send_until_ended(request).await?;
+        if !reply.succeeded {
+            return Err(self.vanished());
+        }
+        let revision = txn::revision_of(reply.header.as_ref())?;
+        let before: Vec<Predecessor> = txn::kvs_at(&mut reply, 0)?.iter().map(Predecessor::of).collect();
+        Ok((self.decide(&before), revision))
+    }
+
+    /// Sends a request that may be repeated. A store that cannot be reached is asked again for as long as the session lives:
+    /// our place in the queue lives that long too.
+    async fn send_until_ended(&self, request: TxnRequest) -> Result<TxnResponse> {
+        loop {
+            match self.session.client.send(request.clone()).await {
+                Ok(answer) => return Ok(answer.reply),
+                Err(failure) if failure.error.can_retry() && self.life.ended().is_none() && self.session.is_alive() => {
+                    tokio::time::sleep(WATCH_PAUSE).await;
+                }
+                Err(failure) => return Err(failure.error),
+            }
+        }
+    }
+
+    /// Writes into the claim's key that it is granted: the waiter behind it watches that key.
+    async fn mark_granted(&mut self) -> Result<()> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.value.granted_ms = u64::try_from(now.as_millis()).ok();
+        self.claim.value = self.value.encode();
+        let request = txn::mark_granted(&self.claim, &self.session.key, self.revision);
+        let reply = self.send_until_ended(request).await?;
+        if reply.succeeded { Ok(()) } else { Err(self.vanished()) }
+    }
+
+    fn granted(self) -> Result<Entry> {
+        self.session.mark_held(&self.lock_id);
+        if self.life.ended().is_some() || self.session.clock.now() >= self.life.deadline() {
+            return Err(self.ended());
+        }
+        Ok(self)
+    }
+
+    /// Our key is gone although we did not delete it.
+    fn vanished(&self) -> Error {
+        if self.session.is_alive() && self.life.ended().is_none() {
+            return Error::new(ErrorKind::Unavailable, "its claim was deleted from the queue by another program")
+                .advise("acquire again");
+        }
+        self.ended()
+    }
+
+    fn ended(&self) -> Error {
+        let reason = self.life.ended().or_else(|| self.session.life.ended()).map(ToString::to_string);
+        let reason = reason.unwrap_or_else(|| "its lease could not be renewed in time".to_owned());
+        errors::unavailable(format!("the session of the claim ended: {reason}"))
+    }
+
+    async fn deadline(&self) {
+        loop {
+            let left = self.life.deadline().since(self.session.clock.now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(Duration::from_secs(1))).await;
+        }
+    }
+
+    /// Deletes the key and waits until the server has confirmed. If it fails, the session deletes it later.
+    pub(crate) async fn leave(mut self) -> Result<()> {
+        if !self.armed {
+            return Ok(());
+        }
+        self.session.remove_claim(&self.lock_id);
+        let deleted = self.session.delete_claim(&self.claim.key, self.revision, self.uncertain).await;
+        match deleted {
+            Ok(()) => {
+                self.armed = false;
+                Ok(())
+            }
+            Err(failure) => Err(failure.error),
+        }
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.session.remove_claim(&self.lock_id);
+        if self.armed {
+            self.session.delete_later(self.claim.key.clone(), self.revision, self.uncertain);
+        }
+    }
+}
+
+/// Waits for what blocks the claim. `Some(Granted)` if the events alone say that it is granted; otherwise read again.
+async fn wait_for_change(
+    session: &EtcdSession,
+    queue: &KeyRange,
+    decision: Decision,
+    revision: i64,
+) -> Option<Decision> {
+    match decision {
+        Decision::Granted => return Some(Decision::Granted),
+        Decision::WaitFor { key, grants } => {
+            let mut events = session.watches.open(&KeyRange::one(key), revision + 1, !grants);
+            if events.next().await.is_some() {
+                return None;
+            }
+        }
+        Decision::WaitForWeight(mut held) => {
+            let mut events = session.watches.open(queue, revision + 1, true);
+            while let Some(batch) = events.next().await {
+                let deleted = batch.iter().filter(|event| event.what == Change::Deleted);
+                let mut granted = false;
+                deleted.for_each(|event| granted = held.remove(&event.key));
+                if granted {
+                    return Some(Decision::Granted);
+                }
+            }
+        }
+    }
+    // The watch failed. The next read is no hurry, and may fail too.
+    tokio::time::sleep(WATCH_PAUSE).await;
+    None
+}
