@@ -15,7 +15,7 @@ use crate::clock::sleep_until;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{FencingToken, RecordKind};
-use crate::store::{Backend, Claim, Lease, SessionHold};
+use crate::store::{Backend, Claim, Fairness, Lease, SessionHold};
 
 type SessionReply = Result<Option<SessionHold>>;
 
@@ -31,6 +31,10 @@ pub(super) async fn acquire(
     let request_timeout = options.get_request_timeout();
     let (head, probe) = match claim.resource.kind().record() {
         RecordKind::Pool => (None, None),
+        // First come, first served across processes: every waiter queues in the server itself.
+        RecordKind::Lock if claim.no_overtaking && shared.capabilities.fairness == Fairness::Native => {
+            (None, None)
+        }
         RecordKind::Lock => {
             match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Server).await? {
                 LocalOutcome::Head(head) => (Some(head), None),
