@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
 
-use distlock::store::StoreUrl;
+use distlock_core::store::StoreUrl;
 use distlock_file::FileConfig;
 use distlock_postgres::PostgresConfig;
 use distlock_redis::{RedisConfig, RedlockConfig};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command_channel::Command;
 use super::held::{Grant, Held, local_deadline};
 use super::local_queue::{QueueHead, RECENT};
 use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
 use super::local_wakeups::LocalRegistration;
+use super::release::withdraw_later;
 use super::schedule::first_renewal_due;
 use super::store_call::{AcquireOperation, no_answer};
 use super::wakeups::WaiterRegistration;
@@ -270,7 +270,7 @@ impl<'a> Acquisition<'a> {
     /// Continues under another lock id. The attempt in flight may still be applied, and its answer will then be undone by
     /// lock id; a grant under the same id would be undone with it.
     fn use_new_lock_id(&mut self) {
-        self.shared.commands.send(Command::Withdraw(self.claim.clone()));
+        withdraw_later(self.shared, self.claim.clone());
         self.claim.lock_id = self.shared.ids.next();
         self.claim.waiting = None;
         self.registration = None;
@@ -392,7 +392,7 @@ impl<'a> Acquisition<'a> {
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         if self.may_be_stored {
-            self.shared.commands.send(Command::Withdraw(self.claim.clone()));
+            withdraw_later(self.shared, self.claim.clone());
         }
     }
 }

@@ -35,11 +35,15 @@ pub(super) async fn run(guard: EndGuard) {
                 Command::Work(future) => work.push(future),
                 Command::Stuck(future) => stuck.push(future),
                 Command::Background(future) => background.push(future),
-                Command::Release(held) => work.push(Box::pin(release::dropped(Arc::clone(&shared), held))),
+                Command::Release(held, pending) => {
+                    work.push(Box::pin(release::dropped(Arc::clone(&shared), held, pending)));
+                }
                 Command::Renew(held) => renewal::begin_now(&shared, &held, &mut work),
-                Command::Forget(lease) => work.push(Box::pin(release::forget(Arc::clone(&shared), lease))),
-                Command::Withdraw(claim) => {
-                    work.push(Box::pin(release::withdraw(Arc::clone(&shared), claim)));
+                Command::Forget(lease, pending) => {
+                    work.push(Box::pin(release::forget(Arc::clone(&shared), lease, pending)));
+                }
+                Command::Withdraw(claim, pending) => {
+                    work.push(Box::pin(release::withdraw(Arc::clone(&shared), claim, pending)));
                 }
                 Command::ShutDown(done) => draining.push((shared.clock.now().after(DRAIN), done)),
             }

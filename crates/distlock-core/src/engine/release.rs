@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 
 use super::command_channel::Command;
 use super::held::Held;
+use super::pending_releases::PendingRelease;
 use super::store_call::{ReleaseOperation, contained, no_answer};
 use super::{Shared, telemetry};
 use crate::clock::{Moment, sleep_until};
@@ -56,7 +57,7 @@ fn conclude(shared: &Arc<Shared>, held: &Arc<Held>, answer: Result<Released>) ->
             let error = shared.explain(error, "release", &held.lease.resource);
             telemetry::failed("release", &error);
             if error.can_retry() || error.is_outcome_unknown() {
-                shared.commands.send(Command::Forget(held.lease.clone()));
+                shared.forget_later(held.lease.clone());
             }
             // By the store's clock it expires at the latest one expiry after the last renewal that may have been applied.
             Err(ReleaseFailure::Unknown { until: held.lease.expiry, error })
@@ -106,7 +107,7 @@ async fn send_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Resu
 /// a quorum may still have votes for it. Either would keep waiters waiting until the expiry.
 fn forget_lost(shared: &Shared, held: &Arc<Held>) {
     shared.schedule.remove(held);
-    shared.commands.send(Command::Forget(held.lease.clone()));
+    shared.forget_later(held.lease.clone());
 }
 
 /// Lets the background task release a hold that was never given to a user: its minimum hold time does not apply.
@@ -114,11 +115,29 @@ pub(super) fn undo(shared: &Shared, held: Arc<Held>) {
     if held.begin_release() {
         shared.schedule.remove(&held);
     }
-    shared.commands.send(Command::Release(held));
+    let pending = shared.releases.begin(&held.lease.resource);
+    shared.commands.send(Command::Release(held, Some(pending)));
+}
+
+/// Lets the background task release a hold whose guard was dropped. While its minimum hold time lasts, it is still held.
+pub(super) fn later(shared: &Shared, held: Arc<Held>) {
+    let now = shared.clock.now();
+    let ends = held.granted_at.after(held.options.get_hold_at_least());
+    let pending = (held.is_releasing() || now >= ends).then(|| shared.releases.begin(&held.lease.resource));
+    if pending.is_some() && held.loss_at(now).is_none() && held.begin_release() {
+        shared.schedule.remove(&held);
+    }
+    shared.commands.send(Command::Release(held, pending));
+}
+
+/// Lets the background task withdraw a claim that the store may have granted or queued.
+pub(super) fn withdraw_later(shared: &Shared, claim: Claim) {
+    let pending = shared.releases.begin(&claim.resource);
+    shared.commands.send(Command::Withdraw(claim, Some(pending)));
 }
 
 /// Releases a guard that was dropped, or whose release was cancelled.
-pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>) {
+pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>, _pending: Option<PendingRelease>) {
     if !held.is_releasing() {
         wait_minimum_hold(&shared, &held).await;
         if held.loss(&*shared.clock).is_some() {
@@ -134,14 +153,16 @@ pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>) {
 }
 
 /// Removes what the store has under the lock id of a lease. Retries until the store confirms or the lease has expired.
-pub(super) async fn forget(shared: Arc<Shared>, lease: Lease) {
+pub(super) async fn forget(shared: Arc<Shared>, lease: Lease, pending: Option<PendingRelease>) {
     let lasts = lease.expiry;
     forget_within(shared, lease, lasts).await;
+    drop(pending);
 }
 
 /// The same for a claim, whose entry in a wait queue may live longer than a lease.
-pub(super) async fn withdraw(shared: Arc<Shared>, claim: Claim) {
+pub(super) async fn withdraw(shared: Arc<Shared>, claim: Claim, pending: Option<PendingRelease>) {
     forget_within(shared, Lease::of(&claim, FencingToken::new(0)), claim.lasts()).await;
+    drop(pending);
 }
 
 async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
@@ -168,5 +189,5 @@ async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
 
 /// Releases a hold that `shutdown` marked as lost.
 pub(super) async fn forget_held(shared: Arc<Shared>, held: Arc<Held>) {
-    forget(shared, held.lease.clone()).await;
+    forget(shared, held.lease.clone(), None).await;
 }

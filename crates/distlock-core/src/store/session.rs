@@ -66,11 +66,11 @@ struct Life {
     listeners: Mutex<Listeners>,
 }
 
-/// Who is to hear of the end. Looked at only with the lock in hand: whoever ends the session sets the reason first and
-/// takes them then, so nobody can come in between unheard.
+/// What to tell when the session ends. Read only under the lock: ending the session sets the reason first and takes the
+/// listeners then, so a listener that binds in between sees the reason.
 #[derive(Debug, Default)]
 struct Listeners {
-    /// Made when somebody waits for the end.
+    /// Made when a task waits for the end.
     signal: Option<CancellationToken>,
     dependents: Vec<Weak<dyn Dependent>>,
 }

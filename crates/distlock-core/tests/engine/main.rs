@@ -30,6 +30,7 @@ mod session_deadlines;
 mod session_outage;
 mod slow_answers;
 mod subscription;
+mod time_limits;
 mod unanswered_requests;
 mod unpolled_futures;
 mod waiting;

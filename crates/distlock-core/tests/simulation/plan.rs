@@ -294,7 +294,8 @@ fn choice(rng: &mut Rng, request_timeout: Duration) -> Choice {
     if share > 0.0 {
         // A cadence that leaves no time for a second attempt may be refused, and is not used then.
         let cadence = options.clone().extension_cadence(expiry.mul_f64(share));
-        options = cadence.ok().filter(|options| options.check().is_ok()).unwrap_or(options);
+        let fits = |options: &Options| options.clone().auto_extend(true).check().is_ok();
+        options = cadence.ok().filter(fits).unwrap_or(options);
     }
     let longest = *rng.choice(&[20, 100, 800, 20_000, 60_000]).unwrap();
     let shortest = rng.u64(1..=20);
