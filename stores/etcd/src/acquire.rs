@@ -115,7 +115,8 @@ impl Entry {
     /// Enters the queue at its end.
     async fn enter(&mut self) -> Result<Entered> {
         let newest_only = self.kind == Kind::Mutex;
-        let request = |entry: &Entry| txn::enter(&entry.claim, &entry.session.key, entry.session.fence(), newest_only);
+        let request =
+            |entry: &Entry| txn::enter(&entry.claim, &entry.session.key, entry.session.fence(), newest_only);
         match self.send_enter(request).await? {
             (Some(mut reply), revision) => {
                 let mut kvs = txn::kvs_at(&mut reply, 1)?;
@@ -139,7 +140,9 @@ impl Entry {
         match self.send_enter(request).await? {
             // Granted in the same step.
             (Some(_), revision) => Ok(Entered::Queued(Some(Vec::new()), revision)),
-            (None, 0) if self.session.is_alive() && self.session.fence() != fence => Ok(Entered::SessionEnded),
+            (None, 0) if self.session.is_alive() && self.session.fence() != fence => {
+                Ok(Entered::SessionEnded)
+            }
             (None, 0) => Ok(self.not_entered()),
             (None, revision) => Ok(Entered::Queued(None, revision)),
         }
@@ -202,9 +205,13 @@ impl Entry {
                 if read < CAPACITY_CHECKS {
                     continue;
                 }
-                let what = format!("it is in use with a capacity of {theirs}, and {} was asked for", self.value.capacity);
-                return Err(Error::new(ErrorKind::Mismatch, what)
-                    .advise("use one capacity everywhere; it can change once no client holds it or waits for it"));
+                let what = format!(
+                    "it is in use with a capacity of {theirs}, and {} was asked for",
+                    self.value.capacity
+                );
+                return Err(Error::new(ErrorKind::Mismatch, what).advise(
+                    "use one capacity everywhere; it can change once no client holds it or waits for it",
+                ));
             }
             let decision = queue::decide(self.kind, self.value.weight, self.value.capacity, &all);
             if decision != Decision::Granted {
@@ -282,7 +289,11 @@ impl Entry {
         loop {
             match self.session.client.send(request.clone()).await {
                 Ok(answer) => return Ok(answer.reply),
-                Err(failure) if failure.error.can_retry() && self.life.ended().is_none() && self.session.is_alive() => {
+                Err(failure)
+                    if failure.error.can_retry()
+                        && self.life.ended().is_none()
+                        && self.session.is_alive() =>
+                {
                     tokio::time::sleep(WATCH_PAUSE).await;
                 }
                 Err(failure) => return Err(failure.error),
@@ -311,8 +322,11 @@ impl Entry {
     /// Our key is gone although we did not delete it.
     fn vanished(&self) -> Error {
         if self.session.is_alive() && self.life.ended().is_none() {
-            return Error::new(ErrorKind::Unavailable, "its claim was deleted from the queue by another program")
-                .advise("acquire again");
+            return Error::new(
+                ErrorKind::Unavailable,
+                "its claim was deleted from the queue by another program",
+            )
+            .advise("acquire again");
         }
         self.ended()
     }

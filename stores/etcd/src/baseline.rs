@@ -29,7 +29,8 @@ struct BaselineDriver {
 pub(crate) async fn open(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> {
     let store = EtcdStore::connect(EtcdConfig::from_url(&url)?).await?;
     // Long enough for a benchmark; it is not kept alive.
-    let granted = store.0.client.send(LeaseGrantRequest { ttl: 600, id: 0 }).await.map_err(|failure| failure.error)?;
+    let granted =
+        store.0.client.send(LeaseGrantRequest { ttl: 600, id: 0 }).await.map_err(|failure| failure.error)?;
     Ok(Some(Box::new(BaselineDriver { store, lease: granted.reply.id, next: AtomicU64::new(0) })))
 }
 
@@ -71,7 +72,8 @@ impl Baseline for BaselineDriver {
         let mut ours = Vec::new();
         for kind in Kind::VISIBLE {
             let found = client.send(txn::list(&keys.kind(kind))).await.map_err(|failure| failure.error)?;
-            let named = |kv: &KeyValue| keys.parse(&kv.key).is_some_and(|(_, name, _)| name.starts_with(prefix));
+            let named =
+                |kv: &KeyValue| keys.parse(&kv.key).is_some_and(|(_, name, _)| name.starts_with(prefix));
             ours.extend(found.reply.kvs.into_iter().filter(named).map(|kv| kv.key));
         }
         for keys in ours.chunks(DELETE_COUNT) {

@@ -133,7 +133,11 @@ impl Client {
     /// A client for a channel that the application made.
     pub(crate) fn of_channel(channel: Channel, login: Option<Login>, limits: Limits) -> Self {
         let address = "the application's channel".to_owned();
-        Client::of_members(vec![Member { address, endpoint: None, channel: Mutex::new(channel) }], login, limits)
+        Client::of_members(
+            vec![Member { address, endpoint: None, channel: Mutex::new(channel) }],
+            login,
+            limits,
+        )
     }
 
     fn of_members(members: Vec<Member>, login: Option<Login>, limits: Limits) -> Self {
@@ -223,7 +227,10 @@ impl Client {
         let Some(login) = &self.0.login else { return Ok((0, None)) };
         let mut state = self.0.token.lock().await;
         if state.token.is_none() && !state.is_off {
-            let login = AuthenticateRequest { name: login.user.clone(), password: login.password.expose().to_owned() };
+            let login = AuthenticateRequest {
+                name: login.user.clone(),
+                password: login.password.expose().to_owned(),
+            };
             let sent = AuthenticateRequest::send(target.channel.clone(), Request::new(login));
             match tokio::time::timeout(self.0.limits.reply, sent).await {
                 Err(_) => return Err(Failure::no_reply(self.0.limits.reply)),

@@ -17,12 +17,7 @@ const MAX_PREFIX: usize = 256;
 
 /// The `distlock.` options of a URL.
 pub(crate) const OPTIONS: &[UrlOption] = &[
-    UrlOption {
-        name: "prefix",
-        value: "text",
-        default: DEFAULT_PREFIX,
-        meaning: "the prefix of all keys",
-    },
+    UrlOption { name: "prefix", value: "text", default: DEFAULT_PREFIX, meaning: "the prefix of all keys" },
     UrlOption {
         name: "response_timeout",
         value: "duration",
@@ -41,7 +36,12 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
         default: "4500ms",
         meaning: "how long a request is tried in all, on all endpoints",
     },
-    UrlOption { name: "tls", value: "on|off", default: "off", meaning: "whether to use TLS; on if certificates are given" },
+    UrlOption {
+        name: "tls",
+        value: "on|off",
+        default: "off",
+        meaning: "whether to use TLS; on if certificates are given",
+    },
     UrlOption {
         name: "tls_ca",
         value: "file",
@@ -49,7 +49,12 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
         meaning: "the certificate authority to trust instead of the system's (PEM)",
     },
     UrlOption { name: "tls_cert", value: "file", default: "", meaning: "the client certificate (PEM)" },
-    UrlOption { name: "tls_key", value: "file", default: "", meaning: "the key of the client certificate (PEM)" },
+    UrlOption {
+        name: "tls_key",
+        value: "file",
+        default: "",
+        meaning: "the key of the client certificate (PEM)",
+    },
 ];
 
 /// Where a member of the cluster listens for clients.
@@ -110,7 +115,10 @@ impl EtcdConfig {
         let endpoints: Vec<Address> =
             endpoints.into_iter().map(|(host, port)| Address { host: host.into(), port }).collect();
         if endpoints.is_empty() {
-            return Err(invalid("there is no endpoint".to_owned(), "name at least one member of the cluster"));
+            return Err(invalid(
+                "there is no endpoint".to_owned(),
+                "name at least one member of the cluster",
+            ));
         }
         Ok(EtcdConfig {
             endpoints,

@@ -82,7 +82,10 @@ fn space(at: &str, status: &StatusResponse, findings: &mut Vec<Finding>) {
     let (used, quota) = (status.db_size >> 20, quota >> 20);
     let what = format!("{at}: the database has {used} MiB of a quota of {quota} MiB{assumed}");
     findings.push(if used * 4 > quota * 3 {
-        Finding::warning(what, "compact and defragment it, or raise --quota-backend-bytes: a full database refuses all locks")
+        Finding::warning(
+            what,
+            "compact and defragment it, or raise --quota-backend-bytes: a full database refuses all locks",
+        )
     } else {
         Finding::ok(what)
     });
@@ -93,7 +96,10 @@ fn known_defect(version: &str) -> Option<(&'static str, &'static str)> {
     let mut numbers = version.split(['.', '-']).map(|number| number.parse::<u32>().unwrap_or(0));
     let version = (numbers.next()?, numbers.next()?, numbers.next().unwrap_or(0));
     if ((3, 5, 0)..=(3, 5, 2)).contains(&version) {
-        return Some(("may lose committed writes after a crash (data inconsistency)", "upgrade to 3.5.12 or later"));
+        return Some((
+            "may lose committed writes after a crash (data inconsistency)",
+            "upgrade to 3.5.12 or later",
+        ));
     }
     let stale_revokes = version < (3, 4, 29) || ((3, 5, 0)..(3, 5, 12)).contains(&version);
     stale_revokes.then_some((

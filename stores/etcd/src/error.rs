@@ -155,7 +155,8 @@ impl Failure {
 pub(crate) fn of_status(status: &Status) -> Failure {
     let message = status.message();
     if let Some(rule) = RULES.iter().find(|rule| message.contains(rule.text)) {
-        let error = Error::new(rule.kind, format!("{} ({})", rule.detail, one_line(message))).advise(rule.advice);
+        let error =
+            Error::new(rule.kind, format!("{} ({})", rule.detail, one_line(message))).advise(rule.advice);
         let error = if rule.outcome_unknown { error.with_unknown_outcome() } else { error };
         return Failure { error, next: rule.next };
     }
@@ -179,7 +180,11 @@ pub(crate) fn of_status(status: &Status) -> Failure {
         _ if was_not_sent(status) => {
             let tls = ["certificate", "handshake", "tls", "alert"].iter().any(|word| text.contains(word));
             let error = errors::unavailable(format!("no connection could be opened: {text}"));
-            let error = if tls { error.advise("check the certificate of the server and distlock.tls_ca") } else { error };
+            let error = if tls {
+                error.advise("check the certificate of the server and distlock.tls_ca")
+            } else {
+                error
+            };
             Failure { error, next: NextStep::Unreachable }
         }
         _ => Failure::fail_over(errors::connection_lost(text)),
@@ -191,11 +196,17 @@ fn was_not_sent(status: &Status) -> bool {
     let mut source = std::error::Error::source(status);
     while let Some(error) = source {
         let text = error.to_string();
-        if text.contains("tcp connect error") || text.contains("dns error") || text.contains("client error (Connect)") {
+        if text.contains("tcp connect error")
+            || text.contains("dns error")
+            || text.contains("client error (Connect)")
+        {
             return true;
         }
         if error.downcast_ref::<std::io::Error>().is_some_and(|error| {
-            matches!(error.kind(), std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::HostUnreachable)
+            matches!(
+                error.kind(),
+                std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::HostUnreachable
+            )
         }) {
             return true;
         }
@@ -233,14 +244,49 @@ mod tests {
     #[test]
     fn an_error_of_the_server_has_its_kind_and_its_next_step() {
         let cases = [
-            (Status::not_found("etcdserver: requested lease not found"), ErrorKind::Unavailable, NextStep::LeaseEnded, false),
+            (
+                Status::not_found("etcdserver: requested lease not found"),
+                ErrorKind::Unavailable,
+                NextStep::LeaseEnded,
+                false,
+            ),
             (Status::unavailable("etcdserver: no leader"), ErrorKind::Unavailable, NextStep::FailOver, false),
-            (Status::unavailable("etcdserver: leader changed"), ErrorKind::Unavailable, NextStep::FailOver, true),
-            (Status::unavailable("etcdserver: request timed out"), ErrorKind::Unavailable, NextStep::FailOver, true),
-            (Status::resource_exhausted("etcdserver: mvcc: database space exceeded"), ErrorKind::Exhausted, NextStep::Fail, false),
-            (Status::permission_denied("etcdserver: permission denied"), ErrorKind::Denied, NextStep::Fail, false),
-            (Status::invalid_argument("etcdserver: user name is empty"), ErrorKind::Denied, NextStep::Fail, false),
-            (Status::unauthenticated("etcdserver: invalid auth token"), ErrorKind::Denied, NextStep::Authenticate, false),
+            (
+                Status::unavailable("etcdserver: leader changed"),
+                ErrorKind::Unavailable,
+                NextStep::FailOver,
+                true,
+            ),
+            (
+                Status::unavailable("etcdserver: request timed out"),
+                ErrorKind::Unavailable,
+                NextStep::FailOver,
+                true,
+            ),
+            (
+                Status::resource_exhausted("etcdserver: mvcc: database space exceeded"),
+                ErrorKind::Exhausted,
+                NextStep::Fail,
+                false,
+            ),
+            (
+                Status::permission_denied("etcdserver: permission denied"),
+                ErrorKind::Denied,
+                NextStep::Fail,
+                false,
+            ),
+            (
+                Status::invalid_argument("etcdserver: user name is empty"),
+                ErrorKind::Denied,
+                NextStep::Fail,
+                false,
+            ),
+            (
+                Status::unauthenticated("etcdserver: invalid auth token"),
+                ErrorKind::Denied,
+                NextStep::Authenticate,
+                false,
+            ),
             (Status::unimplemented("unknown service"), ErrorKind::Unsupported, NextStep::Fail, false),
             (Status::unknown("h2 protocol error"), ErrorKind::Unavailable, NextStep::FailOver, true),
         ];

@@ -61,7 +61,8 @@ pub(crate) async fn records(shared: &Shared, query: &Query) -> Result<Vec<Record
         for claim in holders {
             shown.push(claim.holder(time_left(shared, claim.kv.lease, &mut times).await?));
         }
-        let waiters = waiters.iter().map(|claim| Waiter::new(claim.lock_id.clone(), claim.weight())).collect();
+        let waiters =
+            waiters.iter().map(|claim| Waiter::new(claim.lock_id.clone(), claim.weight())).collect();
         let record = Record::new(kind, capacity(kind, &claims)).with_name(name).with_holders(shown);
         found.push(record.with_waiters(waiters));
     }

@@ -134,9 +134,7 @@ async fn renew_at(
     let term = |header: Option<&ResponseHeader>| header.map(|header| header.raft_term);
     let terms = [term(reply.header.as_ref()), term(attached.header.as_ref()), term(own.header.as_ref())];
     if terms.iter().any(|other| *other != terms[0] || other.is_none()) {
-        return Err(Failure::fail_over(errors::unavailable(
-            "the leader changed during a renewal",
-        )));
+        return Err(Failure::fail_over(errors::unavailable("the leader changed during a renewal")));
     }
     session.saw_own_key(own.kvs.first());
     if let Some(reason) = session.life.ended() {
@@ -171,9 +169,7 @@ async fn keep_alive(
     match open.replies.next().await {
         Some(Ok(reply)) => Ok(reply),
         Some(Err(status)) => Err(error::of_status(&status)),
-        None => Err(Failure::fail_over(errors::connection_lost(
-            "the server ended the keep-alive stream",
-        ))),
+        None => Err(Failure::fail_over(errors::connection_lost("the server ended the keep-alive stream"))),
     }
 }
 

@@ -180,7 +180,8 @@ mod tests {
     #[test]
     fn keys_of_other_programs_are_not_parsed() {
         let keys = Keys::new("app/");
-        for foreign in ["app/mutex/a", "app/mutex//x", "app/lock/a/x", "app/mutex/a/x/y", "mutex/a/x", "app/session/1f"]
+        for foreign in
+            ["app/mutex/a", "app/mutex//x", "app/lock/a/x", "app/mutex/a/x/y", "mutex/a/x", "app/session/1f"]
         {
             assert_eq!(keys.parse(foreign.as_bytes()), None, "{foreign}");
         }

@@ -37,7 +37,10 @@ impl Predecessor {
 pub(crate) enum Decision {
     Granted,
     /// Wait until this key is deleted; with `grants`, also until its holder marks it as granted.
-    WaitFor { key: Vec<u8>, grants: bool },
+    WaitFor {
+        key: Vec<u8>,
+        grants: bool,
+    },
     /// All claims in front of ours are granted: wait until those that are deleted leave enough.
     WaitForWeight(HeldWeight),
 }
@@ -64,11 +67,16 @@ impl HeldWeight {
 /// Decides about a claim of this weight, given the claims in front of it in their order.
 pub(crate) fn decide(kind: Kind, weight: u32, capacity: u32, before: &[Predecessor]) -> Decision {
     let Some(last) = before.last() else { return Decision::Granted };
-    let wait_for = |predecessor: &Predecessor, grants| Decision::WaitFor { key: predecessor.key.clone(), grants };
+    let wait_for =
+        |predecessor: &Predecessor, grants| Decision::WaitFor { key: predecessor.key.clone(), grants };
     match kind {
         Kind::RwLock if weight <= 1 => {
             // A reader waits for the nearest writer only.
-            before.iter().rev().find(|other| other.weight > 1).map_or(Decision::Granted, |writer| wait_for(writer, false))
+            before
+                .iter()
+                .rev()
+                .find(|other| other.weight > 1)
+                .map_or(Decision::Granted, |writer| wait_for(writer, false))
         }
         Kind::Semaphore => {
             let total: u64 = before.iter().map(|other| u64::from(other.weight)).sum();

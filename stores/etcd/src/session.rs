@@ -274,12 +274,14 @@ async fn watch_own_key(session: Arc<EtcdSession>, mut from: i64) {
             for event in batch {
                 match event.what {
                     Change::Deleted => {
-                        return session.end(LossReason::SessionEnded("the server ended the session's lease".into()));
+                        return session
+                            .end(LossReason::SessionEnded("the server ended the session's lease".into()));
                     }
                     Change::Written(broken) if broken.is_empty() => {}
                     Change::Written(broken) => {
                         let claims = session.claims();
-                        let lock_id = claims.iter().find(|(_, claim)| claim.key == broken).map(|(id, _)| id.clone());
+                        let lock_id =
+                            claims.iter().find(|(_, claim)| claim.key == broken).map(|(id, _)| id.clone());
                         drop(claims);
                         if let Some(lock_id) = lock_id {
                             session.lose_claim(&lock_id);

@@ -56,7 +56,11 @@ impl Sessions {
     }
 
     /// A live session for claims of this expiry. Many callers share one attempt to begin it.
-    pub(crate) async fn get(&self, expiry: Duration, cadence: Option<Duration>) -> Result<Arc<EtcdSession>, Failure> {
+    pub(crate) async fn get(
+        &self,
+        expiry: Duration,
+        cadence: Option<Duration>,
+    ) -> Result<Arc<EtcdSession>, Failure> {
         // etcd counts in seconds.
         let seconds = i64::try_from(expiry.as_millis().div_ceil(1000)).unwrap_or(i64::MAX);
         let slot = {

@@ -67,7 +67,12 @@ pub(crate) fn enter(claim: &ClaimKey, session: &SessionKey, fence: i64, newest_o
 
 /// Enters a queue without claims that are newer than `revision`; 0 for an empty queue. Answers like [`enter`], without the
 /// queue.
-pub(crate) fn enter_if_unchanged(claim: &ClaimKey, session: &SessionKey, fence: i64, revision: i64) -> TxnRequest {
+pub(crate) fn enter_if_unchanged(
+    claim: &ClaimKey,
+    session: &SessionKey,
+    fence: i64,
+    revision: i64,
+) -> TxnRequest {
     let unchanged = Compare {
         result: CompareResult::Less.into(),
         target: CompareTarget::Create.into(),
@@ -107,7 +112,11 @@ pub(crate) fn mark_granted(claim: &ClaimKey, session: &SessionKey, revision: i64
 
 /// Deletes a claim that was created at this revision.
 pub(crate) fn leave(key: &[u8], revision: i64) -> TxnRequest {
-    TxnRequest { compare: vec![was_created_at(key, revision)], success: vec![delete(key)], failure: Vec::new() }
+    TxnRequest {
+        compare: vec![was_created_at(key, revision)],
+        success: vec![delete(key)],
+        failure: Vec::new(),
+    }
 }
 
 /// Deletes a claim, if it is there, and writes the session's key: an [`enter`] of the claim that is still in flight then has

@@ -20,7 +20,11 @@ fn with_own_prefix(url: &str) -> String {
 
 /// A lease lasts at least one second here, and the server looks for ended leases every half second.
 fn timing() -> Timing {
-    Timing { expiry: Duration::from_secs(1), crash_detected_within: Some(Duration::from_secs(3)), ..Timing::default() }
+    Timing {
+        expiry: Duration::from_secs(1),
+        crash_detected_within: Some(Duration::from_secs(3)),
+        ..Timing::default()
+    }
 }
 
 /// A server of its own, behind a proxy that can cut its connections.

@@ -53,13 +53,15 @@ impl EtcdConfig {
         }
         let wanted = "a duration from 10ms to 10m";
         if let Some(timeout) = url.take_duration("response_timeout")? {
-            self = self.response_timeout(timeout).map_err(|_| url.refuse_value("response_timeout", wanted))?;
+            self =
+                self.response_timeout(timeout).map_err(|_| url.refuse_value("response_timeout", wanted))?;
         }
         if let Some(timeout) = url.take_duration("connect_timeout")? {
             self = self.connect_timeout(timeout).map_err(|_| url.refuse_value("connect_timeout", wanted))?;
         }
         if let Some(timeout) = url.take_duration("failover_timeout")? {
-            self = self.failover_timeout(timeout).map_err(|_| url.refuse_value("failover_timeout", wanted))?;
+            self =
+                self.failover_timeout(timeout).map_err(|_| url.refuse_value("failover_timeout", wanted))?;
         }
         Ok(self)
     }

@@ -60,7 +60,7 @@ async fn users_without_rights_are_refused_and_an_expired_token_is_renewed() {
     ours.mutex("another").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
     assert!(!held.is_lost(), "{:?}", held.loss());
     held.release().await.unwrap();
-    waiting.await.unwrap().unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
     let findings = ours.doctor().await.unwrap();
     assert!(findings.iter().any(|finding| finding.what.contains("without encryption")), "{findings:?}");
 }
@@ -80,7 +80,8 @@ fn certificates(client_must_have_one: bool) -> Certificates {
     folder.write("ca.pem", &authority_pem);
     let issuer = Issuer::new(authority, authority_key);
     let server_key = KeyPair::generate().unwrap();
-    let server = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&server_key, &issuer).unwrap();
+    let server =
+        CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&server_key, &issuer).unwrap();
     let client_key = KeyPair::generate().unwrap();
     let mut client = CertificateParams::new([]).unwrap();
     client.distinguished_name.push(DnType::CommonName, "app");
@@ -88,7 +89,8 @@ fn certificates(client_must_have_one: bool) -> Certificates {
     folder.write("client.pem", &client.pem());
     folder.write("client.key", &client_key.serialize_pem());
     let stranger_key = KeyPair::generate().unwrap();
-    let stranger = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().self_signed(&stranger_key).unwrap();
+    let stranger =
+        CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().self_signed(&stranger_key).unwrap();
     folder.write("stranger.pem", &stranger.pem());
     let client_authority = client_must_have_one.then_some(authority_pem);
     let tls = Tls { certificate: server.pem(), key: server_key.serialize_pem(), client_authority };
@@ -105,9 +107,11 @@ impl Certificates {
 async fn a_server_is_trusted_only_with_a_certificate_of_the_named_authority() {
     let certificates = certificates(false);
     let server = EtcdServer::configure().tls(certificates.tls.clone()).start();
-    let ours = locks(&format!("{}?{}", server.url(), certificates.option("tls_ca", "ca.pem")), ms(10_000)).await;
+    let ours =
+        locks(&format!("{}?{}", server.url(), certificates.option("tls_ca", "ca.pem")), ms(10_000)).await;
     ours.mutex("m").acquire().await.unwrap().release().await.unwrap();
-    for wrong in [certificates.option("tls_ca", "stranger.pem"), "distlock.tls=on".to_owned(), String::new()] {
+    for wrong in [certificates.option("tls_ca", "stranger.pem"), "distlock.tls=on".to_owned(), String::new()]
+    {
         let error = refusal(&format!("{}?{wrong}&distlock.failover_timeout=500ms", server.url())).await;
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{wrong}: {error}");
     }
@@ -118,7 +122,8 @@ async fn a_server_that_requires_client_certificates_gets_one() {
     let certificates = certificates(true);
     let server = EtcdServer::configure().tls(certificates.tls.clone()).start();
     let ca = certificates.option("tls_ca", "ca.pem");
-    let (cert, key) = (certificates.option("tls_cert", "client.pem"), certificates.option("tls_key", "client.key"));
+    let (cert, key) =
+        (certificates.option("tls_cert", "client.pem"), certificates.option("tls_key", "client.key"));
     let config = config(&format!("{}?{ca}&{cert}&{key}", server.url()));
     let ours = locks_of(EtcdStore::connect(config).await.unwrap(), ms(10_000));
     let held = ours.mutex("m").acquire().await.unwrap();

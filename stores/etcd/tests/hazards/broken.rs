@@ -34,7 +34,8 @@ async fn a_holder_learns_of_a_forced_release_at_once_and_the_waiter_gets_a_highe
 async fn a_key_that_another_program_deletes_is_noticed_by_the_next_renewal() {
     let server = EtcdServer::start();
     let ours = locks(&server.url(), ms(3000)).await;
-    let (held, kept) = (ours.mutex("m").acquire().await.unwrap(), ours.mutex("kept").acquire().await.unwrap());
+    let (held, kept) =
+        (ours.mutex("m").acquire().await.unwrap(), ours.mutex("kept").acquire().await.unwrap());
     let key = keys(&server, "distlock/mutex/m/").remove(0).key;
     server.etcdctl(&["del", &key]);
     assert!(matches!(loss_of(&held).await, LossReason::NotYours));

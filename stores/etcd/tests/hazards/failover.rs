@@ -72,11 +72,14 @@ async fn locks_survive_a_killed_leader_and_a_frozen_one() {
         let waiter = locks(&url_from(&cluster, leader), expiry).await;
         let contention = contend(&holder, &waiter, &format!("frozen {frozen}")).await;
         let member = &cluster.members()[leader];
-        if frozen { member.pause() } else { member.kill() }
+        if frozen {
+            member.pause()
+        } else {
+            member.kill()
+        }
         contention.survives(expiry + ms(1500)).await;
-        let fresh = locks(&url_from(&cluster, leader), expiry);
-        let fresh = tokio::time::timeout(LIMIT, fresh).await.expect("a client that connects to the others");
-        fresh.mutex("fresh").acquire().timeout(LIMIT).await.unwrap();
+        let fresh = locks(&url_from(&cluster, leader), expiry).await;
+        fresh.mutex("fresh").acquire().timeout(LIMIT).await.unwrap().release().await.unwrap();
         if frozen { member.resume() } else { member.start_again() }
     }
 }

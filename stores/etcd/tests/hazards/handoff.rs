@@ -19,9 +19,9 @@ async fn messages_per_handoff(server: &EtcdServer, kind: Kind, waiters: usize) -
     let held = acquire(ours.clone(), kind).await;
     let mut tasks = tokio::task::JoinSet::new();
     for number in 1..=waiters {
-        let ours = ours.clone();
+        let waiter = ours.clone();
         tasks.spawn(async move {
-            let guard = acquire(ours, kind).await;
+            let guard = acquire(waiter, kind).await;
             let token = guard.token();
             guard.release().await.unwrap();
             (number, token)

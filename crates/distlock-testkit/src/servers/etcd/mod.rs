@@ -55,13 +55,17 @@ impl EtcdServer {
     /// # Panics
     /// If it fails, with its output.
     pub fn etcdctl(&self, args: &[&str]) -> String {
-        let endpoint = format!("--endpoints=http://127.0.0.1:{}", self.port());
-        self.etcdctl_at(&endpoint, args)
+        self.try_etcdctl(args).unwrap_or_else(|failure| panic!("{failure}"))
     }
 
-    fn etcdctl_at(&self, endpoint: &str, args: &[&str]) -> String {
-        let all: Vec<&str> = std::iter::once(endpoint).chain(args.iter().copied()).collect();
-        spawn::run_with(&ETCDCTL.find(), all, &[("ETCDCTL_API".to_owned(), "3".to_owned())])
+    /// [`etcdctl`](Self::etcdctl) for commands that may fail.
+    ///
+    /// # Errors
+    /// If it fails, with its output.
+    pub fn try_etcdctl(&self, args: &[&str]) -> Result<String, String> {
+        let endpoint = format!("--endpoints=http://127.0.0.1:{}", self.port());
+        let all: Vec<&str> = std::iter::once(endpoint.as_str()).chain(args.iter().copied()).collect();
+        spawn::try_run_with(&ETCDCTL.find(), all, &[("ETCDCTL_API".to_owned(), "3".to_owned())])
     }
 
     /// The sum of a counter in the member's metrics, over all labels that contain `label`.
@@ -179,7 +183,10 @@ impl EtcdBuilder {
         add("--listen-client-urls", client_url.clone().into());
         add("--advertise-client-urls", client_url.into());
         add("--listen-peer-urls", format!("http://127.0.0.1:{peer_number}").into());
-        add("--initial-advertise-peer-urls", format!("http://127.0.0.1:{}", member.advertised_peer_port).into());
+        add(
+            "--initial-advertise-peer-urls",
+            format!("http://127.0.0.1:{}", member.advertised_peer_port).into(),
+        );
         add("--initial-cluster", member.initial_cluster.into());
         // The election time-out also decides the shortest lease: 1.5 times, in whole seconds.
         add("--heartbeat-interval", "50".into());

@@ -92,9 +92,12 @@ async fn accept(listener: TcpListener, member: usize, target: SocketAddr, state:
 
 async fn forward(mut client: TcpStream, to: usize, target: SocketAddr, state: Arc<State>) {
     let mut cut_off = state.cut_off.subscribe();
-    let Ok(head) = tokio::time::timeout(Duration::from_secs(10), read_head(&mut client)).await else { return };
+    let Ok(head) = tokio::time::timeout(Duration::from_secs(10), read_head(&mut client)).await else {
+        return;
+    };
     let text = String::from_utf8_lossy(&head).into_owned();
-    let from = text.lines().find_map(|line| line.strip_prefix("X-Server-From: ")).map(|id| id.trim().to_owned());
+    let from =
+        text.lines().find_map(|line| line.strip_prefix("X-Server-From: ")).map(|id| id.trim().to_owned());
     if state.is_cut(from.as_deref(), to) {
         return;
     }
