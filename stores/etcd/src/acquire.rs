@@ -1,7 +1,7 @@
 //! Acquiring: enter the queue, wait for the predecessor, confirm.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use distlock_core::store::support::errors::{self, capacity_mismatch};
 use distlock_core::store::{Claim, LossReason, Session};
@@ -23,6 +23,9 @@ const MAX_ENTERS: u32 = 20;
 const CAPACITY_CHECKS: u32 = 3;
 /// How often one attempt at a pool reads a queue that changes all the time.
 const MAX_READS: u32 = 100;
+/// How often a waiter reads its queue although no event came. Servers before 3.5.18 may lose events when revisions are
+/// compacted.
+const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// The pause after a watch that failed.
 const WATCH_PAUSE: Duration = Duration::from_millis(20);
 
@@ -33,7 +36,6 @@ pub(crate) struct Entry {
     pub(crate) life: Session,
     lock_id: LockId,
     claim: ClaimKey,
-    value: ClaimValue,
     kind: Kind,
     /// The creation revision of the key; 0 while it is unknown.
     pub(crate) revision: i64,
@@ -41,6 +43,8 @@ pub(crate) struct Entry {
     uncertain: bool,
     /// There may be a key.
     armed: bool,
+    /// The key says that it is granted.
+    is_marked: bool,
 }
 
 /// What became of an attempt to enter.
@@ -98,18 +102,18 @@ impl Entry {
             life: session.add_claim(&claim.lock_id, key.clone()),
             session,
             lock_id: claim.lock_id.clone(),
-            claim: ClaimKey { key, value: value.encode(), queue: keys.queue(&claim.resource) },
-            value,
+            claim: ClaimKey { key, value, queue: keys.queue(&claim.resource) },
             kind: claim.resource.kind(),
             revision: 0,
             uncertain: false,
             armed: false,
+            is_marked: false,
         }
     }
 
     fn other_capacity(&self, before: &[Predecessor]) -> Option<u32> {
         let counted = self.kind == Kind::Semaphore;
-        counted.then(|| queue::other_capacity(self.value.capacity, before)).flatten()
+        counted.then(|| queue::other_capacity(self.claim.value.capacity, before)).flatten()
     }
 
     /// Enters the queue at its end.
@@ -119,12 +123,9 @@ impl Entry {
             |entry: &Entry| txn::enter(&entry.claim, &entry.session.key, entry.session.fence(), newest_only);
         match self.send_enter(request).await? {
             (Some(mut reply), revision) => {
-                let mut kvs = txn::kvs_at(&mut reply, 1)?;
-                if newest_only {
-                    kvs.reverse();
-                }
-                kvs.retain(|kv| kv.create_revision < revision);
-                Ok(Entered::Queued(Some(kvs.iter().map(Predecessor::of).collect()), revision))
+                let before = txn::claims_before(&mut reply, revision)?;
+                self.is_marked = before.is_empty();
+                Ok(Entered::Queued(Some(before.iter().map(Predecessor::of).collect()), revision))
             }
             (None, 0) => Ok(self.not_entered()),
             (None, revision) => Ok(Entered::Queued(None, revision)),
@@ -139,7 +140,10 @@ impl Entry {
         let fence = self.session.fence();
         match self.send_enter(request).await? {
             // Granted in the same step.
-            (Some(_), revision) => Ok(Entered::Queued(Some(Vec::new()), revision)),
+            (Some(_), revision) => {
+                self.is_marked = true;
+                Ok(Entered::Queued(Some(Vec::new()), revision))
+            }
             (None, 0) if self.session.is_alive() && self.session.fence() != fence => {
                 Ok(Entered::SessionEnded)
             }
@@ -207,13 +211,13 @@ impl Entry {
                 }
                 let what = format!(
                     "it is in use with a capacity of {theirs}, and {} was asked for",
-                    self.value.capacity
+                    self.claim.value.capacity
                 );
                 return Err(Error::new(ErrorKind::Mismatch, what).advise(
                     "use one capacity everywhere; it can change once no client holds it or waits for it",
                 ));
             }
-            let decision = queue::decide(self.kind, self.value.weight, self.value.capacity, &all);
+            let decision = queue::decide(self.kind, self.claim.value.weight, self.claim.value.capacity, &all);
             if decision != Decision::Granted {
                 return Ok(None);
             }
@@ -261,14 +265,15 @@ impl Entry {
 
     /// Waits for what blocks the claim, and decides again.
     async fn next_state(&self, (decision, revision): (Decision, i64)) -> Result<(Decision, i64)> {
-        match wait_for_change(&self.session, &self.claim.queue, decision, revision).await {
-            Some(Decision::Granted) => Ok((Decision::Granted, revision)),
+        let change = wait_for_change(&self.session, &self.claim.queue, decision, revision);
+        match tokio::time::timeout(CHECK_INTERVAL, change).await {
+            Ok(Some(Decision::Granted)) => Ok((Decision::Granted, revision)),
             _ => self.check().await,
         }
     }
 
     fn decide(&self, before: &[Predecessor]) -> Decision {
-        queue::decide(self.kind, self.value.weight, self.value.capacity, before)
+        queue::decide(self.kind, self.claim.value.weight, self.claim.value.capacity, before)
     }
 
     /// A linearizable read: that the claim is still ours, and what is in front of it.
@@ -303,16 +308,18 @@ impl Entry {
 
     /// Writes into the claim's key that it is granted: the waiter behind it watches that key.
     async fn mark_granted(&mut self) -> Result<()> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        self.value.granted_ms = u64::try_from(now.as_millis()).ok();
-        self.claim.value = self.value.encode();
         let request = txn::mark_granted(&self.claim, &self.session.key, self.revision);
         let reply = self.send_until_ended(request).await?;
+        self.is_marked = true;
         if reply.succeeded { Ok(()) } else { Err(self.vanished()) }
     }
 
     fn granted(self) -> Result<Entry> {
-        self.session.mark_held(&self.lock_id);
+        let unmarked = (!self.is_marked).then(|| {
+            let value = self.claim.value.granted_now();
+            (ClaimKey { value, ..self.claim.clone() }, self.revision)
+        });
+        self.session.mark_held(&self.lock_id, unmarked);
         if self.life.ended().is_some() || self.session.clock.now() >= self.life.deadline() {
             return Err(self.ended());
         }

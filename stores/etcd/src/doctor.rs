@@ -98,14 +98,14 @@ fn known_defect(version: &str) -> Option<(&'static str, &'static str)> {
     if ((3, 5, 0)..=(3, 5, 2)).contains(&version) {
         return Some((
             "may lose committed writes after a crash (data inconsistency)",
-            "upgrade to 3.5.12 or later",
+            "upgrade to 3.5.13 or later",
         ));
     }
-    let stale_revokes = version < (3, 4, 29) || ((3, 5, 0)..(3, 5, 12)).contains(&version);
+    let stale_revokes = version < (3, 4, 31) || ((3, 5, 0)..(3, 5, 13)).contains(&version);
     stale_revokes.then_some((
         "lets a leader that was paused or has a slow disk end live leases when it resumes (etcd issue 15247): holders are told \
          within milliseconds, and the next token is higher",
-        "upgrade to 3.4.29, 3.5.12 or later",
+        "upgrade to 3.4.31, 3.5.13 or later",
     ))
 }
 
@@ -188,10 +188,10 @@ mod tests {
 
     #[test]
     fn versions_with_known_defects_are_named() {
-        for bad in ["3.4.0", "3.4.28", "3.5.1", "3.5.3", "3.5.11"] {
+        for bad in ["3.4.0", "3.4.23", "3.5.1", "3.5.3", "3.5.12"] {
             assert!(known_defect(bad).is_some(), "{bad}");
         }
-        for good in ["3.4.29", "3.4.33", "3.5.12", "3.5.16", "3.6.0", "4.0.0"] {
+        for good in ["3.4.31", "3.4.33", "3.5.13", "3.5.16", "3.6.0", "4.0.0"] {
             assert!(known_defect(good).is_none(), "{good}");
         }
     }

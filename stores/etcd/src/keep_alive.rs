@@ -79,6 +79,8 @@ pub(crate) async fn run(session: Arc<EtcdSession>, mut sent: Moment) {
                 (failed, pause) = (None, FIRST_PAUSE);
                 if session.is_alive() {
                     session.keep_until(until);
+                    let marking = Arc::clone(&session);
+                    tokio::spawn(async move { marking.mark_holders().await });
                 }
             }
             Ok(Renewal::Ended(reason)) => return session.end(reason),

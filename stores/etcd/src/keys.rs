@@ -8,6 +8,7 @@
 //! other characters stay, so that `etcdctl get --prefix distlock/` is readable.
 
 use std::fmt::Write as _;
+use std::time::SystemTime;
 
 use distlock_core::{Kind, LockId, Resource};
 use percent_encoding::percent_decode_str;
@@ -118,6 +119,13 @@ pub(crate) struct ClaimValue {
 }
 
 impl ClaimValue {
+    /// The same, granted now. A mark that is there stays.
+    pub(crate) fn granted_now(mut self) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.granted_ms = self.granted_ms.or_else(|| u64::try_from(now.as_millis()).ok());
+        self
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut text = format!("weight={} capacity={}", self.weight, self.capacity);
         if let Some(at) = self.granted_ms {

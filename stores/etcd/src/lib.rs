@@ -41,12 +41,12 @@
 //!   server checks leases every half second.
 //! - **Fencing tokens** are the creation revisions of the claims: they rise over the life of the cluster, also after all keys of
 //!   a name were deleted. A cluster that is restored from a backup goes back to old revisions (unless restored with
-//!   `--bump-revision`, etcd 3.6): then let old holders end first.
+//!   `--bump-revision`, etcd 3.5.10): then let old holders end first.
 //! - **A forced release** deletes the holder's key; its guard is lost at once. A key that is deleted by other means (`etcdctl
 //!   del`) is noticed by the next renewal.
-//! - **Paused leaders.** etcd before 3.4.29 and 3.5.12 lets a leader that was paused end live leases when it resumes (etcd issue
+//! - **Paused leaders.** etcd before 3.4.31 and 3.5.13 lets a leader that was paused end live leases when it resumes (etcd issue
 //!   15247). Guards are lost as soon as the deletion is seen, some milliseconds late; tokens still rise. `doctor` warns.
-//! - The time of a grant is known only for a semaphore that had to wait; it is the holder's clock.
+//! - The time of a grant is by the holder's clock. For a holder that had to wait it is shown after the next renewal.
 //! - The rights on keys that begin with the prefix (`readwrite`) are all that a user needs.
 //!
 //! # Sharing mutexes with etcdctl

@@ -20,12 +20,14 @@ use crate::client::Client;
 use crate::error::{Failure, NextStep};
 use crate::keep_alive;
 use crate::keys::{KeyRange, Keys};
-use crate::txn::{self, SessionKey};
+use crate::txn::{self, ClaimKey, SessionKey};
 use crate::watch::{Change, Watches};
 
 /// The pauses between attempts to delete a claim that could not be deleted.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
+/// How many holders are marked at one renewal.
+const MARKED_AT_ONCE: usize = 32;
 /// How long the end of a store waits for the end of its leases.
 const REVOKE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -66,6 +68,8 @@ struct ClaimState {
     life: Session,
     /// It holds, so its key must be there.
     granted: bool,
+    /// It holds, and its key does not say so yet: the value to write, and the creation revision.
+    unmarked: Option<(ClaimKey, i64)>,
 }
 
 impl EtcdSession {
@@ -149,7 +153,7 @@ impl EtcdSession {
     /// Adds a claim before its first request is sent, so that a forced release finds it from the beginning.
     pub(crate) fn add_claim(&self, lock_id: &LockId, key: Vec<u8>) -> Session {
         let life = Session::until(self.life.deadline());
-        let claim = ClaimState { key, life: life.clone(), granted: false };
+        let claim = ClaimState { key, life: life.clone(), granted: false, unmarked: None };
         let mut claims = self.claims();
         if let Some(reason) = self.life.ended() {
             claim.life.end(reason.clone());
@@ -159,9 +163,10 @@ impl EtcdSession {
     }
 
     /// Marks a claim as held. From now on its deadline moves with that of the session.
-    pub(crate) fn mark_held(&self, lock_id: &LockId) {
+    pub(crate) fn mark_held(&self, lock_id: &LockId, unmarked: Option<(ClaimKey, i64)>) {
         if let Some(claim) = self.claims().get_mut(lock_id) {
             claim.granted = true;
+            claim.unmarked = unmarked;
             claim.life.keep_until(self.life.deadline());
         }
     }
@@ -180,6 +185,17 @@ impl EtcdSession {
         let claims = self.claims();
         let held = claims.iter().filter(|(_, claim)| claim.granted);
         held.map(|(lock_id, claim)| (lock_id.clone(), claim.key.clone())).collect()
+    }
+
+    /// Writes into the keys of holders that had to wait since when they hold, for operators. Short holds are not worth the
+    /// request, so this happens at renewals.
+    pub(crate) async fn mark_holders(&self) {
+        let unmarked: Vec<(ClaimKey, i64)> =
+            self.claims().values_mut().filter_map(|claim| claim.unmarked.take()).take(MARKED_AT_ONCE).collect();
+        for (claim, revision) in unmarked {
+            // A mark that is lost is missed by nothing but `inspect`.
+            let _ = self.client.send(txn::mark_granted(&claim, &self.key, revision)).await;
+        }
     }
 
     /// Ends one claim: its key is gone although the session lives.

@@ -8,13 +8,13 @@ use crate::api::range_request::{SortOrder, SortTarget};
 use crate::api::request_op::Request;
 use crate::api::response_op::Response;
 use crate::api::*;
-use crate::keys::KeyRange;
+use crate::keys::{ClaimValue, KeyRange};
 
 /// A claim as transactions see it.
 #[derive(Clone, Debug)]
 pub(crate) struct ClaimKey {
     pub(crate) key: Vec<u8>,
-    pub(crate) value: Vec<u8>,
+    pub(crate) value: ClaimValue,
     pub(crate) queue: KeyRange,
 }
 
@@ -54,35 +54,56 @@ pub(crate) fn get(key: &[u8]) -> RangeRequest {
 
 // ---- claims -------------------------------------------------------------------------------------------------
 
-/// Enters the queue, unless the claim is in it already or the session's key was written since `fence`. Answers with the two
-/// newest claims (`alone`: a mutex needs no more) or with all; otherwise with the claim and the session's key.
+/// Enters the queue, unless the claim is in it already or the session's key was written since `fence`. Answers as
+/// [`claims_before`] reads it; otherwise with the claim and the session's key.
+///
+/// The first claim of a queue is granted, and its value says so. Others read the queue: the two newest claims
+/// (`newest_only`: a mutex needs no more), or all.
 pub(crate) fn enter(claim: &ClaimKey, session: &SessionKey, fence: i64, newest_only: bool) -> TxnRequest {
     let read = if newest_only { newest(&claim.queue, 2) } else { list(&claim.queue) };
+    let enter = TxnRequest {
+        compare: vec![has_none_after(&claim.queue, 0)],
+        success: vec![put(claim, session.lease, true)],
+        failure: vec![put(claim, session.lease, false), op(read)],
+    };
     TxnRequest {
         compare: vec![is_absent(&claim.key), was_written_at(&session.key, fence)],
-        success: vec![put(claim, session.lease), op(read)],
+        success: vec![RequestOp { request: Some(Request::RequestTxn(enter)) }],
         failure: vec![op(get(&claim.key)), op(get(&session.key))],
     }
 }
 
-/// Enters a queue without claims that are newer than `revision`; 0 for an empty queue. Answers like [`enter`], without the
-/// queue.
+/// The claims that an [`enter`] found in front of the one that was created at this revision, first come first.
+pub(crate) fn claims_before(reply: &mut TxnResponse, revision: i64) -> Result<Vec<KeyValue>> {
+    let Some(Response::ResponseTxn(mut entered)) =
+        reply.responses.get_mut(0).and_then(|response| response.response.take())
+    else {
+        return Err(too_short());
+    };
+    if entered.succeeded {
+        return Ok(Vec::new());
+    }
+    let mut found = kvs_at(&mut entered, 1)?;
+    found.retain(|kv| kv.create_revision < revision);
+    found.sort_by_key(|kv| kv.create_revision);
+    Ok(found)
+}
+
+/// Enters a queue without claims that are newer than `revision`, 0 for an empty queue, to be granted at once. Answers like
+/// [`enter`] if it does not.
 pub(crate) fn enter_if_unchanged(
     claim: &ClaimKey,
     session: &SessionKey,
     fence: i64,
     revision: i64,
 ) -> TxnRequest {
-    let unchanged = Compare {
-        result: CompareResult::Less.into(),
-        target: CompareTarget::Create.into(),
-        key: claim.queue.start.clone(),
-        range_end: claim.queue.end.clone(),
-        target_union: Some(TargetUnion::CreateRevision(revision + 1)),
-    };
     TxnRequest {
-        compare: vec![unchanged, is_absent(&claim.key), was_written_at(&session.key, fence)],
-        success: vec![put(claim, session.lease)],
+        compare: vec![
+            has_none_after(&claim.queue, revision),
+            is_absent(&claim.key),
+            was_written_at(&session.key, fence),
+        ],
+        success: vec![put(claim, session.lease, true)],
         failure: vec![op(get(&claim.key)), op(get(&session.key))],
     }
 }
@@ -105,7 +126,7 @@ pub(crate) fn check(claim: &ClaimKey, session: &SessionKey, revision: i64, neare
 pub(crate) fn mark_granted(claim: &ClaimKey, session: &SessionKey, revision: i64) -> TxnRequest {
     TxnRequest {
         compare: still_ours(claim, session, revision).into(),
-        success: vec![put(claim, session.lease)],
+        success: vec![put(claim, session.lease, true)],
         failure: Vec::new(),
     }
 }
@@ -165,6 +186,17 @@ pub(crate) fn begin_session(session: &SessionKey) -> TxnRequest {
 
 // ---- parts --------------------------------------------------------------------------------------------------
 
+/// No key of the range was created after this revision.
+fn has_none_after(range: &KeyRange, revision: i64) -> Compare {
+    Compare {
+        result: CompareResult::Less.into(),
+        target: CompareTarget::Create.into(),
+        key: range.start.clone(),
+        range_end: range.end.clone(),
+        target_union: Some(TargetUnion::CreateRevision(revision + 1)),
+    }
+}
+
 fn is_absent(key: &[u8]) -> Compare {
     was_created_at(key, 0)
 }
@@ -198,8 +230,9 @@ fn op(range: RangeRequest) -> RequestOp {
     RequestOp { request: Some(Request::RequestRange(range)) }
 }
 
-fn put(claim: &ClaimKey, lease: i64) -> RequestOp {
-    put_op(&claim.key, claim.value.clone(), lease)
+fn put(claim: &ClaimKey, lease: i64, granted: bool) -> RequestOp {
+    let value = if granted { claim.value.granted_now() } else { claim.value };
+    put_op(&claim.key, value.encode(), lease)
 }
 
 fn put_op(key: &[u8], value: Vec<u8>, lease: i64) -> RequestOp {
