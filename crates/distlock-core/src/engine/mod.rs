@@ -226,6 +226,7 @@ impl Engine {
     /// A claim under a lock id of its own, for one attempt to acquire the whole of a resource of capacity 1.
     pub(crate) fn claim(&self, resource: Resource, options: &Options) -> Claim {
         Claim::new(resource, self.shared.ids.next(), options.get_expiry())
+            .with_cadence(options.get_extension_cadence())
     }
 
     /// Acquires. `Ok(None)`: it was held by another client until the wait was over.
