@@ -66,7 +66,7 @@ pub(crate) async fn acquire(
 ) -> Result<Option<Entry>> {
     let mut capacity_checks = 0;
     for _ in 0..MAX_ENTERS {
-        let session = sessions.get(claim.expiry, None).await.map_err(|failure| failure.error)?;
+        let session = sessions.get(claim.expiry, claim.cadence).await.map_err(|failure| failure.error)?;
         let mut entry = Entry::new(keys, claim, session);
         let outcome = match (withdraw.is_cancelled(), claim.resource.kind()) {
             (true, Kind::Mutex) => entry.enter_if_unchanged(0).await?,

@@ -190,8 +190,12 @@ impl EtcdSession {
     /// Writes into the keys of holders that had to wait since when they hold, for operators. Short holds are not worth the
     /// request, so this happens at renewals.
     pub(crate) async fn mark_holders(&self) {
-        let unmarked: Vec<(ClaimKey, i64)> =
-            self.claims().values_mut().filter_map(|claim| claim.unmarked.take()).take(MARKED_AT_ONCE).collect();
+        let unmarked: Vec<(ClaimKey, i64)> = self
+            .claims()
+            .values_mut()
+            .filter_map(|claim| claim.unmarked.take())
+            .take(MARKED_AT_ONCE)
+            .collect();
         for (claim, revision) in unmarked {
             // A mark that is lost is missed by nothing but `inspect`.
             let _ = self.client.send(txn::mark_granted(&claim, &self.key, revision)).await;
