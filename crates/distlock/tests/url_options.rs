@@ -1,5 +1,12 @@
 //! Every `distlock.` parameter of every store's URL stands in one table of the documentation, and the table has no other.
-#![cfg(all(feature = "file", feature = "mongodb", feature = "postgres", feature = "redis", unix))]
+#![cfg(all(
+    feature = "etcd",
+    feature = "file",
+    feature = "mongodb",
+    feature = "postgres",
+    feature = "redis",
+    unix
+))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fmt::Write;
