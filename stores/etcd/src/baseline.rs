@@ -5,13 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use distlock_core::bench::Baseline;
 use distlock_core::store::StoreUrl;
+use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Kind, Result};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tonic::Request;
 
 use crate::EtcdConfig;
 use crate::api::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::api::kv_client::KvClient;
 use crate::api::*;
+use crate::config::Address;
 use crate::error;
 use crate::store::EtcdStore;
 use crate::txn;
@@ -32,6 +36,15 @@ pub(crate) async fn open(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> {
     let granted =
         store.0.client.send(LeaseGrantRequest { ttl: 600, id: 0 }).await.map_err(|failure| failure.error)?;
     Ok(Some(Box::new(BaselineDriver { store, lease: granted.reply.id, next: AtomicU64::new(0) })))
+}
+
+/// The page `/metrics` of a member.
+async fn metrics(address: &Address) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
+    stream.write_all(format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n").as_bytes()).await?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await?;
+    Ok(page)
 }
 
 #[async_trait]
@@ -59,9 +72,24 @@ impl Baseline for BaselineDriver {
         Ok(())
     }
 
-    /// The server counts requests only in its metrics, which have a port of their own.
+    /// The messages that all members received from clients, as their metrics say. With TLS they are out of reach.
     async fn server_requests(&self) -> Result<Option<u64>> {
-        Ok(None)
+        let config = &self.store.0.config;
+        if config.tls.is_some() {
+            return Ok(None);
+        }
+        let mut messages = 0;
+        for address in &config.endpoints {
+            let page = metrics(address).await.map_err(|error| {
+                errors::unavailable("the metrics cannot be read")
+                    .on(format!("etcd {address}"))
+                    .caused_by(error)
+            })?;
+            let counters = page.lines().filter(|line| line.starts_with("grpc_server_msg_received_total"));
+            let values = counters.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+            messages += values.sum::<f64>() as u64;
+        }
+        Ok(Some(messages))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {

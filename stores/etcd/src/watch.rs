@@ -257,3 +257,54 @@ fn deliver(reply: WatchResponse, subscribers: &mut Subscribers) {
         let _ = events.send(batch);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use distlock_testkit::servers::EtcdServer;
+
+    use super::*;
+    use crate::client::Limits;
+
+    fn client(server: &EtcdServer) -> Client {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.addr())).unwrap();
+        let limits = Limits { reply: Duration::from_secs(5), total: Duration::from_secs(10) };
+        Client::new(vec![(server.addr().to_string(), endpoint)], None, limits)
+    }
+
+    async fn next(events: &mut Subscription) -> Option<Vec<KeyEvent>> {
+        tokio::time::timeout(Duration::from_secs(20), events.next()).await.expect("events, or the end")
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_subscription_ends_if_events_may_be_missing_and_the_others_go_on() {
+        let server = EtcdServer::start();
+        let watches = Watches::start(client(&server));
+        for number in 0..10 {
+            server.etcdctl(&["put", "old", &number.to_string()]);
+        }
+        server.etcdctl(&["compact", "8"]);
+        let key = |name: &str| KeyRange::one(name.as_bytes().to_vec());
+        let mut live = watches.open(&key("live"), 9, false);
+        let mut compacted = watches.open(&key("old"), 3, false);
+        assert_eq!(next(&mut compacted).await, None, "compacted");
+        server.etcdctl(&["put", "live", "1"]);
+        server.etcdctl(&["del", "live"]);
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            seen.extend(next(&mut live).await.expect("a live watch").into_iter().map(|event| event.what));
+        }
+        assert_eq!(seen, [Change::Written(b"1".to_vec()), Change::Deleted]);
+        // Without its server every subscription ends, and works again afterwards.
+        server.kill();
+        assert_eq!(next(&mut live).await, None, "the stream ended");
+        server.start_again();
+        loop {
+            let mut again = watches.open(&key("old"), 9, true);
+            server.etcdctl(&["del", "old"]);
+            if next(&mut again).await.is_some() {
+                break;
+            }
+            server.etcdctl(&["put", "old", "again"]);
+        }
+    }
+}
