@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use distlock_core::{Kind, Locks};
+use distlock_core::{ErrorKind, Kind, Locks};
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
 use distlock_testkit::servers::EtcdServer;
 
@@ -78,6 +78,24 @@ async fn an_acquire_dropped_before_its_reply_leaves_no_key_although_its_session_
         until("only the kept key", async || queue_length(&server) == 1).await;
     }
     assert!(!kept.is_lost(), "{:?}", kept.loss());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_whose_replies_were_all_lost_is_an_error_and_is_deleted_although_its_session_lives_on() {
+    let server = EtcdServer::start();
+    let proxy = Proxy::start(server.addr());
+    let short = "?distlock.response_timeout=200ms&distlock.failover_timeout=500ms";
+    let ours = locks(&format!("{}{short}", proxy.through(&server.url())), ms(60_000)).await;
+    let kept = ours.mutex("kept").acquire().await.unwrap();
+    let wanted = ours.mutex("wanted").acquire().await.unwrap();
+    proxy.black_hole(Direction::ToClient);
+    let error = ours.semaphore("lost", 2).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(wanted.release().await.is_err(), "a release without a reply");
+    proxy.heal();
+    until("only the kept key", async || queue_length(&server) == 1).await;
+    assert!(!kept.is_lost(), "{:?}", kept.loss());
+    ours.semaphore("lost", 2).acquire_many(2).timeout(LIMIT).await.unwrap().release().await.unwrap();
 }
 
 /// A claim is sent to a member that stalls, and again to another one, which grants it. After the release, the stalled member
