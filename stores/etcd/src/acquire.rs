@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use distlock_core::store::support::errors::{self, capacity_mismatch};
 use distlock_core::store::{Claim, LossReason, Session};
-use distlock_core::{CancellationToken, Error, ErrorKind, Kind, LockId, Result};
+use distlock_core::{CancellationToken, Error, ErrorKind, Kind, LockId, Resource, Result};
 
 use crate::api::{TxnRequest, TxnResponse};
 use crate::client::Answer;
@@ -36,7 +36,7 @@ pub(crate) struct Entry {
     pub(crate) life: Session,
     lock_id: LockId,
     claim: ClaimKey,
-    kind: Kind,
+    resource: Resource,
     /// The creation revision of the key; 0 while it is unknown.
     pub(crate) revision: i64,
     /// An enter of it may still be in flight.
@@ -68,6 +68,10 @@ pub(crate) async fn acquire(
     for _ in 0..MAX_ENTERS {
         let session = sessions.get(claim.expiry, claim.cadence).await.map_err(|failure| failure.error)?;
         let mut entry = Entry::new(keys, claim, session);
+        if entry.life.ended().is_some() {
+            // The session was closed because no claim used it.
+            continue;
+        }
         let outcome = match (withdraw.is_cancelled(), claim.resource.kind()) {
             (true, Kind::Mutex) => entry.enter_if_unchanged(0).await?,
             (true, _) => match entry.try_pool().await? {
@@ -79,7 +83,11 @@ pub(crate) async fn acquire(
         let (before, revision) = match outcome {
             Entered::Queued(before, revision) => (before, revision),
             Entered::Refused if withdraw.is_cancelled() => return entry.leave().await.map(|()| None),
-            Entered::Refused | Entered::SessionEnded => continue,
+            Entered::Refused | Entered::SessionEnded => {
+                // Before the same key is entered again: a later deletion would delete that one.
+                entry.leave().await?;
+                continue;
+            }
         };
         if let Some(theirs) = before.as_ref().and_then(|before| entry.other_capacity(before)) {
             entry.leave().await?;
@@ -103,7 +111,7 @@ impl Entry {
             session,
             lock_id: claim.lock_id.clone(),
             claim: ClaimKey { key, value, queue: keys.queue(&claim.resource) },
-            kind: claim.resource.kind(),
+            resource: claim.resource.clone(),
             revision: 0,
             uncertain: false,
             armed: false,
@@ -112,13 +120,13 @@ impl Entry {
     }
 
     fn other_capacity(&self, before: &[Predecessor]) -> Option<u32> {
-        let counted = self.kind == Kind::Semaphore;
+        let counted = self.resource.kind() == Kind::Semaphore;
         counted.then(|| queue::other_capacity(self.claim.value.capacity, before)).flatten()
     }
 
     /// Enters the queue at its end.
     async fn enter(&mut self) -> Result<Entered> {
-        let newest_only = self.kind == Kind::Mutex;
+        let newest_only = self.resource.kind() == Kind::Mutex;
         let request =
             |entry: &Entry| txn::enter(&entry.claim, &entry.session.key, entry.session.fence(), newest_only);
         match self.send_enter(request).await? {
@@ -163,13 +171,13 @@ impl Entry {
         request: impl Fn(&Entry) -> TxnRequest,
     ) -> Result<(Option<TxnResponse>, i64)> {
         // From here on there may be a key, also if this future is dropped.
-        self.armed = true;
-        self.uncertain = true;
+        let was_uncertain = self.uncertain;
+        (self.armed, self.uncertain) = (true, true);
         let sent = self.session.client.send(request(self)).await;
         let Answer { mut reply, repeated } = match sent {
             Ok(answer) => answer,
             Err(failure) => {
-                self.uncertain = failure.error.is_outcome_unknown();
+                self.uncertain = was_uncertain || failure.error.is_outcome_unknown();
                 if failure.next == NextStep::LeaseEnded {
                     self.session.end(LossReason::SessionEnded("the server ended the session's lease".into()));
                     self.armed = false;
@@ -179,7 +187,7 @@ impl Entry {
                 return Err(failure.error);
             }
         };
-        self.uncertain = repeated;
+        self.uncertain = was_uncertain || repeated;
         let header_revision = txn::revision_of(reply.header.as_ref())?;
         if reply.succeeded {
             self.revision = header_revision;
@@ -209,15 +217,10 @@ impl Entry {
                 if read < CAPACITY_CHECKS {
                     continue;
                 }
-                let what = format!(
-                    "it is in use with a capacity of {theirs}, and {} was asked for",
-                    self.claim.value.capacity
-                );
-                return Err(Error::new(ErrorKind::Mismatch, what).advise(
-                    "use one capacity everywhere; it can change once no client holds it or waits for it",
-                ));
+                return Err(capacity_mismatch(&self.resource, theirs, self.claim.value.capacity));
             }
-            let decision = queue::decide(self.kind, self.claim.value.weight, self.claim.value.capacity, &all);
+            let decision =
+                queue::decide(self.resource.kind(), self.claim.value.weight, self.claim.value.capacity, &all);
             if decision != Decision::Granted {
                 return Ok(None);
             }
@@ -237,14 +240,15 @@ impl Entry {
         revision: i64,
         withdraw: &CancellationToken,
     ) -> Result<Option<Entry>> {
+        // A claim whose reply was lost may have been seen as a waiter.
+        let mut waited = before.is_none();
         let mut state = match before {
             Some(before) => (self.decide(&before), revision),
             None => self.check().await?,
         };
-        let mut waited = false;
         loop {
             if state.0 == Decision::Granted {
-                if waited && self.kind == Kind::Semaphore {
+                if waited && self.resource.kind() == Kind::Semaphore {
                     self.mark_granted().await?;
                 }
                 return self.granted().map(Some);
@@ -273,12 +277,13 @@ impl Entry {
     }
 
     fn decide(&self, before: &[Predecessor]) -> Decision {
-        queue::decide(self.kind, self.claim.value.weight, self.claim.value.capacity, before)
+        queue::decide(self.resource.kind(), self.claim.value.weight, self.claim.value.capacity, before)
     }
 
     /// A linearizable read: that the claim is still ours, and what is in front of it.
     async fn check(&self) -> Result<(Decision, i64)> {
-        let request = txn::check(&self.claim, &self.session.key, self.revision, self.kind == Kind::Mutex);
+        let request =
+            txn::check(&self.claim, &self.session.key, self.revision, self.resource.kind() == Kind::Mutex);
         let mut reply = self.send_until_ended(request).await?;
         if !reply.succeeded {
             return Err(self.vanished());

@@ -69,8 +69,8 @@ pub(crate) async fn run(session: Arc<EtcdSession>, mut sent: Moment) {
         if now < due {
             continue;
         }
-        if session.idle_for().is_some_and(|idle| idle >= IDLE.max(session.ttl)) {
-            return close(&session).await;
+        if session.end_if_idle(IDLE.max(session.ttl)) {
+            return session.revoke().await;
         }
         let begun = session.clock.now();
         match renew(&session, &mut stream, begun).await {
@@ -93,7 +93,7 @@ pub(crate) async fn run(session: Arc<EtcdSession>, mut sent: Moment) {
     }
 }
 
-/// Ends a session that is not used any more.
+/// Ends the session of a store that is dropped.
 async fn close(session: &EtcdSession) {
     session.end(LossReason::ShutDown);
     session.revoke().await;

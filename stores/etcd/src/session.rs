@@ -210,10 +210,16 @@ impl EtcdSession {
         }
     }
 
-    /// How long no claim has used the session; `None` while one does.
-    pub(crate) fn idle_for(&self) -> Option<Duration> {
+    /// Ends the session if no claim has used it for this long. A claim that comes meanwhile either keeps it alive or finds it
+    /// ended.
+    pub(crate) fn end_if_idle(&self, idle: Duration) -> bool {
+        let claims = self.claims();
         let last_used = Moment::from_nanos(self.last_used.load(Ordering::SeqCst));
-        self.claims().is_empty().then(|| self.clock.now().since(last_used))
+        let is_idle = claims.is_empty() && self.clock.now().since(last_used) >= idle;
+        if is_idle {
+            self.life.end(LossReason::ShutDown);
+        }
+        is_idle
     }
 
     /// A renewal was confirmed: moves the deadline of the session and of its holders.
