@@ -30,7 +30,7 @@ pub use distlock_core::{
     MIN_EXPIRY, Moment, Mutex, Options, ReleaseError, Request, Resource, Result, RwLock, Semaphore,
     StaleToken, TokenGate, TryAcquire,
 };
-pub use registry::{connect, drivers, open, schema};
+pub use registry::{connect, drivers, open, open_within, schema};
 
 #[cfg(feature = "etcd")]
 pub use distlock_etcd as etcd;

@@ -179,7 +179,7 @@ fn told(url: &str) -> Vec<String> {
             }));
         }
         scheme if scheme.starts_with("postgres") => {
-            all.push(outcome(PostgresConfig::from_url(url), |config| both(&config)));
+            all.push(outcome(split.and_then(|url| PostgresConfig::from_url(&url)), |config| both(&config)));
         }
         scheme if distlock_redis::DRIVER.schemes().contains(&scheme) => {
             all.push(outcome(split.and_then(|url| RedisConfig::from_url(&url)), |config| {

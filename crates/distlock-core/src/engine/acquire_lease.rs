@@ -204,6 +204,11 @@ impl<'a> Acquisition<'a> {
             _ => self.probe_limit.unwrap_or(request),
         };
         self.may_be_stored = true;
+        if self.attempts > 0
+            && let Some(head) = &self.head
+        {
+            head.asks_again();
+        }
         self.attempts += 1;
         if let Some(waiting) = &mut self.claim.waiting {
             waiting.attempt = self.attempts;
@@ -339,9 +344,9 @@ impl<'a> Acquisition<'a> {
         let now = self.shared.clock.now();
         let deadline = local_deadline(sent.after(grant.after).min(now), grant.window);
         // With little time left, asking again is safer: the store recognises the lock id. A lease that is not renewed
-        // must ask, since no renewal would prolong the window to its expiry.
-        let not_renewed = !self.options.extends() && grant.window < self.claim.expiry;
-        if not_renewed || deadline.since(now) < grant.window / 2 {
+        // must ask, since no renewal would prolong the window to its expiry; likewise one that is held for a minimum time.
+        let needs_expiry = !self.options.extends() || !self.options.get_hold_at_least().is_zero();
+        if (needs_expiry && grant.window < self.claim.expiry) || deadline.since(now) < grant.window / 2 {
             return Ok(None);
         }
         let AttemptOutcome::Acquired(held) = self.accept(grant.token, deadline)? else { return Ok(None) };
@@ -368,7 +373,7 @@ impl<'a> Acquisition<'a> {
             return Ok(AttemptOutcome::RetryAfter(TICK));
         }
         let held = Held::share(Grant {
-            lease: Lease::of(&self.claim, token),
+            lease: Lease::of(&self.claim, token).with_expiry(self.options.get_expiry()),
             deadline,
             granted_at: now,
             options: Arc::clone(self.options),

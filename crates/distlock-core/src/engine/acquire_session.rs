@@ -90,7 +90,7 @@ pub(super) async fn acquire(
         session: Some(hold.session.clone()),
         head,
     });
-    shared.watch(hold.session.deadline(), &held);
+    shared.watch(held.deadline(), &held);
     let dependent: Weak<Held> = Arc::downgrade(&held);
     hold.session.bind(dependent);
     Ok(Some(held))

@@ -14,7 +14,6 @@ use super::command_channel::Command;
 use super::{Shared, release, renewal};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::LossReason;
 
 /// How long `shutdown` waits until the store has confirmed the last releases.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -50,8 +49,7 @@ pub(super) async fn run(guard: EndGuard) {
         }
         if shared.closing.is_cancelled() {
             for held in shared.schedule.take_all() {
-                held.lose(LossReason::ShutDown);
-                work.push(Box::pin(release::forget_held(Arc::clone(&shared), held)));
+                work.extend(release::shut_down(&shared, held));
             }
         }
         if !draining.is_empty() {

@@ -225,8 +225,9 @@ impl Engine {
 
     /// A claim under a lock id of its own, for one attempt to acquire the whole of a resource of capacity 1.
     pub(crate) fn claim(&self, resource: Resource, options: &Options) -> Claim {
-        Claim::new(resource, self.shared.ids.next(), options.get_expiry())
-            .with_cadence(options.get_extension_cadence())
+        // The first lease covers the minimum hold time, so that it survives this process. Renewals never shorten it.
+        let expiry = options.get_expiry().max(options.get_hold_at_least());
+        Claim::new(resource, self.shared.ids.next(), expiry).with_cadence(options.get_extension_cadence())
     }
 
     /// Acquires. `Ok(None)`: it was held by another client until the wait was over.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use super::command_channel::Command;
@@ -25,6 +26,11 @@ pub(crate) enum ReleaseFailure {
 /// Releases for a user that waits for the answer.
 pub(super) async fn release(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<(), ReleaseFailure> {
     wait_minimum_hold(shared, held).await;
+    if shared.closing.is_cancelled() && is_left_to_expire(shared, held) {
+        held.lose(LossReason::ShutDown);
+        shared.schedule.remove(held);
+        return Err(ReleaseFailure::Lost(LossReason::ShutDown));
+    }
     if let Some(reason) = held.loss(&*shared.clock) {
         let reason = reason.clone();
         forget_lost(shared, held);
@@ -57,17 +63,17 @@ fn conclude(shared: &Arc<Shared>, held: &Arc<Held>, answer: Result<Released>) ->
             let error = shared.explain(error, "release", &held.lease.resource);
             telemetry::failed("release", &error);
             if error.can_retry() || error.is_outcome_unknown() {
-                shared.forget_later(held.lease.clone());
+                shared.forget_later(held.stored_lease());
             }
             // By the store's clock it expires at the latest one expiry after the last renewal that may have been applied.
-            Err(ReleaseFailure::Unknown { until: held.lease.expiry, error })
+            Err(ReleaseFailure::Unknown { until: held.stored_lease().expiry, error })
         }
     }
 }
 
 /// Waits until the minimum hold time has passed. The lock is still renewed meanwhile.
 async fn wait_minimum_hold(shared: &Shared, held: &Held) {
-    let until = held.granted_at.after(held.options.get_hold_at_least());
+    let until = held.held_at_least_until();
     while shared.clock.now() < until && held.loss(&*shared.clock).is_none() {
         tokio::select! {
             () = held.signal().cancelled() => {}
@@ -107,7 +113,7 @@ async fn send_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Resu
 /// a quorum may still have votes for it. Either would keep waiters waiting until the expiry.
 fn forget_lost(shared: &Shared, held: &Arc<Held>) {
     shared.schedule.remove(held);
-    shared.forget_later(held.lease.clone());
+    shared.forget_later(held.stored_lease());
 }
 
 /// Lets the background task release a hold that was never given to a user: its minimum hold time does not apply.
@@ -122,8 +128,8 @@ pub(super) fn undo(shared: &Shared, held: Arc<Held>) {
 /// Lets the background task release a hold whose guard was dropped. While its minimum hold time lasts, it is still held.
 pub(super) fn later(shared: &Shared, held: Arc<Held>) {
     let now = shared.clock.now();
-    let ends = held.granted_at.after(held.options.get_hold_at_least());
-    let pending = (held.is_releasing() || now >= ends).then(|| shared.releases.begin(&held.lease.resource));
+    let pending = (held.is_releasing() || now >= held.held_at_least_until())
+        .then(|| shared.releases.begin(&held.lease.resource));
     if pending.is_some() && held.loss_at(now).is_none() && held.begin_release() {
         shared.schedule.remove(&held);
     }
@@ -140,6 +146,11 @@ pub(super) fn withdraw_later(shared: &Shared, claim: Claim) {
 pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>, _pending: Option<PendingRelease>) {
     if !held.is_releasing() {
         wait_minimum_hold(&shared, &held).await;
+        if shared.closing.is_cancelled() && is_left_to_expire(&shared, &held) {
+            held.lose(LossReason::ShutDown);
+            shared.schedule.remove(&held);
+            return;
+        }
         if held.loss(&*shared.clock).is_some() {
             return forget_lost(&shared, &held);
         }
@@ -187,7 +198,18 @@ async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
     }
 }
 
-/// Releases a hold that `shutdown` marked as lost.
-pub(super) async fn forget_held(shared: Arc<Shared>, held: Arc<Held>) {
-    forget(shared, held.lease.clone(), None).await;
+/// Marks a hold as lost by `shutdown`, and returns the work that releases it. A lease whose minimum hold time has not passed is
+/// left in the store.
+pub(super) fn shut_down(shared: &Arc<Shared>, held: Arc<Held>) -> Option<BoxFuture<'static, ()>> {
+    held.lose(LossReason::ShutDown);
+    if is_left_to_expire(shared, &held) {
+        return None;
+    }
+    Some(Box::pin(forget(Arc::clone(shared), held.stored_lease(), None)))
+}
+
+/// Whether a hold that ends now stays in the store until its lease expires, because its minimum hold time has not passed. Its
+/// first lease lasts at least that long.
+fn is_left_to_expire(shared: &Shared, held: &Held) -> bool {
+    shared.lease.is_some() && shared.clock.now() < held.held_at_least_until()
 }

@@ -17,11 +17,13 @@ use crate::resource::FencingToken;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The lease could not be extended before its local deadline, or automatic extension is off and it ended.
+    /// The lease could not be renewed before its local deadline, or automatic renewal is off and it ended.
     Expired {
-        /// The last error of an extension, if there was one.
+        /// The last error of a renewal, if there was one.
         last_error: Option<String>,
     },
+    /// It was held for the longest time allowed ([`Options::max_hold`](crate::Options::max_hold)), and not renewed after that.
+    MaxHold,
     /// The store said that the record is not ours any more: it expired there, was broken by an operator, or
     /// the store lost it.
     NotYours,
@@ -36,10 +38,11 @@ pub enum LossReason {
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LossReason::Expired { last_error: None } => f.write_str("its lease ended without an extension"),
+            LossReason::Expired { last_error: None } => f.write_str("its lease ended without a renewal"),
             LossReason::Expired { last_error: Some(error) } => {
-                write!(f, "its lease could not be extended in time: {error}")
+                write!(f, "its lease could not be renewed in time: {error}")
             }
+            LossReason::MaxHold => f.write_str("it was held for the longest time allowed"),
             LossReason::NotYours => {
                 f.write_str("the store says that it is not ours any more (expired, broken or lost there)")
             }

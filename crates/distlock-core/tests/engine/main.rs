@@ -10,6 +10,7 @@ mod deadlines;
 mod fair_queue;
 mod faulty_store;
 mod forced_release;
+mod hold_times;
 mod late_pushed_grants;
 mod late_pushed_grants_threads;
 mod local_queue_outage;

@@ -25,7 +25,7 @@ async fn a_store_that_never_answers_does_not_stretch_the_time_limit() {
         for limit in [MS, 50 * MS, 300 * MS, 3 * SECOND] {
             let world = World::new();
             let (locks, _clock, faults) = world.process();
-            faults.always_all(fault.clone());
+            faults.always_all(fault);
             for (took, kind) in [
                 takes(async { locks.mutex("a").acquire().timeout(limit).await }).await,
                 takes(async { locks.mutex("a").try_acquire().timeout(limit).await }).await,

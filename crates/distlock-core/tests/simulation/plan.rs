@@ -262,7 +262,8 @@ impl Plan {
         (self.slowest, self.private) = (200, 30);
         for choice in &mut self.choices {
             let longer = choice.options.clone().expiry(duration(rng, 20_000, 60_000));
-            choice.options = longer.unwrap_or(choice.options.clone());
+            let fits = |options: &Options| options.clone().auto_extend(true).check().is_ok();
+            choice.options = longer.ok().filter(fits).unwrap_or(choice.options.clone());
         }
         self.events.retain(|(_, what)| matches!(what, Event::Stall { .. } | Event::Resume { .. }));
         for client in 0..self.clients {
