@@ -1,16 +1,14 @@
 //! Acquiring: enter the queue, wait for the predecessor, confirm.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::store::Claim;
 use distlock_core::store::support::errors::{self, capacity_mismatch};
-use distlock_core::store::{Claim, LossReason, Session};
-use distlock_core::{CancellationToken, Error, ErrorKind, Kind, LockId, Resource, Result};
+use distlock_core::{CancellationToken, Error, ErrorKind, Kind, Result};
 
 use crate::api::{TxnRequest, TxnResponse};
-use crate::client::Answer;
-use crate::error::NextStep;
-use crate::keys::{ClaimValue, KeyRange, Keys};
+use crate::entry::{Entered, Entry};
+use crate::keys::{KeyRange, Keys};
 use crate::queue::{self, Decision, Predecessor};
 use crate::session::EtcdSession;
 use crate::sessions::Sessions;
@@ -28,34 +26,6 @@ const MAX_READS: u32 = 100;
 const CHECK_INTERVAL: Duration = Duration::from_secs(15);
 /// The pause after a watch that failed.
 const WATCH_PAUSE: Duration = Duration::from_millis(20);
-
-/// A claim that may have a key in its queue. Dropping it deletes the key.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) session: Arc<EtcdSession>,
-    pub(crate) life: Session,
-    lock_id: LockId,
-    claim: ClaimKey,
-    resource: Resource,
-    /// The creation revision of the key; 0 while it is unknown.
-    pub(crate) revision: i64,
-    /// An enter of it may still be in flight.
-    uncertain: bool,
-    /// There may be a key.
-    armed: bool,
-    /// The key says that it is granted.
-    is_marked: bool,
-}
-
-/// What became of an attempt to enter.
-enum Entered {
-    /// In the queue, behind these. The list is `None` if an earlier attempt had succeeded.
-    Queued(Option<Vec<Predecessor>>, i64),
-    /// The queue has claims that it was not expected to have.
-    Refused,
-    /// The session had ended before.
-    SessionEnded,
-}
 
 /// Acquires. `Ok(None)`: withdrawn, and nothing is left in the queue.
 pub(crate) async fn acquire(
@@ -103,110 +73,6 @@ pub(crate) async fn acquire(
 }
 
 impl Entry {
-    fn new(keys: &Keys, claim: &Claim, session: Arc<EtcdSession>) -> Self {
-        let value = ClaimValue { weight: claim.weight, capacity: claim.capacity, granted_ms: None };
-        let key = keys.claim(&claim.resource, &claim.lock_id);
-        Entry {
-            life: session.add_claim(&claim.lock_id, key.clone()),
-            session,
-            lock_id: claim.lock_id.clone(),
-            claim: ClaimKey { key, value, queue: keys.queue(&claim.resource) },
-            resource: claim.resource.clone(),
-            revision: 0,
-            uncertain: false,
-            armed: false,
-            is_marked: false,
-        }
-    }
-
-    fn other_capacity(&self, before: &[Predecessor]) -> Option<u32> {
-        let counted = self.resource.kind() == Kind::Semaphore;
-        counted.then(|| queue::other_capacity(self.claim.value.capacity, before)).flatten()
-    }
-
-    /// Enters the queue at its end.
-    async fn enter(&mut self) -> Result<Entered> {
-        let newest_only = self.resource.kind() == Kind::Mutex;
-        let request =
-            |entry: &Entry| txn::enter(&entry.claim, &entry.session.key, entry.session.fence(), newest_only);
-        match self.send_enter(request).await? {
-            (Some(mut reply), revision) => {
-                let before = txn::claims_before(&mut reply, revision)?;
-                self.is_marked = before.is_empty();
-                Ok(Entered::Queued(Some(before.iter().map(Predecessor::of).collect()), revision))
-            }
-            (None, 0) => Ok(self.not_entered()),
-            (None, revision) => Ok(Entered::Queued(None, revision)),
-        }
-    }
-
-    /// Enters a queue that has no claims newer than this revision; 0 for an empty one.
-    async fn enter_if_unchanged(&mut self, since: i64) -> Result<Entered> {
-        let request = |entry: &Entry| {
-            txn::enter_if_unchanged(&entry.claim, &entry.session.key, entry.session.fence(), since)
-        };
-        let fence = self.session.fence();
-        match self.send_enter(request).await? {
-            // Granted in the same step.
-            (Some(_), revision) => {
-                self.is_marked = true;
-                Ok(Entered::Queued(Some(Vec::new()), revision))
-            }
-            (None, 0) if self.session.is_alive() && self.session.fence() != fence => {
-                Ok(Entered::SessionEnded)
-            }
-            (None, 0) => Ok(self.not_entered()),
-            (None, revision) => Ok(Entered::Queued(None, revision)),
-        }
-    }
-
-    fn not_entered(&self) -> Entered {
-        if self.session.life.ended().is_some() { Entered::SessionEnded } else { Entered::Refused }
-    }
-
-    /// Sends an enter. Returns the reply and the creation revision if it succeeded; the revision alone if the key was there
-    /// already, from an attempt whose reply was lost; 0 otherwise.
-    async fn send_enter(
-        &mut self,
-        request: impl Fn(&Entry) -> TxnRequest,
-    ) -> Result<(Option<TxnResponse>, i64)> {
-        // From here on there may be a key, also if this future is dropped.
-        let was_uncertain = self.uncertain;
-        (self.armed, self.uncertain) = (true, true);
-        let sent = self.session.client.send(request(self)).await;
-        let Answer { mut reply, repeated } = match sent {
-            Ok(answer) => answer,
-            Err(failure) => {
-                self.uncertain = was_uncertain || failure.error.is_outcome_unknown();
-                if failure.next == NextStep::LeaseEnded {
-                    self.session.end(LossReason::SessionEnded("the server ended the session's lease".into()));
-                    self.armed = false;
-                    return Ok((None, 0));
-                }
-                self.armed = self.uncertain;
-                return Err(failure.error);
-            }
-        };
-        self.uncertain = was_uncertain || repeated;
-        let header_revision = txn::revision_of(reply.header.as_ref())?;
-        if reply.succeeded {
-            self.revision = header_revision;
-            return Ok((Some(reply), header_revision));
-        }
-        let (own, session) = (txn::kvs_at(&mut reply, 0)?, txn::kvs_at(&mut reply, 1)?);
-        self.session.saw_own_key(session.first());
-        match own.first() {
-            Some(kv) if kv.lease == self.session.key.lease => {
-                self.revision = kv.create_revision;
-                Ok((None, kv.create_revision))
-            }
-            _ => {
-                self.armed = self.uncertain;
-                Ok((None, 0))
-            }
-        }
-    }
-
     /// One attempt at a pool: reads, and enters only if that is a grant. `None`: it is not.
     async fn try_pool(&mut self) -> Result<Option<Entered>> {
         for read in 1..=MAX_READS {
@@ -356,31 +222,6 @@ impl Entry {
                 return;
             }
             tokio::time::sleep(left.min(Duration::from_secs(1))).await;
-        }
-    }
-
-    /// Deletes the key and waits until the server has confirmed. If it fails, the session deletes it later.
-    pub(crate) async fn leave(mut self) -> Result<()> {
-        if !self.armed {
-            return Ok(());
-        }
-        self.session.remove_claim(&self.lock_id);
-        let deleted = self.session.delete_claim(&self.claim.key, self.revision, self.uncertain).await;
-        match deleted {
-            Ok(()) => {
-                self.armed = false;
-                Ok(())
-            }
-            Err(failure) => Err(failure.error),
-        }
-    }
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.session.remove_claim(&self.lock_id);
-        if self.armed {
-            self.session.delete_later(self.claim.key.clone(), self.revision, self.uncertain);
         }
     }
 }

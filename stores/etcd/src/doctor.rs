@@ -142,12 +142,12 @@ async fn authentication(store: &EtcdStore, findings: &mut Vec<Finding>) {
     } else if client.has_login() {
         findings.push(Finding::warning(
             "the URL has a login, and authentication is off on the server",
-            "turn it on: etcdctl auth enable",
+            "enable it: etcdctl auth enable",
         ));
     } else if !has_certificate {
         findings.push(Finding::warning(
             "authentication is off: every client that reaches the port can delete any lock",
-            "turn it on (etcdctl auth enable), or require client certificates (--client-cert-auth)",
+            "enable it (etcdctl auth enable), or require client certificates (--client-cert-auth)",
         ));
     }
     if client.has_login() && config.tls.is_none() {

@@ -61,6 +61,7 @@ mod client;
 mod config;
 mod connect;
 mod doctor;
+mod entry;
 mod error;
 mod inspect;
 mod keep_alive;

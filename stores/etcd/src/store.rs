@@ -10,9 +10,10 @@ use distlock_core::store::{
 };
 use distlock_core::{CancellationToken, Clock, Error, FencingToken, LockId, Resource, Result};
 
-use crate::acquire::{self, Entry};
+use crate::acquire;
 use crate::client::Client;
 use crate::config::EtcdConfig;
+use crate::entry::Entry;
 use crate::sessions::Sessions;
 use crate::{doctor, inspect};
 

@@ -80,6 +80,16 @@ impl EtcdServer {
         values.sum::<f64>() as u64
     }
 
+    /// The version of the server.
+    ///
+    /// # Panics
+    /// If the member does not answer.
+    #[must_use]
+    pub fn version(&self) -> String {
+        let text = http::get(self.port(), "/version", ANSWER_LIMIT).expect("the version of a running member");
+        text.split('"').nth(3).unwrap_or_default().to_owned()
+    }
+
     /// The messages that the member has received from clients so far.
     #[must_use]
     pub fn messages_received(&self) -> u64 {
@@ -101,6 +111,7 @@ impl Deref for EtcdServer {
 pub struct EtcdBuilder {
     args: Vec<OsString>,
     next_version: bool,
+    durable: bool,
     tls: Option<Tls>,
     member: Option<MemberConfig>,
 }
@@ -137,6 +148,12 @@ impl EtcdBuilder {
     /// Starts the second version that `scripts/setup` installs.
     pub fn next_version(mut self) -> Self {
         self.next_version = true;
+        self
+    }
+
+    /// Waits for the disk, as in production.
+    pub fn durable(mut self) -> Self {
+        self.durable = true;
         self
     }
 
@@ -201,7 +218,9 @@ impl EtcdBuilder {
                 args.push("--client-cert-auth".into());
             }
         }
-        args.push("--unsafe-no-fsync".into());
+        if !self.durable {
+            args.push("--unsafe-no-fsync".into());
+        }
         let ready = move |port| if secure { http::accepts(port, ANSWER_LIMIT) } else { ready(port) };
         let launch = Launch::new(program, folder, member.port, ready).args(args).also_port(member.peer_port);
         EtcdServer { process: launch.args(self.args).spawn(), peer_port: peer_number }
