@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use distlock_testkit::servers::{EtcdServer, MongoReplicaSet, PostgresServer, RedisServer};
+use distlock_testkit::servers::{EtcdServer, MongoReplicaSet, PostgresServer, RedisServer, ZookeeperServer};
 
 use crate::machine;
 
@@ -50,6 +50,12 @@ pub(crate) const ALL: &[StoreServer] = &[
         max_held: unlimited,
     },
     StoreServer { name: "etcd", setup: "one member, durable (fsync on)", start: etcd, max_held: unlimited },
+    StoreServer {
+        name: "zookeeper",
+        setup: "one server, every transaction on disk",
+        start: zookeeper,
+        max_held: unlimited,
+    },
     StoreServer {
         name: "file",
         setup: "a local folder, kernel locks",
@@ -99,6 +105,14 @@ fn mongodb() -> RunningServer {
 fn etcd() -> RunningServer {
     let server = EtcdServer::configure().durable().start();
     let version = format!("etcd {}", server.version());
+    RunningServer { url: server.url(), version, _guard: Box::new(server) }
+}
+
+fn zookeeper() -> RunningServer {
+    let server = ZookeeperServer::configure().property("zookeeper.forceSync", "yes").start();
+    let text = server.four_letter("srvr");
+    let version =
+        text.split(['-', ',']).next().unwrap_or_default().replace("Zookeeper version:", "ZooKeeper");
     RunningServer { url: server.url(), version, _guard: Box::new(server) }
 }
 

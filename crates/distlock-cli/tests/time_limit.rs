@@ -34,7 +34,7 @@ fn a_server_that_never_answers_does_not_stretch_the_time_limit() {
         let done = run.args(["--store", &url, "run", "--timeout", "300ms", "x", "true"]).output().unwrap();
         let took = begun.elapsed();
         assert_eq!(code(&done), 69, "{url}: {}", stderr(&done));
-        assert!(took < Duration::from_millis(400) + BUSY_MACHINE, "{url}: {took:?}");
+        assert!(took < Duration::from_millis(450) + BUSY_MACHINE, "{url}: {took:?}");
         assert!(stderr(&done).contains("within"), "{url}: {}", stderr(&done));
     }
 }
@@ -50,7 +50,7 @@ fn a_store_that_stops_answering_does_not_stretch_the_time_limit() {
         let done = run.args(["run", "--timeout", "300ms", "x", "true"]).output().unwrap();
         let took = begun.elapsed();
         assert_eq!(code(&done), if holder.is_some() { 75 } else { 69 }, "{fault}: {}", stderr(&done));
-        assert!(took < Duration::from_millis(600) + BUSY_MACHINE, "{fault}: {took:?}");
+        assert!(took < Duration::from_millis(700) + BUSY_MACHINE, "{fault}: {took:?}");
         sandbox.clear_fault(fault);
     }
 }

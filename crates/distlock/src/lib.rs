@@ -42,6 +42,8 @@ pub use distlock_mongodb as mongodb;
 pub use distlock_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use distlock_redis as redis;
+#[cfg(feature = "zookeeper")]
+pub use distlock_zookeeper as zookeeper;
 
 /// The store inside one process, for tests; see [`distlock_core::memory`].
 pub mod memory {

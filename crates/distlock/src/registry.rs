@@ -19,6 +19,8 @@ static DRIVERS: &[&Driver] = &[
     &distlock_postgres::ADVISORY_DRIVER,
     #[cfg(feature = "redis")]
     &distlock_redis::DRIVER,
+    #[cfg(feature = "zookeeper")]
+    &distlock_zookeeper::DRIVER,
 ];
 
 /// The stores that this build knows, for help texts.

@@ -5,6 +5,7 @@
     feature = "mongodb",
     feature = "postgres",
     feature = "redis",
+    feature = "zookeeper",
     unix
 ))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

@@ -5,6 +5,7 @@
     feature = "mongodb",
     feature = "postgres",
     feature = "redis",
+    feature = "zookeeper",
     unix
 ))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -16,6 +17,7 @@ use distlock_core::store::StoreUrl;
 use distlock_file::FileConfig;
 use distlock_postgres::PostgresConfig;
 use distlock_redis::{RedisConfig, RedlockConfig};
+use distlock_zookeeper::ZookeeperConfig;
 use fastrand::Rng;
 
 /// URLs with a secret (`SECRET`) wherever one may stand, rightly or by mistake. `SCHEME` is each scheme of the line.
@@ -76,6 +78,18 @@ const PLACES: &[(&[&str], &[&str])] = &[
             "SCHEME://h?distlock.tls_ca=/nowhere/SECRET",
             "SCHEME://h?distlock.tls=SECRET",
             "SCHEME://u:SECRET@h?distlock.response_timeout=SECRET",
+        ],
+    ),
+    (
+        &["zookeeper", "zookeepers"],
+        &[
+            "SCHEME://u:SECRET@127.0.0.1:1",
+            "SCHEME://SECRET@h1,h2:2",
+            "SCHEME://:SECRET@h1/chroot",
+            "SCHEME://h1:SECRET,h2",
+            "SCHEME://h?password=SECRET",
+            "SCHEME://h?distlock.acl=SECRET",
+            "SCHEME://u:SECRET@h?distlock.session_timeout=4s",
         ],
     ),
     (
@@ -173,6 +187,11 @@ fn told(url: &str) -> Vec<String> {
                 format!("{config:?}")
             })),
         "mongodb" | "mongodb+srv" => {}
+        "zookeeper" | "zookeepers" => {
+            all.push(outcome(split.and_then(|url| ZookeeperConfig::from_url(&url)), |config| {
+                format!("{config:?}")
+            }));
+        }
         "redlock" | "redlocks" => {
             all.push(outcome(split.and_then(|url| RedlockConfig::from_url(&url)), |config| {
                 format!("{config:?}")

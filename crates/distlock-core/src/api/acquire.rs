@@ -36,8 +36,8 @@ impl Acquire {
     }
 
     /// Waits at most this long, from the moment it is awaited; zero is one attempt, which may take a second. The limit holds
-    /// whatever the store does: a store that does not answer by then is [`ErrorKind::Unavailable`], up to a tenth of a
-    /// second after the limit. Clean-up continues in the background.
+    /// whatever the store does: a store that does not answer by then is [`ErrorKind::Unavailable`], at most a
+    /// quarter of a second after the limit. Clean-up continues in the background.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self

@@ -10,9 +10,9 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// How long after its limit an acquisition may still hear whether the lock is contended: this share of the limit, within these
 /// bounds. An acquisition without an answer by then fails as unavailable.
-const SLACK_SHARE: u32 = 4;
-const SHORTEST_SLACK: Duration = Duration::from_millis(25);
-const LONGEST_SLACK: Duration = Duration::from_millis(100);
+const SLACK_SHARE: u32 = 2;
+const SHORTEST_SLACK: Duration = Duration::from_millis(100);
+const LONGEST_SLACK: Duration = Duration::from_millis(250);
 /// How long a single attempt with a time limit of zero may take.
 const SINGLE_ATTEMPT: Duration = Duration::from_secs(1);
 

@@ -180,8 +180,9 @@ impl<'a> Acquisition<'a> {
         }
         let pool = self.claim.resource.kind().record() == RecordKind::Pool;
         let push = self.shared.capabilities.push;
-        if pool && !push && self.local_registration.is_none() {
-            self.local_registration = Some(self.side.local_wakeups.register(&self.claim.resource));
+        if pool && !push {
+            let register = || self.side.local_wakeups.register(&self.claim.resource);
+            self.local_registration.get_or_insert_with(register);
         }
         if pool || !push || self.side.wakeups.is_live() {
             let (_, longest_sleep) = self.options.get_busy_wait_sleep();

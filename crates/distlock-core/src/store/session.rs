@@ -201,7 +201,7 @@ pub trait SessionStore: Store {
     /// If the store cannot be reached or refuses; nothing of the claim may be left then.
     async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>>;
 
-    /// Gives back what was granted under this lock id. Giving back what is not held is no error.
+    /// Releases what was granted under this lock id. Releasing what is not held is no error.
     ///
     /// # Errors
     /// If the store could not be told; it must then end the session instead, so that nothing stays held.

@@ -7,6 +7,7 @@ mod cancellation;
 #[path = "../common/mod.rs"]
 mod common;
 mod deadlines;
+mod early_ends;
 mod fair_queue;
 mod faulty_store;
 mod forced_release;

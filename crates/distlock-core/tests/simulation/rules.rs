@@ -244,7 +244,7 @@ fn slower_than_limit(observed: &Observations, op: &Op, now: Duration) -> bool {
     let slack = match op.wait {
         Wait::Forever => return false,
         Wait::Try => return false,
-        Wait::Limit(limit) => (limit / 4).clamp(Duration::from_millis(25), Duration::from_millis(100)),
+        Wait::Limit(limit) => (limit / 2).clamp(Duration::from_millis(100), Duration::from_millis(250)),
     };
     observed.requests.iter().any(|request| {
         request.slot == op.process.slot
