@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use distlock_testkit::servers::{MongoReplicaSet, PostgresServer, RedisServer, ZookeeperServer};
+use distlock_testkit::servers::{EtcdServer, MongoReplicaSet, PostgresServer, RedisServer, ZookeeperServer};
 
 use crate::machine;
 
@@ -49,6 +49,7 @@ pub(crate) const ALL: &[StoreServer] = &[
         start: mongodb,
         max_held: unlimited,
     },
+    StoreServer { name: "etcd", setup: "one member, durable (fsync on)", start: etcd, max_held: unlimited },
     StoreServer {
         name: "zookeeper",
         setup: "one server, every transaction on disk",
@@ -99,6 +100,12 @@ fn mongodb() -> RunningServer {
     let version =
         set.primary().command("admin", &info).map(|info| info.text("version").to_owned()).unwrap_or_default();
     RunningServer { url, version: format!("MongoDB {version}"), _guard: Box::new(set) }
+}
+
+fn etcd() -> RunningServer {
+    let server = EtcdServer::configure().durable().start();
+    let version = format!("etcd {}", server.version());
+    RunningServer { url: server.url(), version, _guard: Box::new(server) }
 }
 
 fn zookeeper() -> RunningServer {

@@ -7,7 +7,7 @@ mod common;
 use std::process::Command;
 
 use common::{BINARY, Background, Sandbox, code, sh, stderr, stdout, wait_until_dead};
-use distlock_testkit::servers::{MongoServer, PostgresServer, RedisServer, ServerProcess};
+use distlock_testkit::servers::{EtcdServer, MongoServer, PostgresServer, RedisServer, ServerProcess};
 
 const NAME: &str = "a b/ü";
 
@@ -130,6 +130,12 @@ fn postgres() {
 fn postgres_advisory() {
     let server = PostgresServer::start();
     every_command_works(server.url().replace("postgres:", "postgres+advisory:"), &server, true, true);
+}
+
+#[test]
+fn etcd() {
+    let server = EtcdServer::start();
+    every_command_works(server.url(), &server, false, true);
 }
 
 #[test]

@@ -32,6 +32,8 @@ pub use distlock_core::{
 };
 pub use registry::{connect, drivers, open, open_within, schema};
 
+#[cfg(feature = "etcd")]
+pub use distlock_etcd as etcd;
 #[cfg(all(feature = "file", unix))]
 pub use distlock_file as file;
 #[cfg(feature = "mongodb")]

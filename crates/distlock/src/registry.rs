@@ -7,6 +7,8 @@ use distlock_core::{Error, ErrorKind, Locks, Result};
 
 static DRIVERS: &[&Driver] = &[
     &distlock_core::memory::DRIVER,
+    #[cfg(feature = "etcd")]
+    &distlock_etcd::DRIVER,
     #[cfg(all(feature = "file", unix))]
     &distlock_file::DRIVER,
     #[cfg(feature = "mongodb")]

@@ -1,5 +1,6 @@
 //! Every `distlock.` parameter of every store's URL stands in one table of the documentation, and the table has no other.
 #![cfg(all(
+    feature = "etcd",
     feature = "file",
     feature = "mongodb",
     feature = "postgres",

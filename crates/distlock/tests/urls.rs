@@ -1,5 +1,6 @@
 //! A secret in a store's URL shows in no message, however the URL was mangled, and no URL panics a parser.
 #![cfg(all(
+    feature = "etcd",
     feature = "file",
     feature = "mongodb",
     feature = "postgres",
@@ -64,6 +65,19 @@ const PLACES: &[(&[&str], &[&str])] = &[
             "SCHEME://h1,h2/SECRET",
             "SCHEME://h1,h2?password=SECRET&user=me@srv",
             "SCHEME://h1,h2?distlock.node_timeout=SECRET",
+        ],
+    ),
+    (
+        &["etcd"],
+        &[
+            "SCHEME://u:SECRET@h1:1,h2:2",
+            "SCHEME://SECRET@h",
+            "SCHEME://h:SECRET",
+            "SCHEME://h/SECRET",
+            "SCHEME://h?password=SECRET",
+            "SCHEME://h?distlock.tls_ca=/nowhere/SECRET",
+            "SCHEME://h?distlock.tls=SECRET",
+            "SCHEME://u:SECRET@h?distlock.response_timeout=SECRET",
         ],
     ),
     (
@@ -168,6 +182,10 @@ fn told(url: &str) -> Vec<String> {
     match scheme.as_str() {
         "file" => all
             .push(outcome(split.and_then(|url| FileConfig::from_url(&url)), |config| format!("{config:?}"))),
+        "etcd" => all
+            .push(outcome(split.and_then(|url| distlock::etcd::EtcdConfig::from_url(&url)), |config| {
+                format!("{config:?}")
+            })),
         "mongodb" | "mongodb+srv" => {}
         "zookeeper" | "zookeepers" => {
             all.push(outcome(split.and_then(|url| ZookeeperConfig::from_url(&url)), |config| {

@@ -227,7 +227,7 @@ impl Engine {
     pub(crate) fn claim(&self, resource: Resource, options: &Options) -> Claim {
         // The first lease covers the minimum hold time, so that it survives this process. Renewals never shorten it.
         let expiry = options.get_expiry().max(options.get_hold_at_least());
-        Claim::new(resource, self.shared.ids.next(), expiry)
+        Claim::new(resource, self.shared.ids.next(), expiry).with_cadence(options.get_extension_cadence())
     }
 
     /// Acquires. `Ok(None)`: it was held by another client until the wait was over.

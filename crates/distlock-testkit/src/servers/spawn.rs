@@ -81,18 +81,30 @@ pub fn run_with<A: AsRef<OsStr>>(
     args: impl IntoIterator<Item = A>,
     environment: &[(String, String)],
 ) -> String {
+    try_run_with(program, args, environment).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+/// [`run_with`] for tools that may fail.
+///
+/// # Errors
+/// If it fails, with its output.
+///
+/// # Panics
+/// If it cannot be started.
+pub fn try_run_with<A: AsRef<OsStr>>(
+    program: &Path,
+    args: impl IntoIterator<Item = A>,
+    environment: &[(String, String)],
+) -> Result<String, String> {
     let mut command = command(program, environment);
     command.args(args).current_dir("/").stdout(Stdio::piped()).stderr(Stdio::piped());
     let output = spawn(command)
         .and_then(Child::wait_with_output)
         .unwrap_or_else(|e| panic!("cannot run {}: {e}", program.display()));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "{} failed ({}):\n{said}{}",
-        program.display(),
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    );
-    said
+    if output.status.success() {
+        return Ok(said);
+    }
+    let error = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{} failed ({}):\n{said}{error}", program.display(), output.status))
 }

@@ -25,6 +25,7 @@ fn claim(id: &str) -> Claim {
         capacity: 1,
         expiry: Duration::from_secs(10),
         waiting: None,
+        cadence: None,
         no_overtaking: false,
     }
 }

@@ -256,6 +256,7 @@ mod tests {
             capacity: 2,
             expiry: Duration::from_secs(1),
             waiting: None,
+            cadence: None,
             no_overtaking: false,
         }
     }
