@@ -19,13 +19,13 @@ fn write(server: &EtcdServer, value: &str) -> bool {
 #[test]
 fn a_member_keeps_its_data_across_kill_and_restart_and_answers_after_a_pause() {
     for next_version in [false, true] {
-        let builder = EtcdServer::configure();
+        let builder = EtcdServer::configure().durable();
         let server = if next_version { builder.next_version().start() } else { builder.start() };
-        assert!(write(&server, "1"));
+        wait_for("a first write", LIMIT, || write(&server, "1").then_some(()));
         server.kill();
         assert!(!write(&server, "2"));
         server.start_again();
-        assert_eq!(value(&server, "k").as_deref(), Some("1"));
+        assert_eq!(wait_for("the value", LIMIT, || value(&server, "k")), "1");
         server.pause();
         assert!(!write(&server, "3"));
         server.resume();
@@ -50,5 +50,5 @@ fn a_cluster_elects_another_leader_when_its_leader_is_cut_off_and_is_whole_again
     wait_for("a write of the member that is back", LIMIT, || {
         write(&cluster.members()[leader], "whole").then_some(())
     });
-    assert_eq!(value(other, "k").as_deref(), Some("whole"));
+    assert_eq!(wait_for("the value", LIMIT, || value(other, "k")), "whole");
 }
