@@ -30,6 +30,7 @@
 
 pub mod data;
 pub mod mongodb;
+pub mod mysql;
 pub mod pgbouncer;
 pub mod port;
 pub mod postgres;
@@ -45,6 +46,7 @@ mod tree;
 
 pub use data::DataFolder;
 pub use mongodb::{MongoReplicaSet, MongoServer};
+pub use mysql::MysqlServer;
 pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::{PostgresPair, PostgresServer};
