@@ -134,12 +134,12 @@ impl<'a> Item<'a> {
 
     /// About how many bytes of SQL it becomes.
     fn size(&self) -> usize {
-        2 * (self.resource.name().len() + self.id.len()) + 250
+        2 * (2 * self.resource.name().len() + self.id.len()) + 250
     }
 }
 
 /// The columns of a batch: name, and type in JSON.
-const COLUMNS: [(&str, &str); 9] = [
+const COLUMNS: [(&str, &str); 11] = [
     ("n", "INT UNSIGNED"),
     ("k", "VARCHAR(64)"),
     ("id", "VARCHAR(4096)"),
@@ -149,6 +149,8 @@ const COLUMNS: [(&str, &str); 9] = [
     ("capacity", "INT UNSIGNED"),
     ("token", "BIGINT UNSIGNED"),
     ("in_order", "TINYINT"),
+    ("kind", "VARCHAR(32)"),
+    ("name", "VARCHAR(8192)"),
 ];
 
 /// A batch to be put into statements.
@@ -187,15 +189,17 @@ impl<'a> Rows<'a> {
             [one] => (String::new(), one_row(one)),
             items => (format!("SET @distlock_batch = '{}';\n", json(items)), JSON_BATCH.clone()),
         };
-        let mut text = statement.replace("{batch}", &batch);
+        let mut text = statement
+            .replace("{free}", &format!("(SELECT * FROM {batch} f WHERE FIND_IN_SET(f.n, @distlock_free))"))
+            .replace("{batch}", &batch);
         if text.contains("{rows}") {
-            text = text.replace("{rows}", &self.values(text.contains("(k, kind, name)")));
+            text = text.replace("{rows}", &self.values());
         }
         before + &text
     }
 
     /// The rows of an INSERT: one for each key.
-    fn values(&self, with_kind: bool) -> String {
+    fn values(&self) -> String {
         let mut text = String::new();
         let mut last = None;
         for item in &self.items {
@@ -207,10 +211,6 @@ impl<'a> Rows<'a> {
             }
             text.push_str("(X'");
             push_hex(&mut text, &item.key.0);
-            if with_kind {
-                text.push_str("', X'");
-                push_hex(&mut text, item.resource.kind().as_str().as_bytes());
-            }
             text.push_str("', X'");
             push_hex(&mut text, item.resource.name().as_bytes());
             text.push_str("')");
@@ -221,7 +221,8 @@ impl<'a> Rows<'a> {
 
 fn one_row(item: &Item<'_>) -> String {
     format!(
-        "(SELECT {} AS n, {} AS k, {} AS id, {} AS expiry, {} AS ttl, {} AS weight, {} AS capacity, {} AS token, {} AS in_order)",
+        "(SELECT {} AS n, {} AS k, {} AS id, {} AS expiry, {} AS ttl, {} AS weight, {} AS capacity, {} AS token, {} AS in_order, \
+         {} AS kind, {} AS name)",
         item.n,
         item.key.literal(),
         literal(item.id.as_bytes()),
@@ -231,6 +232,8 @@ fn one_row(item: &Item<'_>) -> String {
         item.capacity,
         item.token,
         u8::from(item.in_order),
+        literal(item.resource.kind().as_str().as_bytes()),
+        literal(item.resource.name().as_bytes()),
     )
 }
 
@@ -248,7 +251,7 @@ fn json(items: &[Item<'_>]) -> String {
         push_hex(&mut text, item.id.as_bytes());
         let _ = write!(
             text,
-            "\",{},{},{},{},{},{}]",
+            "\",{},{},{},{},{},{},\"",
             item.expiry,
             item.ttl,
             item.weight,
@@ -256,13 +259,17 @@ fn json(items: &[Item<'_>]) -> String {
             item.token,
             u8::from(item.in_order),
         );
+        push_hex(&mut text, item.resource.kind().as_str().as_bytes());
+        text.push_str("\",\"");
+        push_hex(&mut text, item.resource.name().as_bytes());
+        text.push_str("\"]");
     }
     text.push(']');
     text
 }
 
 static JSON_BATCH: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
-    let decoded = |name: &&str| matches!(*name, "k" | "id");
+    let decoded = |name: &&str| matches!(*name, "k" | "id" | "kind" | "name");
     let selected: Vec<String> = COLUMNS
         .iter()
         .map(|(name, _)| match decoded(name) {
@@ -308,7 +315,7 @@ mod tests {
         let leases: Vec<Lease> = (0..20).map(|n| lease(&format!("n{}", n % 10), &n.to_string())).collect();
         let rows = Rows::new(leases.iter().enumerate().map(|(n, lease)| Item::of_lease(n, lease)).collect());
         assert!(rows.items.is_sorted_by_key(|item| item.key));
-        assert_eq!(rows.values(false).matches("(X'").count(), 10);
+        assert_eq!(rows.values().matches("(X'").count(), 10);
         let parts = rows.split(1000);
         assert!(parts.len() > 3 && parts.iter().map(|part| part.items.len()).sum::<usize>() == 20);
     }

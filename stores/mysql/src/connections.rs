@@ -140,13 +140,17 @@ impl Busy {
         let Some(conn) = &mut self.0 else { return Ok(Vec::new()) };
         let mut result = conn.query_iter(text).await?;
         let mut rows = Vec::new();
-        while !result.is_empty() {
-            // `None` ends one statement's rows; an error of a later statement comes with the step to it.
+        loop {
+            let is_last = result.is_empty();
+            // `None` ends the rows of one statement. The driver keeps an error of a later statement for the call after
+            // that, and says that nothing follows meanwhile: so there is always one more call.
             while let Some(row) = result.next().await? {
                 rows.push(row);
             }
+            if is_last {
+                return Ok(rows);
+            }
         }
-        Ok(rows)
     }
 }
 

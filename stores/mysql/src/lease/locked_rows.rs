@@ -171,8 +171,7 @@ async fn send_apart<'a>(state: &LeaseState, verb: &Verb, item: Item<'a>) -> (usi
     let lock = state.locked_rows.no_wait[index(verb.record)].replace("{key}", &item.key.literal());
     let rows = Rows::new(vec![item.clone()]);
     let statements = rows.fill(&verb.statements);
-    // In place of the START TRANSACTION of the statements.
-    let text = format!("{lock}; {}", statements.trim_start().trim_start_matches("START TRANSACTION;"));
+    let text = statements.replacen("START TRANSACTION", &lock, 1);
     for attempt in 0..TRIES_APART {
         match execute(state, &text).await {
             Ok(found) => {

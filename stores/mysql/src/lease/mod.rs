@@ -27,7 +27,7 @@ use verbs::Verbs;
 /// keeps locked fails after a second (the shortest that the servers know), a table after five.
 pub(crate) const SETUP: &str = "SET SESSION autocommit = 1, completion_type = 0, timestamp = DEFAULT,
         sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, sql_select_limit = DEFAULT,
-        innodb_lock_wait_timeout = 1, lock_wait_timeout = 5, wait_timeout = 28800;
+        group_concat_max_len = 1000000, innodb_lock_wait_timeout = 1, lock_wait_timeout = 5, wait_timeout = 28800;
     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
     SET SESSION TRANSACTION READ WRITE";
 

@@ -52,7 +52,7 @@ pub(super) fn exchange(tables: &Tables, releases: &[LockName], grants: &[(Grant,
         ));
         rows.push((grant.name, row));
         answers.push(tables.statement(&format!(
-            "SELECT {}, @distlock_g{at}, (SELECT token FROM {{session}} WHERE k = {} AND @distlock_g{at} = 1)",
+            "SELECT {} AS n, @distlock_g{at} AS got, (SELECT token FROM {{session}} WHERE k = {} AND @distlock_g{at} = 1) AS token",
             releases.len() + at,
             grant.name.key()
         )));

@@ -43,6 +43,10 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 const REASONS: &[(&str, &str)] = &[
     ("reader-writer locks", "GET_LOCK has no shared mode; use mysql:// (the lease table)"),
+    (
+        "fair mutexes",
+        "the server knows only the first waiter of each process; use mysql:// (the lease table)",
+    ),
     ("semaphores", "GET_LOCK has one holder; use mysql:// (the lease table)"),
 ];
 
@@ -149,7 +153,8 @@ impl Store for MysqlSessionStore {
         let mut capabilities = Capabilities::all();
         capabilities.rw_lock = false;
         capabilities.semaphore = false;
-        capabilities.fairness = Fairness::Native;
+        // The server serves its waiters in order, but of each process it knows only the first.
+        capabilities.fairness = Fairness::None;
         capabilities.frees_on_crash = true;
         capabilities.durable = false;
         capabilities.reasons = REASONS;
