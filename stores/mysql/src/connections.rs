@@ -47,7 +47,7 @@ impl Source {
         };
         // In a task of its own: with two crypto providers in a program and none chosen, rustls panics.
         let mut task = AbortOnDrop(tokio::spawn(connecting));
-        let mut conn = match tokio::time::timeout(CONNECT_TIMEOUT, &mut task.0).await {
+        let conn = match tokio::time::timeout(CONNECT_TIMEOUT, &mut task.0).await {
             Err(_) => return Err(errors::connect_timeout(CONNECT_TIMEOUT)),
             Ok(Err(_)) => {
                 return Err(Error::new(ErrorKind::Internal, "the driver panicked while it connected").advise(
@@ -57,8 +57,6 @@ impl Source {
             Ok(Ok(Err(error))) => return Err(error::of_connecting(&error)),
             Ok(Ok(Ok(conn))) => conn,
         };
-        // What we set in the session must not reach the application that lent it.
-        conn.reset_connection(true);
         let mut connection = Connection { conn: Some(conn), used: Instant::now() };
         connection.query(setup, CONNECT_TIMEOUT).await.map_err(|failure| failure.error)?;
         Ok(connection)
@@ -124,8 +122,15 @@ impl Connection {
         self.conn.is_some()
     }
 
-    /// Closes it now, whatever it was doing. What the session holds on the server ends with it.
-    pub(crate) fn discard(mut self) {
+    /// Closes it now. What the session holds on the server ends with it.
+    pub(crate) fn discard(self) {
+        drop(self);
+    }
+}
+
+/// Closes it, also if it came from a pool: whatever the session was set to or holds, no other program meets it.
+impl Drop for Connection {
+    fn drop(&mut self) {
         if let Some(conn) = self.conn.take() {
             discard(conn);
         }

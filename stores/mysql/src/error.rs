@@ -82,6 +82,11 @@ pub(crate) fn of_connecting(error: &Driver) -> Error {
             )
             .advise("use mysql_native_password, caching_sha2_password or ed25519")
         }
+        // What rustls refuses comes as invalid data.
+        Driver::Io(IoError::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+            Error::new(ErrorKind::Denied, format!("TLS: {}", first_line(&error.to_string())))
+                .advise("check ssl-mode and ssl-ca, and the server's certificate")
+        }
         Driver::Io(error) => errors::unavailable(first_line(&error.to_string()).to_owned()),
         other => errors::unavailable(first_line(&other.to_string()).to_owned()),
     }

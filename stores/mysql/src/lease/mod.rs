@@ -89,7 +89,7 @@ impl MysqlStore {
     }
 
     /// Uses a pool that the application has already, and the names and the retention of `config`. The store keeps up to four
-    /// connections of the pool, with settings of its own; the pool resets those that come back.
+    /// connections of the pool, with settings of its own. They are closed afterwards and never go back.
     ///
     /// # Errors
     /// As for [`connect`](MysqlStore::connect).

@@ -3,10 +3,10 @@
 CREATE TABLE IF NOT EXISTS {lock} (
     k           BINARY(32) NOT NULL PRIMARY KEY,
     name        VARBINARY(4096) NOT NULL,
-    holder      VARBINARY(2048) NOT NULL DEFAULT '',    -- the lock id
+    holder      VARBINARY(2048) NOT NULL DEFAULT '',    -- the lock id; empty: free
     token       BIGINT UNSIGNED NOT NULL DEFAULT 0,     -- the last fencing token
     acquired_at BIGINT NOT NULL DEFAULT 0,
-    expires_at  BIGINT NOT NULL DEFAULT 0               -- in the past: free since then
+    expires_at  BIGINT NOT NULL DEFAULT 0               -- of a free row: since when it is free
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC DEFAULT CHARACTER SET = utf8mb4 COLLATE = utf8mb4_bin;
 
 -- Semaphores, reader-writer locks and the wait queues of fair mutexes: one row each. A step about one of them locks its

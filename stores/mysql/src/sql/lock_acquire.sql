@@ -11,7 +11,7 @@ WHERE l.holder = b.id AND l.expires_at > @distlock_now;
 UPDATE {batch} b STRAIGHT_JOIN {lock} l FORCE INDEX (PRIMARY) ON l.k = b.k
 SET l.token = GREATEST(l.token + 1, @distlock_now DIV 1000), l.holder = b.id,
     l.acquired_at = @distlock_now, l.expires_at = @distlock_now + b.expiry
-WHERE l.expires_at <= @distlock_now;
+WHERE l.holder = '' OR l.expires_at <= @distlock_now;
 SELECT b.n, l.holder = b.id AS granted, l.token, l.expires_at - @distlock_now AS remaining
 FROM {batch} b STRAIGHT_JOIN {lock} l FORCE INDEX (PRIMARY) ON l.k = b.k;
 COMMIT

@@ -4,15 +4,15 @@
 -- Waiters whose entry needs no writing and who do not fit by a plain read stay out of the transaction: many waiters of one
 -- pool ask without locking its row.
 SET @distlock_now = {now};
-SET @distlock_free = (
-    SELECT GROUP_CONCAT(b.n) FROM {batch} b
+-- Not SET @x = (SELECT …), which would lock the rows that it reads.
+SELECT GROUP_CONCAT(b.n) INTO @distlock_free FROM {batch} b
     LEFT JOIN {pool} p FORCE INDEX (PRIMARY) ON p.k = b.k
     LEFT JOIN {entry} e FORCE INDEX (PRIMARY) ON e.k = b.k AND e.id = b.id
     WHERE p.k IS NULL OR e.id IS NULL OR e.held = 1 OR b.ttl = 0 OR p.capacity <> b.capacity
         OR e.expires_at <= @distlock_now + b.ttl DIV 2
         OR p.capacity >= (
             SELECT SUM(o.weight) FROM {entry} o
-            WHERE o.k = b.k AND o.expires_at > @distlock_now AND (o.held = 1 OR o.seq <= e.seq)));
+            WHERE o.k = b.k AND o.expires_at > @distlock_now AND (o.held = 1 OR o.seq <= e.seq));
 START TRANSACTION;
 INSERT INTO {pool} (k, kind, name) SELECT b.k, b.kind, b.name FROM {free} b ON DUPLICATE KEY UPDATE k = VALUES(k);
 SET @distlock_now = {now};

@@ -143,7 +143,13 @@ impl MysqlBuilder {
             let args = ["--no-defaults", "--initialize-insecure"].map(OsString::from);
             spawn::run(&program, args.into_iter().chain([data_argument()]));
         } else {
-            let args = ["--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"];
+            let args = [
+                "--no-defaults",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--innodb-log-file-size=8M",
+                "--innodb-use-native-aio=0",
+            ];
             let installer: PathBuf = MARIADB_INSTALL_DB.find();
             spawn::run(&installer, args.map(OsString::from).into_iter().chain([data_argument()]));
         }
@@ -156,6 +162,8 @@ impl MysqlBuilder {
             ("pid-file", path("pid")),
             ("innodb-buffer-pool-size", "32M".to_owned()),
             ("innodb-flush-method", "nosync".to_owned()),
+            // The kernel's places for asynchronous requests are few, and every server of every test takes thousands.
+            ("innodb-use-native-aio", "0".to_owned()),
             ("skip-name-resolve", "1".to_owned()),
             ("max-connections", "500".to_owned()),
         ];
