@@ -9,6 +9,10 @@ static DRIVERS: &[&Driver] = &[
     &distlock_file::DRIVER,
     #[cfg(feature = "mongodb")]
     &distlock_mongodb::DRIVER,
+    #[cfg(feature = "mysql")]
+    &distlock_mysql::DRIVER,
+    #[cfg(feature = "mysql")]
+    &distlock_mysql::SESSION_DRIVER,
     #[cfg(feature = "postgres")]
     &distlock_postgres::LEASE_DRIVER,
     #[cfg(feature = "postgres")]

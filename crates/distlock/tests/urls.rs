@@ -1,5 +1,12 @@
 //! A secret in a store's URL shows in no message, however the URL was mangled, and no URL panics a parser.
-#![cfg(all(feature = "file", feature = "mongodb", feature = "postgres", feature = "redis", unix))]
+#![cfg(all(
+    feature = "file",
+    feature = "mongodb",
+    feature = "mysql",
+    feature = "postgres",
+    feature = "redis",
+    unix
+))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
@@ -7,6 +14,7 @@ use std::fmt::{Debug, Display};
 
 use distlock::store::StoreUrl;
 use distlock_file::FileConfig;
+use distlock_mysql::MysqlConfig;
 use distlock_postgres::PostgresConfig;
 use distlock_redis::{RedisConfig, RedlockConfig};
 use fastrand::Rng;
@@ -93,6 +101,24 @@ const PLACES: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
+        &["mysql", "mysql+session"],
+        &[
+            "SCHEME://u:SECRET@h/db",
+            "SCHEME://SECRET@h/db",
+            "SCHEME://u:SECRET@h:1/db?ssl-mode=REQUIRED",
+            "SCHEME://h/db?password=SECRET",
+            "SCHEME://h:SECRET/db",
+            "SCHEME://u:SECRET@h1,h2/db",
+            "SCHEME://h/db?ssl-mode=SECRET",
+            "SCHEME://h/db?ssl-mode=VERIFY_IDENTITY&ssl-ca=/nowhere/SECRET",
+            "SCHEME://h/db?ssl-mode=REQUIRED&ssl-cert=/c&ssl-key=SECRET",
+            "SCHEME://h/db?distlock.table=SECRET!",
+            "SCHEME://h/db?distlock.tabel=SECRET",
+            "SCHEME://h/db?distlock.retention=SECRET",
+            "SCHEME://h/db?distlock.session_timeout=SECRET",
+        ],
+    ),
+    (
         &["file"],
         &[
             "SCHEME:SECRET",
@@ -108,7 +134,7 @@ const PLACES: &[(&[&str], &[&str])] = &[
         &["SCHEME:SECRET", "SCHEME://u:SECRET@h/db", "SCHEME:?password=SECRET", "SCHEME:?distlock.SECRET=1"],
     ),
     // Not URLs, or not ours.
-    (&["u", "redis//u", "mysql", "SECRET", ""], &["SCHEME:SECRET@h", "SCHEME://u:SECRET@h/db?x=SECRET"]),
+    (&["u", "redis//u", "oracle", "SECRET", ""], &["SCHEME:SECRET@h", "SCHEME://u:SECRET@h/db?x=SECRET"]),
 ];
 
 /// Letters that no message of ours has two of beside a special character. No host's name has one of the latter.
@@ -149,6 +175,11 @@ fn told(url: &str) -> Vec<String> {
         "file" => all
             .push(outcome(split.and_then(|url| FileConfig::from_url(&url)), |config| format!("{config:?}"))),
         "mongodb" | "mongodb+srv" => {}
+        "mysql" | "mysql+session" => {
+            all.push(outcome(split.and_then(|url| MysqlConfig::from_url(&url)), |config| {
+                format!("{config:?}")
+            }));
+        }
         "redlock" | "redlocks" => {
             all.push(outcome(split.and_then(|url| RedlockConfig::from_url(&url)), |config| {
                 format!("{config:?}")

@@ -67,7 +67,7 @@ fn push_hex(text: &mut String, bytes: &[u8]) {
 pub(crate) fn micros(duration: Duration) -> u64 {
     let duration = duration.min(LONGEST);
     let whole = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 1000);
-    whole + u64::from(duration.subsec_nanos() % 1000 > 0)
+    whole + u64::from(!duration.subsec_nanos().is_multiple_of(1000))
 }
 
 /// One item of a batch, as the statements see it.
@@ -162,7 +162,7 @@ pub(crate) struct Rows<'a> {
 impl<'a> Rows<'a> {
     /// Items in the order of their keys: every batch locks rows in this order.
     pub(crate) fn new(mut items: Vec<Item<'a>>) -> Self {
-        items.sort_by(|a, b| (a.key, a.n).cmp(&(b.key, b.n)));
+        items.sort_by_key(|item| (item.key, item.n));
         Rows { items }
     }
 

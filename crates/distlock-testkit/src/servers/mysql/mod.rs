@@ -164,13 +164,11 @@ impl MysqlBuilder {
             ("innodb-flush-method", "nosync".to_owned()),
             // The kernel's places for asynchronous requests are few, and every server of every test takes thousands.
             ("innodb-use-native-aio", "0".to_owned()),
-            ("skip-name-resolve", "1".to_owned()),
             ("max-connections", "500".to_owned()),
         ];
         let mut args: Vec<OsString> = vec!["--no-defaults".into(), data_argument()];
-        if is_mysql(&program) {
-            args.push("--mysqlx=OFF".into());
-        }
+        // MySQL has root at localhost alone, which 127.0.0.1 is only by name.
+        args.push(if is_mysql(&program) { "--mysqlx=OFF" } else { "--skip-name-resolve=1" }.into());
         let own = self.settings.into_iter();
         let all = defaults.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own);
         args.extend(all.map(|(name, value)| format!("--{name}={value}").into()));
