@@ -11,7 +11,7 @@ async fn nightly(replica: u32, locks: &Locks) -> Result<bool> {
     let options = Options::new().hold_at_least(Duration::from_millis(200))?;
     let job = locks.mutex("cron/nightly").options(options);
     let Some(guard) = job.try_acquire().await? else {
-        println!("replica {replica}: somebody else does it");
+        println!("replica {replica}: another replica runs it");
         return Ok(false);
     };
     println!("replica {replica}: doing it, token {}", guard.token());

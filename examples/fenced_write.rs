@@ -32,7 +32,7 @@ async fn main() -> Result<()> {
     let process = || distlock::Locks::new(distlock::store::Backend::lease(store.clone()));
     let (paused, next) = (process()?, process()?);
 
-    // A lease that nobody extends stands for a process that is paused: SIGSTOP, a long collection, a laptop lid.
+    // A lease without renewal stands for a paused process: SIGSTOP, a long garbage collection, a closed laptop.
     let lease = Options::new().expiry(Duration::from_millis(150))?.auto_extend(false);
     let old = paused.mutex("ledger").options(lease).acquire().await?;
     ledger.write(old.token(), "first")?;

@@ -1,4 +1,4 @@
-//! A leader with hand-over: one of the replicas leads for as long as it holds the lock; when it steps down or
+//! A leader with handoff: one of the replicas leads for as long as it holds the lock; when it steps down or
 //! dies, the next takes over with a higher token.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use distlock::{Locks, Result};
 async fn replica(number: u32, locks: Locks) -> Result<()> {
     let guard = locks.mutex("leader").fair().acquire().await?;
     println!("replica {number} leads, term {}", guard.token());
-    // Leading ends by itself, or at once if the lock is lost: then somebody else leads already.
+    // Leading ends by itself, or at once if the lock is lost: then another replica may lead already.
     match guard.run(tokio::time::sleep(Duration::from_millis(30))).await {
         Ok(()) => {
             guard.release().await?;

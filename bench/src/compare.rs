@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_difference_within_the_tolerance_is_not_marked() {
-        let row = &rows("redis", &samples(&[100.0], &[104.0], "handover", "p50_us"))[0];
+        let row = &rows("redis", &samples(&[100.0], &[104.0], "handoff", "p50_us"))[0];
         assert_eq!(row[7], "");
     }
 

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use distlock_testkit::servers::{MongoReplicaSet, PostgresServer, RedisServer};
+use distlock_testkit::servers::{MongoReplicaSet, PostgresServer, RedisServer, ZookeeperServer};
 
 use crate::machine;
 
@@ -50,6 +50,12 @@ pub(crate) const ALL: &[StoreServer] = &[
         max_held: unlimited,
     },
     StoreServer {
+        name: "zookeeper",
+        setup: "one server, every transaction on disk",
+        start: zookeeper,
+        max_held: unlimited,
+    },
+    StoreServer {
         name: "file",
         setup: "a local folder, kernel locks",
         start: file,
@@ -93,6 +99,14 @@ fn mongodb() -> RunningServer {
     let version =
         set.primary().command("admin", &info).map(|info| info.text("version").to_owned()).unwrap_or_default();
     RunningServer { url, version: format!("MongoDB {version}"), _guard: Box::new(set) }
+}
+
+fn zookeeper() -> RunningServer {
+    let server = ZookeeperServer::configure().property("zookeeper.forceSync", "yes").start();
+    let text = server.four_letter("srvr");
+    let version =
+        text.split(['-', ',']).next().unwrap_or_default().replace("Zookeeper version:", "ZooKeeper");
+    RunningServer { url: server.url(), version, _guard: Box::new(server) }
 }
 
 fn file() -> RunningServer {

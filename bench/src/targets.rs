@@ -128,7 +128,7 @@ const FIGURES: &[Figure] = &[
     .tasks(256),
     Figure::new(
         "Handoff to a waiter: median",
-        "handover",
+        "handoff",
         "p50_us",
         Targets::AtMost([300.0, 500.0, 500.0, 1500.0, NONE]),
     )

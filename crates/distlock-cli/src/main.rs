@@ -40,6 +40,8 @@ fn main() -> ExitCode {
         Some(distlock_load::WORKER_ARG) => return commands::bench::worker(),
         _ => {}
     }
+    // Drivers may compile in two crypto providers; rustls chooses none of them by itself.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return usage::report(&error),

@@ -1,5 +1,7 @@
 //! The store: `--store`, `DISTLOCK_STORE`, or lock files in the default folder of the user.
 
+use std::time::Duration;
+
 use clap::Args;
 use distlock::store::Backend;
 use distlock::{Error, ErrorKind, Locks, Options, Result};
@@ -41,7 +43,27 @@ impl StoreArgs {
 
     /// Connects with these options as defaults.
     pub(crate) async fn connect(&self, options: Options) -> Result<Locks> {
-        Locks::builder(open(self.url()?).await?).options(options).build()
+        self.connect_as(None, options, None).await
+    }
+
+    /// The same under a label, within a time limit.
+    pub(crate) async fn connect_as(
+        &self,
+        label: Option<&str>,
+        options: Options,
+        limit: Option<Duration>,
+    ) -> Result<Locks> {
+        let url = self.url()?;
+        let backend = match limit {
+            Some(limit) => open_within(url, limit).await?,
+            None => open(url).await?,
+        };
+        let builder = Locks::builder(backend).options(options);
+        match label {
+            Some(label) => builder.label(label),
+            None => builder,
+        }
+        .build()
     }
 }
 
@@ -59,6 +81,15 @@ pub(crate) async fn open_baseline(url: &str) -> Result<Option<Box<dyn distlock::
         return Ok(None);
     }
     distlock::bench::baseline(url).await
+}
+
+/// Opens the store behind a URL, or fails at the time limit.
+async fn open_within(url: &str, limit: Duration) -> Result<Backend> {
+    #[cfg(feature = "test-store")]
+    if let Some(backend) = crate::test_store::open(url) {
+        return backend;
+    }
+    distlock::open_within(url, limit).await
 }
 
 /// Opens the store behind a URL.

@@ -10,11 +10,13 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use distlock::store::{
+use distlock_core::store::{
     Attempt, Backend, Batch, Capabilities, Claim, Fairness, Finding, Holder, Inbox, Lease, LeaseStore, Query,
     Record, Released, Renewal, Store, StoreUrl, Waiter, WakeStream,
 };
-use distlock::{BootClock, Clock, Error, ErrorKind, FencingToken, Kind, LockId, Moment, Resource, Result};
+use distlock_core::{
+    BootClock, Clock, Error, ErrorKind, FencingToken, Kind, LockId, Moment, Resource, Result,
+};
 use serde::{Deserialize, Serialize};
 
 /// The store of the URL, if it is a test store.

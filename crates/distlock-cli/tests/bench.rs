@@ -19,13 +19,13 @@ fn every_scenario_gives_an_object_with_the_promised_fields() {
     let folder = tempfile::tempdir().unwrap();
     let args =
         ["--seconds", "0.6", "--held", "20", "--tasks", "4", "--processes", "2", "--json", "--scenario"];
-    let all = "uncontended,throughput,handover,contended,held,takeover";
+    let all = "uncontended,throughput,handoff,contended,held,takeover";
     let out = bench(&folder, &[&args[..], &[all]].concat());
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let lines: Vec<Value> = serde_json::from_slice(&out.stdout).unwrap();
     let scenarios: Vec<_> = lines.iter().map(|line| line["scenario"].as_str().unwrap()).collect();
     let expected =
-        ["uncontended", "throughput", "handover", "contended", "contended-processes", "held", "takeover"];
+        ["uncontended", "throughput", "handoff", "contended", "contended-processes", "held", "takeover"];
     assert_eq!(scenarios, expected);
     for line in &lines {
         let line = line.as_object().unwrap();

@@ -106,28 +106,34 @@ fn hold_at_least_keeps_the_lock_after_a_short_job() {
     }
 }
 
+/// Runs a job that ends at once under `--hold-at-least`, ends distlock with a signal, and returns the exit code of an attempt
+/// after that.
+fn attempt_after_a_signal_ends_the_minimum_hold(sandbox: &Sandbox, mut command: Command) -> i32 {
+    let run = Background::start(
+        command.args(["run", "-v", "--hold-at-least", "1h", "x"]).args(sh("echo > ran; exit 4")),
+    );
+    sandbox.wait_for_file("ran");
+    wait_for("the end of the command", || {
+        common::children(run.pid()).iter().all(|pid| !common::is_alive(*pid)).then_some(())
+    });
+    let args: Vec<_> = command.get_args().take_while(|arg| *arg != "run").map(ToOwned::to_owned).collect();
+    let other = || sandbox.distlock().args(&args).args(["run", "--no-wait", "x", "true"]).output().unwrap();
+    assert_eq!(code(&other()), 75, "free right after the command");
+    run.send(Signal::SIGTERM);
+    assert_eq!(run.finish().0, 4, "not the command's exit code");
+    code(&other())
+}
+
 #[test]
-fn hold_at_least_excludes_others_and_a_signal_ends_it() {
+fn a_signal_during_hold_at_least_leaves_the_lease_in_the_store() {
     let sandbox = Sandbox::new();
-    for mut command in [sandbox.distlock(), sandbox.leased()] {
-        let run = Background::start(
-            command.args(["run", "-v", "--hold-at-least", "1h", "x"]).args(sh("echo > ran; exit 4")),
-        );
-        sandbox.wait_for_file("ran");
-        wait_for("the end of the command", || {
-            common::children(run.pid()).iter().all(|pid| !common::is_alive(*pid)).then_some(())
-        });
-        let args: Vec<_> =
-            command.get_args().take_while(|arg| *arg != "run").map(ToOwned::to_owned).collect();
-        let other =
-            || sandbox.distlock().args(&args).args(["run", "--no-wait", "x", "true"]).output().unwrap();
-        assert_eq!(code(&other()), 75, "free right after the command");
-        run.send(Signal::SIGTERM);
-        assert_eq!(run.finish().0, 4, "not the command's exit code");
-        let after = other();
-        assert_eq!(code(&after), 0, "not released at once: {}", stderr(&after));
-        fs::remove_file(sandbox.path("ran")).unwrap();
-    }
+    assert_eq!(attempt_after_a_signal_ends_the_minimum_hold(&sandbox, sandbox.leased()), 75);
+}
+
+#[test]
+fn a_lock_file_ends_with_its_process_also_during_hold_at_least() {
+    let sandbox = Sandbox::new();
+    assert_eq!(attempt_after_a_signal_ends_the_minimum_hold(&sandbox, sandbox.distlock()), 0);
 }
 
 #[test]

@@ -224,9 +224,14 @@ fn hold_at_least_does_not_keep_a_lost_lock() {
     let args = ["run", "--expiry", "1s", "--hold-at-least", "1h", "x"];
     let run = Background::start(sandbox.leased().args(args).args(sh("echo $$ > leader; exec sleep 60")));
     let leader = sandbox.wait_for_pid("leader");
+    // The lease covers the minimum hold time, so a renewal that fails does not lose the lock.
     sandbox.fault("renew.fail");
-    wait_for("the end of the command", || (!is_alive(leader)).then_some(()));
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    assert!(is_alive(leader), "its lease lasts an hour");
     sandbox.clear_fault("renew.fail");
+    let broken = sandbox.leased().args(["break", "--yes", "x"]).output().unwrap();
+    assert_eq!(code(&broken), 0, "{}", stderr(&broken));
+    wait_for("the end of the command", || (!is_alive(leader)).then_some(()));
     assert_eq!(run.finish().0, 76);
     assert!(sandbox.record("x")["holder"].is_null(), "not released");
 }

@@ -24,7 +24,9 @@ pub use api::{
     Acquire, AcquireAll, Guard, GuardSet, Locks, LocksBuilder, Mutex, ReleaseError, Request, RwLock,
     Semaphore, TryAcquire,
 };
-pub use clock::{BootClock, Clock, Moment, VirtualClock};
+#[cfg(any(test, feature = "test-util"))]
+pub use clock::VirtualClock;
+pub use clock::{BootClock, Clock, Moment};
 pub use error::{Error, ErrorKind, Result};
 pub use fencing::{StaleToken, TokenGate};
 pub use options::{MAX_EXPIRY, MIN_EXPIRY, Options};

@@ -50,6 +50,7 @@ pub struct Options {
     busy_wait: (Duration, Duration),
     adaptive_backoff: bool,
     hold_at_least: Duration,
+    max_hold: Option<Duration>,
     request_timeout: Duration,
     notice_break: bool,
 }
@@ -63,6 +64,7 @@ impl Default for Options {
             busy_wait: (Duration::from_millis(10), Duration::from_millis(800)),
             adaptive_backoff: false,
             hold_at_least: Duration::ZERO,
+            max_hold: None,
             request_timeout: Duration::from_secs(5),
             notice_break: false,
         }
@@ -164,7 +166,8 @@ impl Options {
     }
 
     /// Keeps the lock at least this long after the grant, also when it is released earlier, so that a job that ends early
-    /// does not run twice. Default zero.
+    /// does not run twice. Default zero. On stores with leases it survives `shutdown`, the end of the process and its crash:
+    /// the first lease lasts as long, and is left in the store. Where a lock lives with a session, it ends with the session.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] above a year.
@@ -176,6 +179,23 @@ impl Options {
             ));
         }
         self.hold_at_least = duration;
+        Ok(self)
+    }
+
+    /// Stops renewing after the lock was held this long: it is then lost like any other, at the latest one expiry later, and
+    /// another client may have it. For work that must not block others for ever when it hangs. Where the lock lives with a
+    /// session, the guard is lost and the lock is released at that moment. Default: no limit.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] for zero or above a year.
+    pub fn max_hold(mut self, duration: Duration) -> Result<Self> {
+        if duration.is_zero() || duration > MAX_EXPIRY {
+            return Err(refuse(
+                format!("a longest hold of {duration:?} is not between zero and a year"),
+                "leave it out: the lock is then renewed for as long as it is held",
+            ));
+        }
+        self.max_hold = Some(duration);
         Ok(self)
     }
 
@@ -233,6 +253,12 @@ impl Options {
         self.hold_at_least
     }
 
+    /// After how long a held lock is not renewed any more; `None` without a limit.
+    #[must_use]
+    pub fn get_max_hold(&self) -> Option<Duration> {
+        self.max_hold
+    }
+
     /// The time-out of one request.
     #[must_use]
     pub fn get_request_timeout(&self) -> Duration {
@@ -286,6 +312,8 @@ mod tests {
             o().busy_wait_sleep(2 * MS, MS),
             o().busy_wait_sleep(MS, Duration::from_secs(61)),
             o().hold_at_least(Duration::MAX),
+            o().max_hold(Duration::ZERO),
+            o().max_hold(Duration::MAX),
             o().request_timeout(Duration::ZERO),
         ] {
             let error = bad.unwrap_err();

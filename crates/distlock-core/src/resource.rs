@@ -28,7 +28,7 @@ pub enum Kind {
     /// At most *capacity* permits in the whole fleet.
     Semaphore,
     /// The queue in front of a fair mutex: a pool of one. The engine holds it beside the mutex itself, so
-    /// that those who ask fairly are served in order and still exclude those who do not.
+    /// that fair users are served in order and still exclude plain users.
     FairQueue,
 }
 

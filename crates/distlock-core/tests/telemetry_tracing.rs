@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
-use common::World;
+use common::{SECOND, World};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
@@ -40,8 +40,9 @@ async fn every_step_of_a_lock_has_a_span_or_an_event() {
     let seen = Seen::default();
     let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(seen.clone()));
     let world = World::new();
-    let (ours, _theirs, faults) = world.contended_cycle().await;
+    let (ours, theirs, faults) = world.contended_cycle().await;
     let held = ours.mutex("a").acquire().await.unwrap();
+    assert!(theirs.mutex("a").try_acquire().timeout(5 * SECOND).await.unwrap().is_none());
     faults.set_down(true);
     held.lost().await;
     let seen = seen.0.lock().unwrap().clone();
@@ -58,4 +59,6 @@ async fn every_step_of_a_lock_has_a_span_or_an_event() {
     ] {
         assert!(seen.iter().any(|what| what == expected), "{expected} is not among {seen:?}");
     }
+    let waited = seen.iter().filter(|what| *what == "waiting").count();
+    assert_eq!(waited, 2, "once for each caller that waited, however often it asked: {seen:?}");
 }

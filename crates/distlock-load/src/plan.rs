@@ -10,7 +10,7 @@ pub enum Scenario {
     Uncontended,
     /// Many tasks, each with its own name.
     Throughput,
-    /// The handoff from a holder to a waiter on another connection. Its name in options and output is `handover`.
+    /// The handoff from a holder to a waiter on another connection.
     Handoff,
     /// Many tasks contend for one lock, hold it for 1 ms and pause for 5 ms; in one process, then in several.
     Contended,
@@ -37,7 +37,7 @@ impl Scenario {
         match self {
             Scenario::Uncontended => "uncontended",
             Scenario::Throughput => "throughput",
-            Scenario::Handoff => "handover",
+            Scenario::Handoff => "handoff",
             Scenario::Contended => "contended",
             Scenario::Held => "held",
             Scenario::Takeover => "takeover",

@@ -9,7 +9,7 @@ use distlock_core::store::Backend;
 use distlock_core::{BootClock, Clock, Moment};
 use distlock_testkit::conformance::{ActorMode, Fixture};
 
-/// The store's clock, which somebody may set.
+/// The store's clock, which an operator may set.
 #[derive(Clone, Debug, Default)]
 struct Settable(Arc<AtomicI64>);
 

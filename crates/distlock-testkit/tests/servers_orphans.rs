@@ -53,7 +53,7 @@ fn servers_die_with_a_killed_test_process_even_frozen_ones() {
     assert!(!folders.split(' ').skip(1).any(|folder| Path::new(folder).exists()), "{folders}");
 }
 
-/// A zombie that nobody has waited for yet does not count.
+/// A zombie that was not waited for yet does not count.
 fn alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

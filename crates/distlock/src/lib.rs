@@ -1,5 +1,5 @@
 //! Locks that hold across processes and machines: mutexes, reader-writer locks and semaphores with automatic
-//! extension, fencing tokens and loss detection, on the database a team already runs.
+//! renewal, fencing tokens and loss detection, on the database a team already runs.
 //!
 //! ```no_run
 //! # struct Ledger;
@@ -7,7 +7,7 @@
 //! # async fn build_report() {}
 //! # async fn example(ledger: Ledger, entry: &str) -> distlock::Result<()> {
 //! let locks = distlock::connect("file:").await?;              // any store, by URL
-//! let guard = locks.mutex("orders/42").acquire().await?;      // waits; extended until it is dropped
+//! let guard = locks.mutex("orders/42").acquire().await?;      // waits; renewed until it is dropped
 //! ledger.write(guard.token(), entry).await?;                  // the fencing token lets the ledger refuse a stale holder
 //! guard.release().await?;                                     // or drop it
 //!
@@ -19,13 +19,55 @@
 //! # Ok(()) }
 //! ```
 //!
-//! See [`Locks`] for what there is, [`Guard`] for what a held lock tells, [`blocking`] for programs without an
-//! async runtime, and [`store`] for those who write a store of their own.
+//! See [`Locks`] for what there is, [`Guard`] for what a held lock tells, and [`blocking`] for programs without an
+//! async runtime. To write a store of your own, use the crate `distlock-core`.
 
 mod registry;
 
-pub use distlock_core::*;
-pub use registry::{connect, drivers, open, schema};
+pub use distlock_core::{
+    Acquire, AcquireAll, BootClock, CancellationToken, Clock, Error, ErrorKind, FencingToken, Guard,
+    GuardSet, Kind, LockId, Locks, LocksBuilder, LossReason, MAX_EXPIRY, MAX_NAME_BYTES, MAX_PERMITS,
+    MIN_EXPIRY, Moment, Mutex, Options, ReleaseError, Request, Resource, Result, RwLock, Semaphore,
+    StaleToken, TokenGate, TryAcquire,
+};
+pub use registry::{connect, drivers, open, open_within, schema};
+
+#[cfg(all(feature = "file", unix))]
+pub use distlock_file as file;
+#[cfg(feature = "mongodb")]
+pub use distlock_mongodb as mongodb;
+#[cfg(feature = "postgres")]
+pub use distlock_postgres as postgres;
+#[cfg(feature = "redis")]
+pub use distlock_redis as redis;
+#[cfg(feature = "zookeeper")]
+pub use distlock_zookeeper as zookeeper;
+
+/// The store inside one process, for tests; see [`distlock_core::memory`].
+pub mod memory {
+    pub use distlock_core::memory::{DEFAULT_RETENTION, MemoryStore};
+}
+
+/// A lock over several independent stores, of which a majority decides; see [`distlock_core::quorum`].
+pub mod quorum {
+    pub use distlock_core::quorum::{Quorum, QuorumOptions};
+}
+
+/// What a store can do and what it holds: the types of [`Locks::capabilities`], [`Locks::inspect`] and
+/// [`Locks::doctor`], and the [`Backend`](store::Backend) that [`open`] returns.
+pub mod store {
+    pub use distlock_core::store::{
+        Backend, Capabilities, Driver, Fairness, Finding, Holder, Level, Mode, Query, Record, UrlOption,
+        Waiter,
+    };
+}
+
+/// For tests of code that uses locks: a clock that follows Tokio's paused time, and faults on purpose.
+#[cfg(feature = "test-util")]
+pub mod testing {
+    pub use distlock_core::VirtualClock;
+    pub use distlock_core::faults::{Fault, Faults, FaultyStore, Verb};
+}
 
 /// The same API for programs without an async runtime; see [`distlock_core::blocking`].
 pub mod blocking {

@@ -1,5 +1,7 @@
 //! The stores there are: one line each.
 
+use std::time::Duration;
+
 use distlock_core::store::{Backend, Driver, StoreUrl};
 use distlock_core::{Error, ErrorKind, Locks, Result};
 
@@ -14,11 +16,13 @@ static DRIVERS: &[&Driver] = &[
     #[cfg(feature = "mysql")]
     &distlock_mysql::SESSION_DRIVER,
     #[cfg(feature = "postgres")]
-    &distlock_postgres::LEASE_DRIVER,
+    &distlock_postgres::DRIVER,
     #[cfg(feature = "postgres")]
     &distlock_postgres::ADVISORY_DRIVER,
     #[cfg(feature = "redis")]
     &distlock_redis::DRIVER,
+    #[cfg(feature = "zookeeper")]
+    &distlock_zookeeper::DRIVER,
 ];
 
 /// The stores that this build knows, for help texts.
@@ -63,6 +67,23 @@ pub async fn open(url: &str) -> Result<Backend> {
     let (url, driver) = driver_for(url)?;
     let shown = url.to_string();
     driver.connect(url).await.map_err(|error| error.doing("connect").on(shown))
+}
+
+/// Like [`open`], but fails at the time limit, whatever the store does.
+///
+/// # Errors
+/// As for [`connect`]; [`ErrorKind::Unavailable`] if the store is not connected by then.
+///
+/// # Cancel safety
+/// Dropping the future leaves nothing behind.
+pub async fn open_within(url: &str, limit: Duration) -> Result<Backend> {
+    let (url, driver) = driver_for(url)?;
+    let shown = url.to_string();
+    let connected = tokio::time::timeout(limit, driver.connect(url)).await.unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Unavailable, format!("not connected within {limit:?}"))
+            .advise("check that the store runs and can be reached from here, or set a longer time limit"))
+    });
+    connected.map_err(|error| error.doing("connect").on(shown))
 }
 
 /// The bare driver behind a URL, for benchmarks; `None` where there is none to compare with.

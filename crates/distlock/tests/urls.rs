@@ -5,6 +5,7 @@
     feature = "mysql",
     feature = "postgres",
     feature = "redis",
+    feature = "zookeeper",
     unix
 ))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -12,11 +13,12 @@
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
 
-use distlock::store::StoreUrl;
+use distlock_core::store::StoreUrl;
 use distlock_file::FileConfig;
 use distlock_mysql::MysqlConfig;
 use distlock_postgres::PostgresConfig;
 use distlock_redis::{RedisConfig, RedlockConfig};
+use distlock_zookeeper::ZookeeperConfig;
 use fastrand::Rng;
 
 /// URLs with a secret (`SECRET`) wherever one may stand, rightly or by mistake. `SCHEME` is each scheme of the line.
@@ -64,6 +66,18 @@ const PLACES: &[(&[&str], &[&str])] = &[
             "SCHEME://h1,h2/SECRET",
             "SCHEME://h1,h2?password=SECRET&user=me@srv",
             "SCHEME://h1,h2?distlock.node_timeout=SECRET",
+        ],
+    ),
+    (
+        &["zookeeper", "zookeepers"],
+        &[
+            "SCHEME://u:SECRET@127.0.0.1:1",
+            "SCHEME://SECRET@h1,h2:2",
+            "SCHEME://:SECRET@h1/chroot",
+            "SCHEME://h1:SECRET,h2",
+            "SCHEME://h?password=SECRET",
+            "SCHEME://h?distlock.acl=SECRET",
+            "SCHEME://u:SECRET@h?distlock.session_timeout=4s",
         ],
     ),
     (
@@ -180,13 +194,18 @@ fn told(url: &str) -> Vec<String> {
                 format!("{config:?}")
             }));
         }
+        "zookeeper" | "zookeepers" => {
+            all.push(outcome(split.and_then(|url| ZookeeperConfig::from_url(&url)), |config| {
+                format!("{config:?}")
+            }));
+        }
         "redlock" | "redlocks" => {
             all.push(outcome(split.and_then(|url| RedlockConfig::from_url(&url)), |config| {
                 format!("{config:?}")
             }));
         }
         scheme if scheme.starts_with("postgres") => {
-            all.push(outcome(PostgresConfig::from_url(url), |config| both(&config)));
+            all.push(outcome(split.and_then(|url| PostgresConfig::from_url(&url)), |config| both(&config)));
         }
         scheme if distlock_redis::DRIVER.schemes().contains(&scheme) => {
             all.push(outcome(split.and_then(|url| RedisConfig::from_url(&url)), |config| {

@@ -9,9 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::bare_store::BareStore;
-use common::late_wakes::LateWakes;
 use common::{MS, SECOND, TestDatabase, connect, eventually, expiring, until_waiting, within};
-use distlock_core::faults::{Fault, FaultyStore, Verb};
+use distlock_core::faults::{Fault, FaultyStore, Verb, delay_wakes};
 use distlock_core::store::{Attempt, Backend, Claim, Inbox, Lease, PushedGrant, Wake, WakeStream};
 use distlock_core::{FencingToken, Kind, LockId, Locks};
 use distlock_testkit::actors::{Actor, ActorConfig, TestOptions, run_if_actor};
@@ -126,9 +125,8 @@ async fn a_grant_whose_message_arrives_after_its_window_is_rejected() {
 async fn is_woken_late(kind: Kind, late_ms: u64) -> bool {
     let test_db = TestDatabase::on_replica_set();
     let theirs = test_db.locks().await;
-    let delay_ms = Arc::new(AtomicU64::new(0));
     let Backend::Lease(inner) = connect(&test_db.url).await.unwrap() else { panic!("no leases") };
-    let late = LateWakes { inner, delay_ms: Arc::clone(&delay_ms) };
+    let (late, delay) = delay_wakes(inner);
     let (late, faults) = FaultyStore::new(Arc::new(late));
     let ours = Locks::builder(Backend::lease(late)).options(expiring(500 * MS)).build().unwrap();
     let spec = spec(kind, "late");
@@ -139,7 +137,7 @@ async fn is_woken_late(kind: Kind, late_ms: u64) -> bool {
     };
     until_waiting(&theirs, "late", 1).await;
     tokio::time::sleep(100 * MS).await;
-    delay_ms.store(late_ms, Ordering::SeqCst);
+    delay.set(Duration::from_millis(late_ms));
     // Its next attempt is sent after the window.
     faults.next(Verb::Acquire, 1, Fault::none().delay_before(700 * MS));
     held.release().await.unwrap();

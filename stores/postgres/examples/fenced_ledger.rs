@@ -1,4 +1,4 @@
-//! A holder that stood still beyond its lease, and the ledger that refuses what it writes then.
+//! A holder that stalls beyond its lease, and the ledger that refuses its late write.
 //!
 //! ```console
 //! $ cargo run -p distlock-postgres --example fenced_ledger -- postgres://postgres@127.0.0.1/postgres
@@ -7,8 +7,9 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use distlock_core::{ErrorKind, Guard, Options};
-use distlock_postgres::{Fence, LeaseTable, PostgresConfig};
+use distlock_core::store::{Backend, StoreUrl};
+use distlock_core::{ErrorKind, Guard, Locks, Options};
+use distlock_postgres::{Fence, PostgresConfig, PostgresStore};
 use tokio_postgres::{Client, NoTls};
 
 type Anything = Box<dyn std::error::Error + Send + Sync>;
@@ -16,7 +17,7 @@ type Anything = Box<dyn std::error::Error + Send + Sync>;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Anything> {
     let url = std::env::args().nth(1).unwrap_or_else(|| "postgres://postgres@127.0.0.1/postgres".to_owned());
-    let config = PostgresConfig::from_url(&url)?;
+    let config = PostgresConfig::from_url(&StoreUrl::parse(&url)?)?;
     let fence = Fence::new(&config);
     let mut client = connect(&url).await?;
     client.batch_execute(&fence.commands()).await?;
@@ -26,11 +27,11 @@ async fn main() -> Result<(), Anything> {
         )
         .await?;
 
-    let locks = LeaseTable::connect(config).await?.locks()?;
-    // A plain lease of a second, which nobody extends: what is left of one whose process stands still.
+    let locks = Locks::new(Backend::lease(PostgresStore::connect(config).await?))?;
+    // A lease of one second that is not renewed: as if the process of its holder were stalled.
     let short = Options::new().expiry(Duration::from_secs(1))?.auto_extend(false);
     let paused = locks.mutex("ledger/7").options(short).acquire().await?;
-    println!("the first holder has token {}, and stands still", paused.token());
+    println!("the first holder has token {}, and stalls", paused.token());
     tokio::time::sleep(Duration::from_millis(1500)).await;
 
     let next = locks.mutex("ledger/7").acquire().await?;
@@ -38,7 +39,7 @@ async fn main() -> Result<(), Anything> {
     write(&mut client, &fence, &next, "by the second holder").await?;
     println!("the second holder's entry is in the ledger");
 
-    // The first one goes on as if nothing had happened, without a look at its guard.
+    // The first holder resumes and writes without checking its guard.
     match write(&mut client, &fence, &paused, "by the first holder, too late").await {
         Err(error)
             if error.downcast_ref::<distlock_core::Error>().is_some_and(|e| e.kind() == ErrorKind::Lost) =>
@@ -46,7 +47,7 @@ async fn main() -> Result<(), Anything> {
             println!("the first holder's entry was refused: {error}");
         }
         Err(error) => return Err(error),
-        Ok(()) => return Err("a stale entry came into the ledger".into()),
+        Ok(()) => return Err("a stale entry was written to the ledger".into()),
     }
     next.release().await?;
     Ok(())

@@ -1,22 +1,22 @@
-//! The resource's side of fencing, for resources that live in this database.
+//! The resource's side of fencing, for resources in this database.
 
 use distlock_core::{Error, ErrorKind, FencingToken, Result, StaleToken};
 use tokio_postgres::Transaction;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::PostgresConfig;
-use crate::failure;
-use crate::statement::Tables;
-use crate::values::{number, token};
+use crate::error;
+use crate::tables::Tables;
+use crate::values::{from_token, to_token};
 
 /// An index entry has room for about 2700 bytes.
-const LONGEST: usize = 1024;
+const MAX_NAME: usize = 1024;
 
-/// Refuses writes of holders that were overtaken, in the transaction that writes.
+/// Refuses writes of stale holders, in the transaction that writes.
 ///
-/// A holder may stand still between its last look at the lock and its write; when it goes on, somebody else has the lock
-/// and has written. Its token tells: it is lower than one that was seen. [`admit`](Fence::admit) checks that in one
-/// statement of the transaction which writes, so that check and write commit together or not at all.
+/// A holder may stall between its last check of the lock and its write. When it resumes, another client may hold the lock and
+/// have written. Its token is then lower than the highest that the resource has seen. [`admit`](Fence::admit) compares them in
+/// one statement of the transaction that writes, so that check and write commit together or not at all.
 ///
 /// ```no_run
 /// use distlock_postgres::{Fence, PostgresConfig};
@@ -32,8 +32,8 @@ const LONGEST: usize = 1024;
 /// # Ok(()) }
 /// ```
 ///
-/// A table that can have a column for it needs no other: write the token with the row, and only where it is not lower.
-/// No row changed means that the token is stale.
+/// A table with a column for the token needs no fence: write the token with the row, unless it is lower. If no row changed,
+/// the token is stale.
 ///
 /// ```sql
 /// UPDATE account SET balance = $2, token = $3 WHERE id = $1 AND token <= $3;
@@ -45,18 +45,19 @@ const LONGEST: usize = 1024;
 pub struct Fence {
     tables: Tables,
     admit: String,
-    look: String,
+    last_seen: String,
 }
 
 impl Fence {
-    /// A fence whose table is called like the lease table with `_fence` behind it, in the same schema:
+    /// A fence whose table has the name of the lease table with the suffix `_fence`, in the same schema:
     /// `public.distribute_lock_fence`.
     #[must_use]
     pub fn new(config: &PostgresConfig) -> Self {
-        let tables = Tables::of(config);
+        let tables = Tables::new(config);
         let admit = tables.fill(include_str!("sql/fence_admit.sql"));
-        let look = tables.fill("SELECT f.token FROM {fence} f WHERE f.resource OPERATOR(pg_catalog.=) $1");
-        Fence { tables, admit, look }
+        let last_seen =
+            tables.fill("SELECT f.token FROM {fence} f WHERE f.resource OPERATOR(pg_catalog.=) $1");
+        Fence { tables, admit, last_seen }
     }
 
     /// The command that creates its table.
@@ -65,38 +66,38 @@ impl Fence {
         self.tables.fill(include_str!("sql/fence_schema.sql"))
     }
 
-    /// Lets a token pass if it is at least the highest that the resource has seen, and remembers it with the
-    /// transaction. Writers of one resource come one after the other from here to the end of their transactions.
+    /// Admits a token that is at least the highest that the resource has seen, and stores it with the transaction. From here
+    /// to the end of their transactions, writers of one resource run one after the other.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] for a stale token: roll the transaction back, the lock was lost.
-    /// [`ErrorKind::InvalidInput`] for a name that is empty, longer than 1024 bytes or has a NUL in it; otherwise if the
-    /// server cannot be reached or refuses.
+    /// [`ErrorKind::InvalidInput`] for a name that is empty, longer than 1024 bytes or contains NUL. Otherwise if the server
+    /// cannot be reached or refuses.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the check carried out or not: roll the transaction back.
+    /// Dropping the future leaves the outcome unknown: roll the transaction back.
     pub async fn admit(
         &self,
         transaction: &Transaction<'_>,
         resource: &str,
-        passing: FencingToken,
+        token: FencingToken,
     ) -> Result<()> {
-        if resource.is_empty() || resource.len() > LONGEST || resource.contains('\0') {
+        if resource.is_empty() || resource.len() > MAX_NAME || resource.contains('\0') {
             return Err(Error::new(
                 ErrorKind::InvalidInput,
-                "a resource needs a name of 1 to 1024 bytes without NUL",
+                "the name of a resource has 1 to 1024 bytes without NUL",
             )
             .doing("check a fencing token"));
         }
-        let told =
-            |error: tokio_postgres::Error| failure::of_statement(&error).doing("check a fencing token");
-        let (name, wanted) = (resource, number(passing));
-        let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&name, Type::TEXT), (&wanted, Type::INT8)];
-        if !transaction.query_typed(&self.admit, typed).await.map_err(told)?.is_empty() {
+        let failed =
+            |error: tokio_postgres::Error| error::from_statement(error).doing("check a fencing token");
+        let number = from_token(token);
+        let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&resource, Type::TEXT), (&number, Type::INT8)];
+        if !transaction.query_typed(&self.admit, typed).await.map_err(failed)?.is_empty() {
             return Ok(());
         }
-        let rows = transaction.query_typed(&self.look, &typed[..1]).await.map_err(told)?;
-        let seen = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()).map_or(passing, token);
-        Err(StaleToken { token: passing, seen }.into())
+        let rows = transaction.query_typed(&self.last_seen, &typed[..1]).await.map_err(failed)?;
+        let seen = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()).map_or(token, to_token);
+        Err(StaleToken { token, seen }.into())
     }
 }

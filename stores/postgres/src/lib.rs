@@ -1,31 +1,55 @@
 //! The PostgreSQL stores of distlock, for PostgreSQL 12 and later, on `tokio-postgres` with rustls.
 //!
-//! | | [`LeaseTable`], `postgres://…` | [`AdvisoryLocks`], `postgres+advisory://…` |
+//! | | [`PostgresStore`], `postgres://…` | [`AdvisoryStore`], `postgres+advisory://…` |
 //! | --- | --- | --- |
 //! | a lock is | a row that expires by the server's clock | an advisory lock of a session |
 //! | survives a cut connection, a restart, a fail-over | yes | no: the guard is lost |
-//! | a holder that dies frees it | at its expiry | at once |
-//! | waiters | are told by `NOTIFY`, or poll behind a pooler | stand in the server's own line |
+//! | a dead holder's lock is free | at its expiry | at once |
+//! | waiters | are woken by `NOTIFY`, or poll behind a pooler | are in the server's own wait queue |
 //! | behind PgBouncer in transaction mode | works | is refused; [`TransactionLocks`] work |
-//! | connections | one, and a second while somebody waits | one, and one for each who waits |
-//! | an acquire and a release cost | two commits, of which the first waits for the disk | none that waits for the disk |
+//! | connections | one, and a second while the process has waiters | one, and one for each waiter |
+//! | an acquire and a release cost | two commits, of which the first waits for the disk | no wait for the disk |
+//!
+//! ```no_run
+//! # async fn example() -> distlock_core::Result<()> {
+//! use distlock_core::Locks;
+//! use distlock_core::store::{Backend, StoreUrl};
+//! use distlock_postgres::{PostgresConfig, PostgresStore};
+//!
+//! let url = StoreUrl::parse("postgres://app@db/app")?;
+//! let locks = Locks::new(Backend::lease(PostgresStore::connect(PostgresConfig::from_url(&url)?).await?))?;
+//! let guard = locks.mutex("orders/42").acquire().await?;
+//! # drop(guard); Ok(()) }
+//! ```
+//!
+//! # URLs
+//! `postgres://[user:password@]host[:port][,host[:port]…][/database]` and the options of libpq; `postgresql://` is the same.
+//! [`StoreUrl`] describes the grammar. `distlock.` options:
+//!
+//! | option | default | store | meaning |
+//! | --- | --- | --- | --- |
+//! | `distlock.schema` | `public` | both | the schema of the tables |
+//! | `distlock.table` | `distribute_lock` | both | the lease table; the names of the other tables are derived from it |
+//! | `distlock.create` | `on` | both | whether missing tables are created on first use |
+//! | `distlock.listen` | `auto` | lease | whether `LISTEN` and `NOTIFY` wake waiters: see [`Listen`] |
+//! | `distlock.retention` | `1h` | lease | how long the token of an unused name is kept; at least `1m` |
+//! | `distlock.keys` | `hashed` | advisory | how a name becomes a key: see [`KeyScheme`] |
+//! | `distlock.session_timeout` | `15s` | advisory | after how long without a message the server ends a session |
 //!
 //! # The lease table
-//! One statement, one round trip and one commit for a whole batch of mutexes, and one for a batch of semaphores and
-//! reader-writer locks; rows are locked in the order of their keys, so batches cannot deadlock. The mutex's row has the
-//! columns `key`, `value` and `expire_time` that other programs know, so they can share it; whatever we add has a
-//! default. A released row stays as a tombstone that remembers the last token, until a sweep in the background
-//! forgets it after an hour without use (see Growth). What a release frees goes to the first who waits, in the same step, and the
-//! message brings the grant.
+//! A batch of mutexes is one statement, one round trip and one commit, and so is a batch of semaphores and reader-writer
+//! locks. Rows are locked in key order, so batches cannot deadlock. The row of a mutex has the columns `key`, `value` and
+//! `expire_time` that other programs know, so they can share it; our other columns have defaults. A released row stays as a
+//! tombstone with the last token until a background sweep deletes it (see Growth). A release hands the lock to the first
+//! waiter in the same step, and the notification carries the grant.
 //!
-//! A grant and an extension are on the disk, and with the replicas that the server waits for, before anybody is told. A
-//! release that grants nobody anything does not wait: if the server crashes in the fraction of a second before it is
-//! written, the lock seems held until its expiry. What is granted later is written after it, so nothing else can differ.
+//! A grant and a renewal are on the disk, and on the replicas that the server waits for, before they are returned. A release
+//! that hands nothing off does not wait: if the server crashes in the fraction of a second before it is written, the lock
+//! seems held until its expiry. Later grants are written after it, so nothing else can differ.
 //!
-//! Behind a pooler statements are sent whole, those about semaphores and reader-writer locks for 32 of them at a time;
-//! otherwise they are prepared once they come again. The expiry is 30 s
-//! unless set otherwise, extended every third of it; programs that come from elsewhere may expect 5 s, or no
-//! extension:
+//! Behind a pooler statements are sent as text, and batches of semaphores and reader-writer locks have at most 32 items.
+//! Otherwise statements are prepared when they repeat. The expiry is 30 s by default and is renewed every third of it. Other
+//! programs that share the table may expect 5 s, or no renewal:
 //!
 //! ```
 //! # use std::time::Duration;
@@ -34,60 +58,110 @@
 //! # drop(options); Ok(()) }
 //! ```
 //!
-//! A row that another session keeps locked (an administrator in a transaction) is an error for its lock alone, after half a
-//! second: [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable), with the process that has it. Other locks of the
-//! same request go through, and nothing of a client that ended waits on for the row.
+//! A row that another session has locked (an administrator in a transaction) is an error for its lock alone, after half a
+//! second: [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable), with the process id of that session. Other locks
+//! of the same batch are served, and no statement of a dead client keeps waiting for the row.
 //!
 //! # Advisory locks
 //! A mutex is an exclusive advisory lock, a reader-writer lock one in either mode. The key is a hash of the name
-//! ([`AdvisoryKey::of`]), or a number of your own with `distlock.keys=raw`. Tokens come from a sequence, drawn after
-//! the lock is granted. Semaphores and the turns of fair mutexes are rows whose holders last as long as their session.
+//! ([`AdvisoryKey::of`]), or a number of your own with `distlock.keys=raw`. Tokens come from a sequence, drawn after the lock
+//! is granted. Semaphores and the fair queues of mutexes are rows whose holders last as long as their session.
 //!
-//! A session ends when its client was not heard of for 15 s (`distlock.session_timeout`); the client sends a word every
-//! 5 s, one for each connection, and its guards are lost by the clock before the server gives their locks away. Before
-//! PostgreSQL 14 the guards are lost then too, but the server keeps the locks of a client that stands still, and those of
-//! a machine that is gone for 15 s more. Advisory locks are not replicated: after a fail-over all guards are lost.
+//! The server ends a session whose client sent nothing for 15 s (`distlock.session_timeout`). The client sends a heartbeat
+//! every 5 s, one for each connection, and its guards are lost by the clock before the server frees their locks. Before
+//! PostgreSQL 14 the guards are lost then too, but the server keeps the locks of a stalled client until it resumes, and those
+//! of a dead machine for 15 s more. Advisory locks are not replicated: after a fail-over all guards are lost.
 //!
 //! # Growth
-//! Every name leaves a row: 200 to 300 bytes with its index entry and the room for its next version. Of advisory locks only
-//! semaphores and fair mutexes do. A row that was of no use for the retention time (`distlock.retention`, an hour; for
-//! advisory locks always an hour) is deleted within a quarter of an hour and the time of one sweep. One process at a time
-//! sweeps, with a fifth of the time of one connection: about ten thousand rows a second. With 1,000 new names a second a
-//! table has about 4.5 million rows, or one gigabyte.
+//! Every name leaves a row of 200 to 300 bytes, with its index entry and space for its next version. Of advisory locks only
+//! semaphores and fair mutexes do. A row that was unused for the retention time (`distlock.retention`, one hour; for advisory
+//! locks always one hour) is deleted within a quarter of an hour and the time of one sweep. One process at a time sweeps, in a
+//! fifth of the time of one connection: about ten thousand rows a second. With 1,000 new names a second a table has about 4.5
+//! million rows, or one gigabyte.
 //!
 //! # Other users of the database
-//! Every function in our statements is called by its qualified name, and our own sessions search `pg_catalog` alone, so that
-//! what others create in `public` is never used. Behind a pooler, where the setting is not ours, a `search_path` that names
-//! another schema before `pg_catalog` is refused.
+//! Our statements qualify every function, and our own sessions search `pg_catalog` alone, so that objects of other users in
+//! `public` are never used. Behind a pooler, where the setting is not ours, a `search_path` that names another schema before
+//! `pg_catalog` is refused.
 //!
-//! # What the resource does
-//! [`Fence`] refuses writes of holders that were overtaken, in the transaction that writes.
+//! # Fencing
+//! [`Fence`] refuses writes of stale holders, in the transaction that writes.
 //!
 //! # Tables
-//! Created on first use if the role may; `distlock schema` prints them otherwise.
+//! Created on first use if the role may; otherwise `distlock schema` prints them.
+//!
+//! [`StoreUrl`]: distlock_core::store::StoreUrl
 
 mod advisory;
 #[cfg(feature = "bench")]
 mod baseline;
 mod config;
+mod connect;
+mod connection;
 mod doctor;
-mod failure;
+mod error;
 mod fence;
 mod identifier;
+mod keys;
 mod lease;
-mod link;
-mod message;
-mod names;
-mod pace;
-mod pools;
-mod questions;
+mod pool_batch;
+mod pool_rows;
 mod schema;
 mod statement;
-mod tls;
-mod url;
+mod sweep;
+mod tables;
 mod values;
+mod wake_format;
 
-pub use advisory::{ADVISORY_DRIVER, AdvisoryKey, AdvisoryLocks, TransactionLocks};
+pub use advisory::{AdvisoryKey, AdvisoryStore, TransactionLocks};
 pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, KeyScheme, Listen, PostgresConfig};
 pub use fence::Fence;
-pub use lease::{LEASE_DRIVER, LeaseTable};
+pub use lease::PostgresStore;
+
+use distlock_core::store::{Backend, Driver};
+
+use schema::StoreKind;
+
+/// The lease table: `postgres://` and `postgresql://`.
+pub static DRIVER: Driver = lease_driver();
+
+/// Advisory locks: `postgres+advisory://` and `postgresql+advisory://`.
+pub static ADVISORY_DRIVER: Driver = advisory_driver();
+
+const fn lease_driver() -> Driver {
+    let driver = Driver::new(&["postgres", "postgresql"], "postgres://user@host:5432/database", |url| {
+        Box::pin(
+            async move { Ok(Backend::lease(PostgresStore::connect(PostgresConfig::from_url(&url)?).await?)) },
+        )
+    })
+    .with_options(config::LEASE_OPTIONS)
+    .with_schema(|url| schema::print(url, StoreKind::Lease));
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| {
+        Box::pin(async move {
+            PostgresStore::connect(PostgresConfig::from_url(&url)?).await?.baseline().await.map(Some)
+        })
+    });
+    driver
+}
+
+const fn advisory_driver() -> Driver {
+    let driver = Driver::new(
+        &["postgres+advisory", "postgresql+advisory"],
+        "postgres+advisory://user@host:5432/database",
+        |url| {
+            Box::pin(async move {
+                Ok(Backend::session(AdvisoryStore::connect(PostgresConfig::from_url(&url)?).await?))
+            })
+        },
+    )
+    .with_options(config::ADVISORY_OPTIONS)
+    .with_schema(|url| schema::print(url, StoreKind::Advisory));
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| {
+        Box::pin(async move {
+            AdvisoryStore::connect(PostgresConfig::from_url(&url)?).await?.baseline().await.map(Some)
+        })
+    });
+    driver
+}

@@ -1,4 +1,4 @@
-//! What we create in a database, and whether it is there.
+//! The tables of a store: creating them, and checking that they exist.
 
 use distlock_core::store::StoreUrl;
 use distlock_core::{Error, ErrorKind, Result};
@@ -7,16 +7,19 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::config::PostgresConfig;
-use crate::failure;
-use crate::statement::Tables;
+use crate::error;
+use crate::identifier::Identifier;
+use crate::tables::{PoolTable, Tables};
 
-/// Those who create at the same time stand in line for this key: `CREATE TABLE IF NOT EXISTS` is not safe by itself,
-/// two at once may both find nothing and one of them fails.
-const TURN: i64 = 0x6469_7374_6c6f_636b; // "distlock"
+/// The advisory lock of clients that create tables. `CREATE TABLE IF NOT EXISTS` is not safe by itself: of two at once both
+/// may find no table, and one of them fails.
+const SCHEMA_LOCK: i64 = 0x6469_7374_6c6f_636b; // "distlock"
 
-/// Who needs which tables.
+const POOL_COLUMNS: &[&str] = &["key", "capacity", "token", "holders", "queue", "used_until", "name"];
+
+/// Which store the tables are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum StoreKind {
     Lease,
     Advisory,
 }
@@ -25,31 +28,32 @@ pub(crate) enum Purpose {
 #[derive(Clone, Debug)]
 pub(crate) struct Schema {
     tables: Tables,
-    purpose: Purpose,
+    kind: StoreKind,
     create: bool,
 }
 
 impl Schema {
-    pub(crate) fn new(config: &PostgresConfig, purpose: Purpose) -> Self {
-        Schema { tables: Tables::of(config), purpose, create: config.create }
+    pub(crate) fn new(config: &PostgresConfig, kind: StoreKind) -> Self {
+        Schema { tables: Tables::new(config), kind, create: config.create }
     }
 
     pub(crate) fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// The commands that create what we need; for people too.
+    /// The commands that create the tables.
     pub(crate) fn commands(&self) -> String {
-        self.tables.fill(match self.purpose {
-            Purpose::Lease => include_str!("sql/lease_schema.sql"),
-            Purpose::Advisory => include_str!("sql/advisory_schema.sql"),
-        })
+        let (own, pool) = match self.kind {
+            StoreKind::Lease => (include_str!("sql/lease_schema.sql"), PoolTable::Leases),
+            StoreKind::Advisory => (include_str!("sql/advisory_schema.sql"), PoolTable::Sessions),
+        };
+        self.tables.fill(&format!("{own}{}", pool.template(include_str!("sql/pool_table.sql"))))
     }
 
-    /// Endings of the names of what must be there, and the columns it must have.
-    fn needs(&self) -> &'static [(&'static str, &'static [&'static str])] {
-        match self.purpose {
-            Purpose::Lease => &[
+    /// The suffixes of the names of our tables, and the columns that each must have.
+    fn required(&self) -> &'static [(&'static str, &'static [&'static str])] {
+        match self.kind {
+            StoreKind::Lease => &[
                 (
                     "",
                     &[
@@ -65,64 +69,66 @@ impl Schema {
                         "name",
                     ],
                 ),
-                ("_pool", &["key", "capacity", "token", "holders", "queue", "used_until", "name"]),
+                ("_pool", POOL_COLUMNS),
             ],
-            Purpose::Advisory => &[
+            StoreKind::Advisory => &[
                 (
                     "_session",
                     &["session", "key", "lock_id", "kind", "name", "weight", "capacity", "token", "since"],
                 ),
-                ("_session_pool", &["key", "capacity", "token", "holders", "queue", "used_until", "name"]),
+                ("_session_pool", POOL_COLUMNS),
                 ("_token", &[]),
             ],
         }
     }
 
-    /// Creates what is missing, if that is wanted and allowed.
+    /// Creates missing tables, if the configuration and the role's rights allow it.
     ///
     /// # Errors
     /// [`ErrorKind::Denied`] if the role may not create, [`ErrorKind::Corrupt`] if a table of that name is not ours.
     pub(crate) async fn ensure(&self, client: &Client) -> Result<()> {
-        if self.is_there(client).await? {
+        if self.exists(client).await? {
             return Ok(());
         }
         if !self.create {
             return Err(Error::new(ErrorKind::Corrupt, self.missing())
                 .advise("create them as `distlock schema` prints them, or leave distlock.create=off out"));
         }
-        // One implicit transaction: all of it or nothing, and no session is left inside of one.
-        // Many that start together wait for each other, for longer than for a row.
+        // One implicit transaction: all of it or nothing, and no session is left inside of one. Many clients that start
+        // together wait for each other, for longer than for a row.
         let mut batch = format!(
-            "SELECT pg_catalog.set_config('lock_timeout', '10000', true), pg_catalog.pg_advisory_xact_lock({TURN});"
+            "SELECT pg_catalog.set_config('lock_timeout', '10000', true), pg_catalog.pg_advisory_xact_lock({SCHEMA_LOCK});"
         );
         if !self.has_schema(client).await? {
             batch.push_str(&self.tables.fill("CREATE SCHEMA IF NOT EXISTS {schema};"));
         }
         batch.push_str(&self.commands());
-        let created = client.batch_execute(&batch).await;
-        let Err(error) = created else { return Ok(()) };
-        let somebody_was_faster = [
+        let Err(refusal) = client.batch_execute(&batch).await else { return Ok(()) };
+        let created_by_another_client = [
             SqlState::UNIQUE_VIOLATION,
             SqlState::DUPLICATE_TABLE,
             SqlState::DUPLICATE_OBJECT,
             SqlState::DUPLICATE_SCHEMA,
         ];
-        if failure::has_code(&error, &somebody_was_faster) && self.is_there(client).await? {
+        if error::has_code(&refusal, &created_by_another_client) && self.exists(client).await? {
             return Ok(());
         }
-        let said = failure::of_statement(&error);
-        if said.kind() == ErrorKind::Denied {
-            let detail = format!("{}, and this role may not create them: {error}", self.missing());
+        let error = error::from_statement(&refusal);
+        if error.kind() == ErrorKind::Denied {
+            let detail = format!("{}, and this role may not create them", self.missing());
             let advice = "let the owner of the database run what `distlock schema` prints, and grant this role SELECT, \
                           INSERT, UPDATE and DELETE on the tables";
-            return Err(Error::new(ErrorKind::Denied, detail).caused_by(error).advise(advice));
+            return Err(Error::new(ErrorKind::Denied, detail).caused_by(refusal).advise(advice));
         }
-        Err(said.doing("create the lock tables"))
+        Err(error.doing("create the lock tables"))
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.required().iter().map(|(suffix, _)| self.tables.named(suffix)).collect()
     }
 
     fn missing(&self) -> String {
-        let names: Vec<String> = self.needs().iter().map(|(ending, _)| self.tables.named(ending)).collect();
-        format!("not all of {} are there", names.join(", "))
+        format!("not all of {} exist", self.names().join(", "))
     }
 
     async fn has_schema(&self, client: &Client) -> Result<bool> {
@@ -134,49 +140,49 @@ impl Schema {
                 typed,
             )
             .await
-            .map_err(|error| failure::of_statement(&error))?;
+            .map_err(error::from_statement)?;
         Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
     }
 
-    async fn is_there(&self, client: &Client) -> Result<bool> {
-        let needs = self.needs();
-        let names: Vec<String> = needs.iter().map(|(ending, _)| self.tables.named(ending)).collect();
+    async fn exists(&self, client: &Client) -> Result<bool> {
+        let (required, names) = (self.required(), self.names());
         let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&names, Type::TEXT_ARRAY)];
         let rows = client
-            .query_typed(include_str!("sql/schema_look.sql"), typed)
+            .query_typed(include_str!("sql/schema_check.sql"), typed)
             .await
-            .map_err(|error| failure::of_statement(&error))?;
-        for (row, (_, columns)) in rows.iter().zip(needs) {
-            let unreadable =
+            .map_err(error::from_statement)?;
+        for (row, (_, columns)) in rows.iter().zip(required) {
+            let unexpected =
                 |error: tokio_postgres::Error| Error::new(ErrorKind::Internal, error.to_string());
-            let (name, there): (String, bool) =
-                (row.try_get(0).map_err(unreadable)?, row.try_get(1).map_err(unreadable)?);
-            let found: Vec<String> = row.try_get(2).map_err(unreadable)?;
-            if !there {
+            let (name, found): (String, bool) =
+                (row.try_get(0).map_err(unexpected)?, row.try_get(1).map_err(unexpected)?);
+            let present: Vec<String> = row.try_get(2).map_err(unexpected)?;
+            if !found {
                 return Ok(false);
             }
-            if let Some(absent) = columns.iter().find(|column| !found.iter().any(|found| found == *column)) {
-                let detail = format!("there is a table {name}, but not ours: it has no column {absent}");
+            if let Some(absent) = columns.iter().find(|column| !present.iter().any(|other| other == *column))
+            {
+                let detail = format!("the table {name} is not ours: it has no column {absent}");
                 return Err(Error::new(ErrorKind::Corrupt, detail)
                     .advise("name another table with distlock.table, or change this one to what `distlock schema` prints"));
             }
         }
-        Ok(rows.len() == needs.len())
+        Ok(rows.len() == required.len())
     }
 }
 
 /// What `distlock schema` prints.
-pub(crate) fn print(url: &StoreUrl, purpose: Purpose) -> Result<String> {
-    let config = PostgresConfig::from_store_url(url.clone())?;
-    let schema = Schema::new(&config, purpose);
-    let head = if config.schema == crate::identifier::Identifier::PUBLIC {
+pub(crate) fn print(url: &StoreUrl, kind: StoreKind) -> Result<String> {
+    let config = PostgresConfig::from_url(url)?;
+    let schema = Schema::new(&config, kind);
+    let head = if config.schema == Identifier::PUBLIC {
         String::new()
     } else {
         schema.tables.fill("CREATE SCHEMA IF NOT EXISTS {schema};\n\n")
     };
-    let rights = match purpose {
-        Purpose::Lease => "GRANT SELECT, INSERT, UPDATE, DELETE ON {table}, {pool} TO your_role;",
-        Purpose::Advisory => {
+    let rights = match kind {
+        StoreKind::Lease => "GRANT SELECT, INSERT, UPDATE, DELETE ON {table}, {pool} TO your_role;",
+        StoreKind::Advisory => {
             "GRANT SELECT, INSERT, UPDATE, DELETE ON {session}, {session_pool} TO your_role;\n\
              -- GRANT USAGE, SELECT, UPDATE ON SEQUENCE {token} TO your_role;"
         }

@@ -1,133 +1,125 @@
-//! A statement of ours: its text, with our tables' names in their places, and the types of its parameters.
+//! A statement: its text, the types of its parameters, and the slot in which a connection keeps it prepared.
 
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
-use crate::config::PostgresConfig;
-use crate::identifier::Identifier;
+use crate::tables::Tables;
 
-/// The names of everything we create in a database, quoted.
-#[derive(Clone, Debug)]
-pub(crate) struct Tables {
-    schema: Identifier,
-    lease: Identifier,
-}
-
-impl Tables {
-    pub(crate) fn of(config: &PostgresConfig) -> Self {
-        Tables { schema: config.schema.clone(), lease: config.table.clone() }
-    }
-
-    pub(crate) fn schema(&self) -> &Identifier {
-        &self.schema
-    }
-
-    fn qualified(&self, name: &Identifier) -> String {
-        format!("{}.{}", self.schema.quoted(), name.quoted())
-    }
-
-    /// The table or sequence with this ending, qualified; `""` is the lease table.
-    pub(crate) fn named(&self, ending: &str) -> String {
-        self.qualified(&self.lease.with_ending(ending))
-    }
-
-    /// Puts names into the places that a file of ours has for them. `{millis(X)}` and `{micros(X)}` stand for a time or an
-    /// interval as a whole number.
-    pub(crate) fn fill(&self, text: &str) -> String {
-        let text = counted(&counted(text, "{millis(", 1_000), "{micros(", 1_000_000);
-        let mut text = text.replace("{table}", &self.named("")).replace("{schema}", &self.schema.quoted());
-        for ending in ["pool", "session", "session_pool", "token", "fence"] {
-            text = text.replace(&format!("{{{ending}}}"), &self.named(&format!("_{ending}")));
-            let constraint = self.lease.with_ending(&format!("_{ending}_pk"));
-            text = text.replace(&format!("{{{ending}_pk}}"), &constraint.quoted());
-        }
-        text.replace("{table_pk}", &self.lease.with_ending("_pk").quoted())
-    }
-}
-
-/// The operator is qualified because `extract` gives a number of another type than the factor: an operator for exactly these
-/// two types, which any user might create, would be preferred to the server's own.
-fn counted(text: &str, open: &str, each_second: u32) -> String {
-    let mut pieces = text.split(open);
-    let mut filled = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        let (time, rest) = piece.split_once(")}").unwrap_or((piece, ""));
-        let extracted = format!("extract(epoch FROM {time}) OPERATOR(pg_catalog.*) {each_second}");
-        filled.push_str(&format!("pg_catalog.floor({extracted})::bigint{rest}"));
-    }
-    filled
-}
-
-/// How long a statement waits for a row that another session has locked. Our own sessions have the row for a few
-/// milliseconds; whatever takes longer is not one of ours, or a server that is stuck.
+/// Every statement that a connection may prepare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// As long as a row may be locked on a busy server, and no longer than the other requests on the connection can wait.
-    Usual,
-    /// For rows that are suspected to be locked for long.
-    Brief,
+pub(crate) enum Slot {
+    LockAcquireOne,
+    LockAcquireBatch,
+    LockRenew,
+    LockReleaseOne,
+    LockReleaseBatch,
+    LockBreak,
+    LockInspect,
+    LockSweep,
+    LockRowLocks,
+    PoolBatch,
+    PoolBreak,
+    PoolInspect,
+    PoolSweep,
+    PoolRowLocks,
+    AdvisoryTry,
+    AdvisoryTryUnlessWaiters,
+    AdvisoryRegisterWaiter,
+    AdvisoryWait,
+    AdvisoryRelease,
+    AdvisoryWithdrawWaiter,
+    AdvisoryInspect,
+    AdvisoryCancel,
+    AdvisoryEndedPermits,
 }
 
-impl Patience {
-    /// In milliseconds, for `lock_timeout`.
+impl Slot {
+    pub(crate) const COUNT: usize = Slot::AdvisoryEndedPermits as usize + 1;
+}
+
+/// How long a statement waits for a row that another session has locked. Our own sessions lock a row for a few milliseconds;
+/// a longer lock is not one of ours, or the server is stuck.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RowLockTimeout {
+    /// As long as a row may be locked on a busy server, and no longer than the other requests on the connection can wait.
+    Default,
+    /// For rows that are probably locked for long.
+    Short,
+}
+
+impl RowLockTimeout {
+    /// The value of `lock_timeout`.
     pub(crate) const fn milliseconds(self) -> u64 {
         match self {
-            Patience::Usual => 250,
-            Patience::Brief => 20,
+            RowLockTimeout::Default => 250,
+            RowLockTimeout::Short => 20,
         }
     }
 }
 
-/// One statement. Where the connection leads to the server itself it is prepared once it was used a few times; behind a
-/// pooler it is sent whole each time, since the session that prepared it may be another one by then.
+/// One statement. On a direct connection it is prepared after a few uses. Behind a pooler it is sent as text each time,
+/// because the session that prepared it may be another one by then.
 ///
 /// A statement that may wait for a row has a condition `{limit}` that is evaluated before the wait. On our own sessions it is
 /// `true`, and `lock_timeout` is a setting of the session; behind a pooler it sets `lock_timeout` for the transaction.
 #[derive(Debug)]
 pub(crate) struct Statement {
-    /// Where a connection keeps it when it is prepared.
-    pub(crate) slot: usize,
+    pub(crate) slot: Slot,
     pub(crate) text: String,
     /// For sessions whose settings are not ours.
-    pub(crate) limited: String,
+    pub(crate) limited_text: String,
     template: String,
     pub(crate) types: &'static [Type],
 }
 
 impl Statement {
-    /// How many slots a connection has.
-    pub(crate) const SLOTS: usize = 16;
-
-    pub(crate) fn new(slot: usize, text: &str, tables: &Tables, types: &'static [Type]) -> Self {
-        debug_assert!(slot < Statement::SLOTS);
+    pub(crate) fn new(slot: Slot, text: &str, tables: &Tables, types: &'static [Type]) -> Self {
         let template = tables.fill(text);
         let text = template.replace("{limit}", "true");
-        let limited = limit(&template, Patience::Usual);
-        Statement { slot, text, limited, template, types }
+        let limited_text = limited(&template, RowLockTimeout::Default);
+        Statement { slot, text, limited_text, template, types }
     }
 
-    /// For a session whose `lock_timeout` is off: the limit is part of the statement.
-    pub(crate) fn of_session(slot: usize, text: &str, tables: &Tables, types: &'static [Type]) -> Self {
+    /// For a session whose `lock_timeout` is off: the statement sets its own limit.
+    pub(crate) fn with_own_limit(slot: Slot, text: &str, tables: &Tables, types: &'static [Type]) -> Self {
         let statement = Statement::new(slot, text, tables, types);
-        Statement { text: statement.limited.clone(), ..statement }
+        Statement { text: statement.limited_text.clone(), ..statement }
     }
 
-    /// The text for one short try.
-    pub(crate) fn brief(&self) -> String {
-        limit(&self.template, Patience::Brief)
+    /// The text with [`RowLockTimeout::Short`].
+    pub(crate) fn short_text(&self) -> String {
+        limited(&self.template, RowLockTimeout::Short)
     }
 }
 
-fn limit(template: &str, patience: Patience) -> String {
-    let milliseconds = patience.milliseconds();
+fn limited(template: &str, timeout: RowLockTimeout) -> String {
+    let milliseconds = timeout.milliseconds();
     let set = format!("pg_catalog.set_config('lock_timeout', '{milliseconds}', true) IS NOT NULL");
     template.replace("{limit}", &set)
+}
+
+/// A statement with its parameters.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) statement: &'a Statement,
+    pub(crate) parameters: &'a [&'a (dyn ToSql + Sync)],
+    pub(crate) timeout: RowLockTimeout,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn new(statement: &'a Statement, parameters: &'a [&'a (dyn ToSql + Sync)]) -> Self {
+        Request { statement, parameters, timeout: RowLockTimeout::Default }
+    }
+
+    pub(crate) fn with_timeout(self, timeout: RowLockTimeout) -> Self {
+        Request { timeout, ..self }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    /// What looks like a call of a function and is none: parts of the grammar. `unnest` of several arguments is one too.
+    /// Parts of the grammar that look like calls of functions. `unnest` of several arguments is one too.
     const GRAMMAR: [&str; 6] = ["coalesce", "extract", "greatest", "least", "nullif", "operator"];
 
     fn without_comments_and_strings(text: &str) -> String {
@@ -159,8 +151,8 @@ mod tests {
         found
     }
 
-    /// Any user may create a function in `public`, before PostgreSQL 15 and in databases that were upgraded; one that fits
-    /// the types of a call better than the server's own is preferred to it.
+    /// Any user may create a function in `public`, before PostgreSQL 15 and in databases that were upgraded. A function that
+    /// fits the types of a call better than the server's own is preferred to it.
     #[test]
     fn every_call_of_a_function_in_our_statements_is_qualified() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sql");
@@ -169,7 +161,7 @@ mod tests {
             let path = entry.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
             assert_eq!(unqualified(&text), Vec::<String>::new(), "in {}", path.display());
-            // As long as a literal has no type, an operator that takes two of the other one's is preferred.
+            // As long as a literal has no type, an operator that takes two of the other operand's type is preferred.
             for literal in text.split("->").skip(1).map(|rest| rest.trim_start_matches('>').trim_start()) {
                 let typed = literal.split('\'').nth(2).is_some_and(|rest| rest.starts_with("::text"));
                 assert!(typed || !literal.starts_with('\''), "in {}: -> {literal:.20}", path.display());

@@ -1,28 +1,28 @@
-//! Rows beside advisory locks: those that another session keeps locked harm nothing else, and those of no use are deleted.
+//! The rows of advisory locks: rows that another session has locked do not affect other locks, and unused rows are deleted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Corner, advisory_locks, eventually, locks, server, within};
-use distlock_core::store::{Backend, Query};
+use common::{TestSchema, advisory_store, eventually, locks, server, wait_for_waiters, within};
+use distlock_core::store::Backend;
 use distlock_core::{ErrorKind, Locks};
 
 const LIMIT: Duration = Duration::from_secs(25);
 /// Far below the time after which a session that does not answer is ended.
 const SOON: Duration = Duration::from_secs(4);
 
-fn url(corner: &Corner) -> String {
-    format!("{}&distlock.session_timeout=5", corner.url("postgres+advisory", &server().url()))
+fn url(test_schema: &TestSchema) -> String {
+    format!("{}&distlock.session_timeout=5s", test_schema.url("postgres+advisory", &server().url()))
 }
 
-/// An administrator has all rows locked that show who holds what, and the row of one semaphore.
+/// An administrator has locked the rows of all holders and waiters, and the row of one semaphore.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn advisory_locks_outlive_rows_that_another_session_locks() {
-    let corner = Corner::new();
-    let schema = &corner.schema;
-    let holder = locks(&url(&corner)).await;
+async fn advisory_locks_survive_rows_that_another_session_has_locked() {
+    let test_schema = TestSchema::new();
+    let schema = &test_schema.name;
+    let holder = locks(&url(&test_schema)).await;
     let released = holder.mutex("released").acquire().await.unwrap();
     let waited_for = holder.mutex("waited for").acquire().await.unwrap();
     let permit = holder.semaphore("stuck", 1).acquire().await.unwrap();
@@ -31,16 +31,12 @@ async fn advisory_locks_outlive_rows_that_another_session_locks() {
         holder.rw_lock("kept").read().await.unwrap(),
         holder.semaphore("kept", 1).acquire().await.unwrap(),
     ];
-    let waiter = locks(&url(&corner)).await;
+    let waiter = locks(&url(&test_schema)).await;
     let waiting = tokio::spawn({
         let waiter = waiter.clone();
         async move { waiter.mutex("waited for").acquire().await.unwrap() }
     });
-    eventually("one waits", async || {
-        let found = holder.inspect(&Query::named("waited for")).await.unwrap();
-        found.iter().any(|record| !record.waiters.is_empty())
-    })
-    .await;
+    wait_for_waiters(&holder, "waited for", 1).await;
     let mut admin = server().connect().unwrap();
     admin
         .query(&format!(
@@ -49,7 +45,7 @@ async fn advisory_locks_outlive_rows_that_another_session_locks() {
         ))
         .unwrap();
 
-    let other = within("a session", SOON, locks(&url(&corner))).await;
+    let other = within("a session", SOON, locks(&url(&test_schema))).await;
     within("a release", SOON, released.release()).await.unwrap();
     assert!(
         within("a lock", SOON, other.mutex("released").try_acquire().into_future()).await.unwrap().is_some()
@@ -58,14 +54,14 @@ async fn advisory_locks_outlive_rows_that_another_session_locks() {
     let granted = within("the waiter's lock", SOON, waiting).await.unwrap();
     for locks in [&holder, &other] {
         let asked = locks.semaphore("stuck", 1).try_acquire().into_future();
-        let error = within("an answer", SOON, asked).await.unwrap_err();
+        let error = within("a reply", SOON, asked).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
         assert!(error.to_string().contains("locked by another session"), "{error}");
     }
-    // It cannot be released yet, and is as soon as it can.
-    let _ = within("an answer", SOON, permit.release()).await;
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(7) {
+    // It cannot be released yet, and is released as soon as the row is free.
+    let _ = within("a reply", SOON, permit.release()).await;
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(7) {
         for guard in kept.iter().chain([&granted]) {
             assert!(!guard.is_lost(), "{}: {:?}", guard.resource(), guard.lost().await);
         }
@@ -82,20 +78,20 @@ async fn advisory_locks_outlive_rows_that_another_session_locks() {
     }
 }
 
-/// Semaphores that were used once leave no row for ever, and neither do sessions that ended; what is in use stays.
+/// A semaphore that was used once leaves no row forever, and neither does an ended session. Rows in use stay.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_of_advisory_semaphores_that_nobody_uses_are_deleted() {
-    let corner = Corner::new();
-    let schema = &corner.schema;
-    let store = advisory_locks(&url(&corner)).await;
+async fn rows_of_unused_advisory_semaphores_are_deleted() {
+    let test_schema = TestSchema::new();
+    let schema = &test_schema.name;
+    let store = advisory_store(&url(&test_schema)).await;
     let ours = Locks::new(Backend::session(store.clone())).unwrap();
     let held = ours.semaphore("held", 1).acquire().await.unwrap();
     let mutex = ours.mutex("held").acquire().await.unwrap();
     for n in 0..30 {
         ours.semaphore(format!("used/{n}"), 2).acquire().await.unwrap().release().await.unwrap();
     }
-    // One whose session ends with permits in its hands.
-    let died = locks(&url(&corner).replace("application_name=", "application_name=died_")).await;
+    // A client whose session ends while it holds permits.
+    let died = locks(&url(&test_schema).replace("application_name=", "application_name=died_")).await;
     for n in 0..10 {
         std::mem::forget(died.semaphore(format!("died/{n}"), 1).acquire().await.unwrap());
         std::mem::forget(died.mutex(format!("died/{n}")).acquire().await.unwrap());
@@ -104,19 +100,19 @@ async fn rows_of_advisory_semaphores_that_nobody_uses_are_deleted() {
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'died_{schema}'"
     ));
     let sessions = format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'died_{schema}'");
-    eventually("it died", async || server().value(&sessions) == "0").await;
+    eventually("its session ended", async || server().value(&sessions) == "0").await;
 
     let rows = format!("SELECT count(*) FROM {schema}.distribute_lock_session_pool");
     assert_eq!(server().value(&rows), "41");
     assert_eq!(store.sweep().await.unwrap(), 0, "all of them were used a moment ago");
     let shown = format!("SELECT count(*) FROM {schema}.distribute_lock_session");
-    assert_eq!(server().value(&shown), "1", "what the dead session left is gone");
+    assert_eq!(server().value(&shown), "1", "the rows of the ended session are deleted");
     // Two hours later.
     server().sql(&format!(
         "UPDATE {schema}.distribute_lock_session_pool
          SET used_until = used_until - interval '2 hours', token = token - 7200000"
     ));
-    // Another program may sweep at the same moment, and this one does nothing then.
+    // Another program may sweep at the same moment, and this sweep then deletes nothing.
     let mut deleted = 0;
     eventually("all are deleted", async || {
         deleted += store.sweep().await.unwrap();

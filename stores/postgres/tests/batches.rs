@@ -1,14 +1,14 @@
-//! A batch of which a part fails: locks and pools are two statements, and each item has the answer that is true of it.
+//! A batch of which a part fails: locks and pools are two statements, and each item gets its own answer.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
 use std::time::Duration;
 
-use common::{Corner, lease_table, server, within};
+use common::{TestSchema, postgres_store, server, within};
 use distlock_core::store::{Attempt, Backend, Claim, Lease, LeaseStore, Query, Released, Renewal, Store};
 use distlock_core::{ErrorKind, Kind, LockIds, Locks, Resource};
-use distlock_postgres::LeaseTable;
+use distlock_postgres::PostgresStore;
 
 const LIMIT: Duration = Duration::from_secs(25);
 const EXPIRY: Duration = Duration::from_secs(60);
@@ -27,8 +27,8 @@ fn is_lock(resource: &Resource) -> bool {
     resource.kind() == Kind::Mutex
 }
 
-/// The names of what the server says is held.
-async fn held(store: &LeaseTable) -> Vec<String> {
+/// The names of the locks that the server shows as held.
+async fn held(store: &PostgresStore) -> Vec<String> {
     let records = store.inspect(&Query::default()).await.unwrap();
     let mut names: Vec<String> = records
         .into_iter()
@@ -39,43 +39,43 @@ async fn held(store: &LeaseTable) -> Vec<String> {
     names
 }
 
-/// A role that may do everything, and what takes its right to write one of the two tables from it.
+/// A role whose right to write one of the two tables can be revoked.
 struct Rights {
-    corner: Corner,
+    test_schema: TestSchema,
 }
 
 impl Rights {
-    async fn new() -> (Self, LeaseTable) {
-        let corner = Corner::new();
-        let url = corner.url("postgres", &server().url());
-        // The owner makes the tables.
-        drop(lease_table(&url).await);
-        let schema = &corner.schema;
+    async fn new() -> (Self, PostgresStore) {
+        let test_schema = TestSchema::new();
+        let url = test_schema.url("postgres", &server().url());
+        // The owner creates the tables.
+        drop(postgres_store(&url).await);
+        let schema = &test_schema.name;
         server().sql(&format!(
             "CREATE ROLE {schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {schema};
              GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {schema}"
         ));
-        let store = lease_table(&url.replace("//postgres@", &format!("//{schema}@"))).await;
-        (Rights { corner }, store)
+        let store = postgres_store(&url.replace("//postgres@", &format!("//{schema}@"))).await;
+        (Rights { test_schema }, store)
     }
 
     fn table(&self, locks: bool) -> String {
-        format!("{}.distribute_lock{}", self.corner.schema, if locks { "" } else { "_pool" })
+        format!("{}.distribute_lock{}", self.test_schema.name, if locks { "" } else { "_pool" })
     }
 
-    fn take(&self, locks: bool) {
-        let (table, role) = (self.table(locks), &self.corner.schema);
+    fn revoke(&self, locks: bool) {
+        let (table, role) = (self.table(locks), &self.test_schema.name);
         server().sql(&format!("REVOKE INSERT, UPDATE ON {table} FROM {role}"));
     }
 
-    fn give(&self, locks: bool) {
-        let (table, role) = (self.table(locks), &self.corner.schema);
+    fn grant(&self, locks: bool) {
+        let (table, role) = (self.table(locks), &self.test_schema.name);
         server().sql(&format!("GRANT INSERT, UPDATE ON {table} TO {role}"));
     }
 }
 
-/// The items of one table fail, each with its reason; those of the other have their true answers.
-fn split<A: std::fmt::Debug>(
+/// Checks that the items of one table fail, each with its reason, and returns the answers to the others.
+fn answers_of_the_other_table<A: std::fmt::Debug>(
     of: &[Resource],
     answers: Vec<distlock_core::Result<A>>,
     locks_fail: bool,
@@ -105,13 +105,14 @@ async fn one_table_that_refuses_does_not_hide_what_the_other_did() {
             resources.iter().filter(|r| is_lock(r) == wanted).map(|r| r.name().to_owned()).collect()
         };
 
-        rights.take(locks_fail);
-        let granted = split(&resources, store.try_acquire(&claims).await.unwrap(), locks_fail);
+        rights.revoke(locks_fail);
+        let granted =
+            answers_of_the_other_table(&resources, store.try_acquire(&claims).await.unwrap(), locks_fail);
         assert!(granted.iter().all(|answer| matches!(answer, Attempt::Granted { .. })), "{granted:?}");
-        assert_eq!(held(&store).await, of(!locks_fail), "what was answered is what is held");
+        assert_eq!(held(&store).await, of(!locks_fail), "the answers agree with the server");
 
-        // Asked again, those that have it are recognised and the others get it.
-        rights.give(locks_fail);
+        // Repeated claims are recognised, and the others are granted.
+        rights.grant(locks_fail);
         let answers = store.try_acquire(&claims).await.unwrap();
         let mut leases = Vec::new();
         for (claim, answer) in claims.iter().zip(answers) {
@@ -119,14 +120,16 @@ async fn one_table_that_refuses_does_not_hide_what_the_other_did() {
             leases.push(Lease::of(claim, token));
         }
 
-        rights.take(locks_fail);
-        let extended = split(&resources, store.renew(&leases).await.unwrap(), locks_fail);
+        rights.revoke(locks_fail);
+        let extended =
+            answers_of_the_other_table(&resources, store.renew(&leases).await.unwrap(), locks_fail);
         assert_eq!(extended, [Renewal::Renewed; 2]);
-        let released = split(&resources, store.release(&leases).await.unwrap(), locks_fail);
+        let released =
+            answers_of_the_other_table(&resources, store.release(&leases).await.unwrap(), locks_fail);
         assert_eq!(released, [Released::Done { woke: false }; 2]);
-        assert_eq!(held(&store).await, of(locks_fail), "what could not be released is still there");
+        assert_eq!(held(&store).await, of(locks_fail), "locks that could not be released are still held");
 
-        rights.give(locks_fail);
+        rights.grant(locks_fail);
         let answers = store.release(&leases).await.unwrap();
         for (lease, answer) in leases.iter().zip(answers) {
             let expected = match is_lock(&lease.resource) == locks_fail {
@@ -139,11 +142,11 @@ async fn one_table_that_refuses_does_not_hide_what_the_other_did() {
     }
 }
 
-/// The same through the engine, where locks and pools of many tasks meet in one batch.
+/// The same through the engine, which puts locks and pools of many tasks into one batch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_whose_locks_were_granted_do_not_hear_of_the_others_failure() {
+async fn tasks_whose_locks_were_granted_do_not_get_the_errors_of_others() {
     let (rights, store) = Rights::new().await;
-    rights.take(false);
+    rights.revoke(false);
     let locks = Locks::new(Backend::lease(store.clone())).unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for n in 0..40 {
@@ -170,13 +173,13 @@ async fn tasks_whose_locks_were_granted_do_not_hear_of_the_others_failure() {
     assert_eq!(held(&store).await, Vec::<String>::new());
 }
 
-/// A pool that somebody else makes at the same moment is asked for once more. If that fails, what the others of the
-/// batch were granted before is theirs all the same.
+/// A claim is sent again if another client inserted its pool at the same moment. If that fails, the grants of the first
+/// round still hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_question_that_fails_does_not_take_back_the_answers_to_the_first() {
-    let corner = Corner::new();
-    let store = lease_table(&corner.url("postgres", &server().url())).await;
-    let schema = &corner.schema;
+async fn a_second_round_that_fails_does_not_undo_the_answers_of_the_first() {
+    let test_schema = TestSchema::new();
+    let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
+    let schema = &test_schema.name;
     server().sql(&format!(
         "CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql
              AS $$ BEGIN RAISE insufficient_privilege USING MESSAGE = 'not this one'; END $$;
@@ -187,10 +190,10 @@ async fn a_second_question_that_fails_does_not_take_back_the_answers_to_the_firs
         "INSERT INTO {schema}.distribute_lock_pool (key, capacity, token, holders, queue, used_until)
          VALUES ('semaphore:raced', 1, 1, '[]', '[]', now())"
     );
-    let inserted = corner.lock_until_waited_for(&insert, "NULL").await;
+    let inserted = test_schema.lock_until_waited_for(&insert, "NULL").await;
     let ids = LockIds::new("raced");
     let claims = [claim(&ids, Kind::Semaphore, "quiet"), claim(&ids, Kind::Semaphore, "raced")];
-    let answers = within("the answers", LIMIT, store.try_acquire(&claims)).await.unwrap();
+    let answers = within("the replies", LIMIT, store.try_acquire(&claims)).await.unwrap();
     inserted.await.unwrap();
     assert!(matches!(answers[0], Ok(Attempt::Granted { .. })), "{answers:?}");
     let error = answers[1].as_ref().unwrap_err();

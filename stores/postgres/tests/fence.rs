@@ -1,35 +1,35 @@
-//! The resource's side: writes of holders that were overtaken are refused.
+//! The resource's side of fencing: writes of stale holders are refused.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
 use std::str::FromStr;
 
-use common::{Corner, locks, server, within};
+use common::{TestSchema, config, locks, server, within};
 use distlock_core::{ErrorKind, FencingToken};
-use distlock_postgres::{Fence, PostgresConfig};
+use distlock_postgres::Fence;
 use tokio_postgres::{Client, NoTls};
 
 async fn client() -> Client {
-    let config = tokio_postgres::Config::from_str(&server().url()).unwrap();
-    let (client, connection) = config.connect(NoTls).await.unwrap();
+    let server = tokio_postgres::Config::from_str(&server().url()).unwrap();
+    let (client, connection) = server.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
-async fn fence(corner: &Corner) -> Fence {
-    let url = corner.url("postgres", &server().url());
+async fn fence(test_schema: &TestSchema) -> Fence {
+    let url = test_schema.url("postgres", &server().url());
     drop(locks(&url).await);
-    let fence = Fence::new(&PostgresConfig::from_url(&url).unwrap());
+    let fence = Fence::new(&config(&url));
     client().await.batch_execute(&fence.commands()).await.unwrap();
     fence
 }
 
 #[tokio::test]
 async fn a_stale_token_writes_nothing() {
-    let corner = Corner::new();
-    let fence = fence(&corner).await;
-    let ledger = format!("{}.ledger", corner.schema);
+    let test_schema = TestSchema::new();
+    let fence = fence(&test_schema).await;
+    let ledger = format!("{}.ledger", test_schema.name);
     server().sql(&format!("CREATE TABLE {ledger} (entry text)"));
     let mut client = client().await;
     for (token, passes) in [(10, true), (10, true), (12, true), (11, false), (1, false), (13, true)] {
@@ -50,7 +50,7 @@ async fn a_stale_token_writes_nothing() {
         }
     }
     assert_eq!(server().value(&format!("SELECT string_agg(entry, ' ') FROM {ledger}")), "10 10 12 13");
-    // What was rolled back was not seen.
+    // A token that was rolled back does not count.
     let transaction = client.transaction().await.unwrap();
     fence.admit(&transaction, "ledger/7", FencingToken::new(99)).await.unwrap();
     transaction.rollback().await.unwrap();
@@ -61,11 +61,11 @@ async fn a_stale_token_writes_nothing() {
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
 }
 
-/// The first holder stops between its check and its commit; whoever comes meanwhile waits for that commit.
+/// The first writer pauses between its check and its commit. The second one waits for that commit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_writer_that_was_let_pass_is_not_overtaken_before_it_commits() {
-    let corner = Corner::new();
-    let fence = fence(&corner).await;
+async fn an_admitted_writer_is_not_overtaken_before_it_commits() {
+    let test_schema = TestSchema::new();
+    let fence = fence(&test_schema).await;
     let (mut one, mut other) = (client().await, client().await);
     let first = one.transaction().await.unwrap();
     fence.admit(&first, "r", FencingToken::new(1)).await.unwrap();
@@ -80,7 +80,7 @@ async fn a_writer_that_was_let_pass_is_not_overtaken_before_it_commits() {
     within("the second writer", std::time::Duration::from_secs(10), second).await.unwrap();
 }
 
-/// The example shows what it says.
+/// The example prints what it claims.
 #[tokio::test]
 async fn the_example_runs() {
     let program = std::env::current_exe().unwrap();
@@ -88,7 +88,7 @@ async fn the_example_runs() {
     assert!(example.exists(), "build it first: cargo build -p distlock-postgres --examples");
     let run = tokio::process::Command::new(example).arg(server().url()).output();
     let output = within("the example", std::time::Duration::from_secs(30), run).await.unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("was refused") && said.contains("is stale"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{printed}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(printed.contains("was refused") && printed.contains("is stale"), "{printed}");
 }

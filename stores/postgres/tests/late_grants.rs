@@ -1,19 +1,19 @@
-//! Grants that a release pushes to a waiter: they name the attempt they belong to, and a stalled waiter does not believe
-//! one that ended.
+//! Grants that a release pushes to a waiter: each names its attempt, and a stalled waiter does not accept one that expired.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
 use std::time::Duration;
 
-use common::{Corner, eventually, lease_table, server, within};
+use common::fixtures::LeaseFixture;
+use common::{TestSchema, postgres_store, server, wait_for_waiters, within};
 use distlock_core::store::{
-    Attempt, Backend, Claim, Driver, Inbox, Lease, LeaseStore, PushedGrant, Query, Waiting, Wake, WakeStream,
+    Attempt, Backend, Claim, Inbox, Lease, LeaseStore, PushedGrant, Waiting, Wake, WakeStream,
 };
 use distlock_core::{FencingToken, Kind, LockId, Locks, Resource};
-use distlock_postgres::{LEASE_DRIVER, LeaseTable};
+use distlock_postgres::PostgresStore;
 use distlock_testkit::actors::TestOptions;
-use distlock_testkit::conformance::{Fixture, Harness, run};
+use distlock_testkit::conformance::{Harness, run};
 use distlock_testkit::history::LockSpec;
 use futures_util::StreamExt;
 
@@ -30,17 +30,17 @@ fn attempt(kind: Kind, number: u64, inbox: &str) -> Claim {
     claim(kind, "waiter").with_waiting(waiting)
 }
 
-/// Asks alone or together with a claim for another name: these are two statements.
-async fn ask(store: &LeaseTable, company: bool, asked: Claim) -> Attempt {
-    let mut claims = vec![asked];
-    if company {
-        let resource = Resource::new(claims[0].resource.kind(), "company").unwrap();
+/// Sends a claim alone or in a batch with a claim for another name: these are two statements.
+async fn send(store: &PostgresStore, in_batch: bool, claimed: Claim) -> Attempt {
+    let mut claims = vec![claimed];
+    if in_batch {
+        let resource = Resource::new(claims[0].resource.kind(), "other").unwrap();
         claims.insert(0, claim(Kind::Mutex, "another").with_resource(resource));
     }
     store.try_acquire(&claims).await.unwrap().pop().unwrap().unwrap()
 }
 
-async fn release(store: &LeaseTable, kind: Kind) {
+async fn release(store: &PostgresStore, kind: Kind) {
     let lease = Lease::of(&claim(kind, "holder"), FencingToken::new(1));
     store.release(&[lease]).await.unwrap().pop().unwrap().unwrap();
 }
@@ -54,105 +54,84 @@ async fn pushed(messages: &mut WakeStream) -> PushedGrant {
 
 #[tokio::test]
 async fn a_pushed_grant_names_the_newest_attempt_and_counts_from_its_decision() {
-    for (kind, company) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
-        let store = lease_table(&Corner::new().url("postgres", &server().url())).await;
+    for (kind, in_batch) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
+        let store = postgres_store(&TestSchema::new().url("postgres", &server().url())).await;
         let mut messages = store.subscribe(&Inbox::new("newest")).await.unwrap();
-        ask(&store, company, claim(kind, "holder")).await;
+        send(&store, in_batch, claim(kind, "holder")).await;
         for (number, inbox) in [(7, "older"), (9, "newest"), (8, "older"), (7, "older")] {
-            let answer = ask(&store, company, attempt(kind, number, inbox)).await;
+            let answer = send(&store, in_batch, attempt(kind, number, inbox)).await;
             assert!(matches!(answer, Attempt::Busy { .. }), "{answer:?}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         release(&store, kind).await;
         let grant = pushed(&mut messages).await;
-        assert_eq!(grant.attempt, 9, "{kind}, in company: {company}");
-        // Attempts that are applied late change nothing: the time counts from the decision on the ninth.
+        assert_eq!(grant.attempt, 9, "{kind}, in a batch: {in_batch}");
+        // Attempts that are applied late have no effect: the time counts from the decision on attempt 9.
         assert!(
             grant.after >= Duration::from_millis(300),
-            "{kind}, in company: {company}: {:?}",
+            "{kind}, in a batch: {in_batch}: {:?}",
             grant.after
         );
     }
 }
 
-/// A program of the version before wrote the queue: its entries have no number, and nothing is believed of them.
+/// A program of an earlier version wrote the wait queue: its entries have no attempt number, and no waiter accepts attempt 0.
 #[tokio::test]
 async fn an_entry_without_a_number_is_pushed_as_attempt_zero() {
     for kind in KINDS {
-        let corner = Corner::new();
-        let store = lease_table(&corner.url("postgres", &server().url())).await;
+        let test_schema = TestSchema::new();
+        let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
         let mut messages = store.subscribe(&Inbox::new("newest")).await.unwrap();
-        ask(&store, false, claim(kind, "holder")).await;
-        ask(&store, false, attempt(kind, 9, "newest")).await;
+        send(&store, false, claim(kind, "holder")).await;
+        send(&store, false, attempt(kind, 9, "newest")).await;
         let (table, column) = match kind {
             Kind::Mutex => ("distribute_lock", "waiters"),
             _ => ("distribute_lock_pool", "queue"),
         };
         server().sql(&format!(
             "UPDATE {}.{table} SET {column} = (SELECT jsonb_agg(e - 'attempt') FROM jsonb_array_elements({column}) e)",
-            corner.schema
+            test_schema.name
         ));
         release(&store, kind).await;
         assert_eq!(pushed(&mut messages).await.attempt, 0, "{kind}");
     }
 }
 
-/// A grant that names the newest attempt is believed: the waiter does not ask once more.
+/// The waiter accepts a grant that names its newest attempt, and sends no further request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pushed_grant_spares_its_waiter_a_request() {
     for spec in [LockSpec::mutex("m"), LockSpec::write("w"), LockSpec::permits("s", 1, 1)] {
-        let url = Corner::new().url("postgres", &server().url());
-        let (store, other) = (lease_table(&url).await, lease_table(&url).await);
-        let locks = |store: &LeaseTable| Locks::new(Backend::lease(store.clone())).unwrap();
+        let url = TestSchema::new().url("postgres", &server().url());
+        let (store, other) = (postgres_store(&url).await, postgres_store(&url).await);
+        let locks = |store: &PostgresStore| Locks::new(Backend::lease(store.clone())).unwrap();
         let (holder, waiter) = (locks(&other), locks(&store));
-        let mut asked = Vec::new();
-        // A waiter asks once a second as well, and that may happen just then.
+        let mut requests = Vec::new();
+        // A waiter also sends its claim once a second, which may happen just then.
         for _ in 0..5 {
             let held = spec.acquire(&holder).await.unwrap();
             let waiting = tokio::spawn(spec.acquire(&waiter).into_future());
-            let shown = format!("{spec:?} is waited for");
-            eventually(&shown, async || {
-                let found = holder.inspect(&Query::named(spec.name())).await.unwrap();
-                found.iter().any(|record| !record.waiters.is_empty())
-            })
-            .await;
+            wait_for_waiters(&holder, spec.name(), 1).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
             let before = store.statements();
             held.release().await.unwrap();
             let granted = within("the lock", LIMIT, waiting).await.unwrap().unwrap();
-            asked.push(store.statements() - before);
+            requests.push(store.statements() - before);
             granted.release().await.unwrap();
         }
-        assert!(asked.contains(&0), "{spec:?}: {asked:?} requests after the grants");
-    }
-}
-
-struct Leases(Corner);
-
-impl Fixture for Leases {
-    async fn open() -> Self {
-        Leases(Corner::new())
-    }
-
-    fn driver() -> &'static Driver {
-        &LEASE_DRIVER
-    }
-
-    fn url(&self) -> String {
-        self.0.url("postgres", &server().url())
+        assert!(requests.contains(&0), "{spec:?}: {requests:?} requests after the grants");
     }
 }
 
 #[test]
 fn actor_entry() {
-    distlock_testkit::conformance::run_if_actor::<Leases>();
+    distlock_testkit::conformance::run_if_actor::<LeaseFixture>();
 }
 
-/// A process is stopped while it waits. It is granted the lock meanwhile, the grant ends, another takes the lock, and the
-/// process continues.
+/// A process is stopped while it waits. The lock is granted to it, the grant expires, another client acquires the lock, and the
+/// process resumes.
 #[test]
-fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_next_holder() {
-    async fn play(harness: Harness<Leases>, spec: LockSpec) {
+fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_hold_beside_the_next_holder() {
+    async fn play(harness: Harness<LeaseFixture>, spec: LockSpec) {
         let (holder, next) = (harness.locks().await, harness.locks().await);
         for round in 0..4 {
             let held = spec.acquire(&holder).await.unwrap();
@@ -178,7 +157,7 @@ fn a_waiter_that_was_stopped_for_longer_than_its_grant_does_not_run_beside_the_n
             waiter.shutdown().await;
         }
     }
-    run::<Leases, _, _>("late_grants::actor_entry", |harness| async move {
+    run::<LeaseFixture, _, _>("late_grants::actor_entry", |harness| async move {
         let specs = vec![LockSpec::mutex("m"), LockSpec::write("w"), LockSpec::permits("s", 1, 1)];
         harness.for_each(specs, play).await;
     });

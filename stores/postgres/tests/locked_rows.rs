@@ -1,42 +1,38 @@
-//! A row of a lock table that another session keeps locked: it fails alone, soon and with the reason, and nothing of a
-//! client that ended is left waiting for it.
+//! A row of a lock table that another session has locked: it fails alone, soon and with the reason, and no statement of a
+//! dead client keeps waiting for it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use common::{Corner, eventually, expiry, lease_table, locks, server, within};
-use distlock_core::store::{Attempt, Claim, Driver, Lease, LeaseStore, Query, Released, Renewal};
+use common::fixtures::LeaseFixture;
+use common::{TestSchema, bouncer, eventually, expiry, locks, postgres_store, server, within};
+use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Query, Released, Renewal};
 use distlock_core::{ErrorKind, FencingToken, Kind, LockIds, Resource};
-use distlock_postgres::{LEASE_DRIVER, LeaseTable};
-use distlock_testkit::conformance::{Fixture, Harness, run};
+use distlock_postgres::PostgresStore;
+use distlock_testkit::conformance::{Harness, run};
 use distlock_testkit::history::LockSpec;
-use distlock_testkit::servers::PgBouncer;
 use distlock_testkit::servers::postgres::wire::PostgresConnection;
 
 const LIMIT: Duration = Duration::from_secs(25);
-/// Far below what a request may take, and far above what the store waits for a row on a busy machine.
+/// Far below the time limit of a request, and far above the time for which the store waits for a row on a busy machine.
 const SOON: Duration = Duration::from_secs(4);
 const NAMES: [&str; 10] = ["a", "b", "c", "d", "stuck", "f", "g", "h", "i", "j"];
 
-fn bouncer() -> &'static PgBouncer {
-    static BOUNCER: OnceLock<PgBouncer> = OnceLock::new();
-    BOUNCER.get_or_init(|| PgBouncer::start(server()))
-}
-
-fn table(corner: &Corner, kind: Kind) -> String {
+fn table(test_schema: &TestSchema, kind: Kind) -> String {
     let ending = if kind == Kind::Mutex { "" } else { "_pool" };
-    format!("{}.distribute_lock{ending}", corner.schema)
+    format!("{}.distribute_lock{ending}", test_schema.name)
 }
 
-/// A session that keeps the row of `stuck` locked, and its process.
-fn lock_row(corner: &Corner, kind: Kind) -> (PostgresConnection, String) {
+/// A session that has locked the row of `stuck`, and its process id.
+fn lock_row(test_schema: &TestSchema, kind: Kind) -> (PostgresConnection, String) {
     let mut admin = server().connect().unwrap();
     let key = if kind == Kind::Mutex { "stuck".to_owned() } else { format!("{kind}:stuck") };
-    let rows = admin
-        .query(&format!("BEGIN; SELECT key FROM {} WHERE key = '{key}' FOR UPDATE", table(corner, kind)));
+    let rows = admin.query(&format!(
+        "BEGIN; SELECT key FROM {} WHERE key = '{key}' FOR UPDATE",
+        table(test_schema, kind)
+    ));
     assert_eq!(rows.unwrap().len(), 1, "the row is there");
     let pid = admin.query("SELECT pg_backend_pid()").unwrap()[0][0].clone().unwrap();
     (admin, pid)
@@ -52,7 +48,7 @@ fn leases(claims: &[Claim]) -> Vec<Lease> {
     claims.iter().map(|claim| Lease::of(claim, FencingToken::new(1))).collect()
 }
 
-/// Every answer is as expected, but that for `stuck`: it says who is in the way.
+/// Checks that every answer is as expected, except the one for `stuck`, which names the blocking session.
 fn all_but_stuck<A: std::fmt::Debug>(
     answers: Vec<distlock_core::Result<A>>,
     pid: Option<&str>,
@@ -64,10 +60,10 @@ fn all_but_stuck<A: std::fmt::Debug>(
             Err(error) if *name == "stuck" => {
                 assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
                 assert!(!error.is_outcome_unknown(), "{error}");
-                let said = error.to_string();
-                assert!(said.contains("locked by another session"), "{said}");
-                assert!(pid.is_none_or(|pid| said.contains(pid)), "{said}: it is {pid:?}");
-                assert!(error.advice().is_some_and(|advice| advice.contains("pg_")), "{said}");
+                let text = error.to_string();
+                assert!(text.contains("locked by another session"), "{text}");
+                assert!(pid.is_none_or(|pid| text.contains(pid)), "{text}: it is {pid:?}");
+                assert!(error.advice().is_some_and(|advice| advice.contains("pg_")), "{text}");
             }
             Ok(answer) if *name != "stuck" && expected(&answer) => {}
             other => panic!("{name}: {other:?}"),
@@ -75,13 +71,13 @@ fn all_but_stuck<A: std::fmt::Debug>(
     }
 }
 
-async fn only_the_locked_row_fails(corner: &Corner, store: &LeaseTable, kind: Kind) {
+async fn only_the_locked_row_fails(test_schema: &TestSchema, store: &PostgresStore, kind: Kind) {
     let ids = LockIds::new("locked");
     let held = claims(&ids, kind, &NAMES);
     for answer in store.try_acquire(&held).await.unwrap() {
         assert!(matches!(answer.unwrap(), Attempt::Granted { .. }));
     }
-    let (mut admin, pid) = lock_row(corner, kind);
+    let (mut admin, pid) = lock_row(test_schema, kind);
     let pid = Some(pid.as_str());
     let held = leases(&held);
     for _ in 0..2 {
@@ -98,7 +94,7 @@ async fn only_the_locked_row_fails(corner: &Corner, store: &LeaseTable, kind: Ki
     let error = answers.and_then(|mut answers| answers.pop().unwrap()).unwrap_err();
     assert!(error.to_string().contains("locked by another session"), "{error}");
 
-    // Free again, it is served as ever.
+    // Once the row is free its lock is served again.
     admin.query("COMMIT").unwrap();
     let answers = store.release(&held[4..5]).await.unwrap();
     assert!(matches!(answers[..], [Ok(Released::Done { .. })]), "{answers:?}");
@@ -109,27 +105,27 @@ async fn only_the_locked_row_fails(corner: &Corner, store: &LeaseTable, kind: Ki
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_batch_only_the_row_that_is_locked_fails() {
     for kind in [Kind::Mutex, Kind::Semaphore] {
-        let corner = Corner::new();
-        let store = lease_table(&corner.url("postgres", &server().url())).await;
-        only_the_locked_row_fails(&corner, &store, kind).await;
+        let test_schema = TestSchema::new();
+        let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
+        only_the_locked_row_fails(&test_schema, &store, kind).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_batch_behind_a_pooler_only_the_row_that_is_locked_fails() {
     for kind in [Kind::Mutex, Kind::Semaphore] {
-        let corner = Corner::new();
-        let store = lease_table(&corner.url("postgres", &bouncer().url())).await;
-        only_the_locked_row_fails(&corner, &store, kind).await;
+        let test_schema = TestSchema::new();
+        let store = postgres_store(&test_schema.url("postgres", &bouncer().url())).await;
+        only_the_locked_row_fails(&test_schema, &store, kind).await;
     }
 }
 
-/// A row that another session has inserted and not committed cannot be seen, and is waited for all the same.
+/// A row that another session has inserted and not committed is not visible, but a statement waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_that_another_session_is_inserting_fails_alone() {
     for kind in [Kind::Mutex, Kind::Semaphore] {
-        let corner = Corner::new();
-        let store = lease_table(&corner.url("postgres", &server().url())).await;
+        let test_schema = TestSchema::new();
+        let store = postgres_store(&test_schema.url("postgres", &server().url())).await;
         let mut admin = server().connect().unwrap();
         let insert = match kind {
             Kind::Mutex => "(key, value, expire_time) VALUES ('stuck', '', now())",
@@ -138,7 +134,7 @@ async fn a_name_that_another_session_is_inserting_fails_alone() {
                  VALUES ('semaphore:stuck', 1, 1, '[]', '[]', now())"
             }
         };
-        admin.query(&format!("BEGIN; INSERT INTO {} {insert}", table(&corner, kind))).unwrap();
+        admin.query(&format!("BEGIN; INSERT INTO {} {insert}", table(&test_schema, kind))).unwrap();
         let ids = LockIds::new("inserted");
         for _ in 0..2 {
             let asked = claims(&ids, kind, &NAMES);
@@ -152,11 +148,11 @@ async fn a_name_that_another_session_is_inserting_fails_alone() {
     }
 }
 
-/// While one row is locked, and asked for again and again, other locks are acquired and no other lease is lost.
+/// While one row is locked and claimed repeatedly, other locks are acquired and no other lease is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
-    let corner = Corner::new();
-    let url = corner.url("postgres", &server().url());
+async fn other_leases_of_a_process_survive_a_locked_row() {
+    let test_schema = TestSchema::new();
+    let url = test_schema.url("postgres", &server().url());
     let ours = locks(&url).await.with_options(expiry(4.0));
     let theirs = locks(&url).await;
     let mut held = Vec::new();
@@ -165,12 +161,12 @@ async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
         held.push(ours.rw_lock(format!("held/{n}")).write().await.unwrap());
     }
     let stuck = [ours.mutex("stuck").acquire().await.unwrap(), ours.rw_lock("stuck").write().await.unwrap()];
-    let admins = [lock_row(&corner, Kind::Mutex).0, lock_row(&corner, Kind::RwLock).0];
-    let mut asking = tokio::task::JoinSet::new();
+    let admins = [lock_row(&test_schema, Kind::Mutex).0, lock_row(&test_schema, Kind::RwLock).0];
+    let mut claiming = tokio::task::JoinSet::new();
     for locks in [&ours, &theirs] {
         for kind in [Kind::Mutex, Kind::RwLock] {
             let locks = locks.clone();
-            asking.spawn(async move {
+            claiming.spawn(async move {
                 loop {
                     let error = match kind {
                         Kind::Mutex => locks.mutex("stuck").acquire().await.map(drop).unwrap_err(),
@@ -182,9 +178,9 @@ async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
             });
         }
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut longest = Duration::ZERO;
-    while begun.elapsed() < Duration::from_secs(8) {
+    while started.elapsed() < Duration::from_secs(8) {
         let round = Instant::now();
         for locks in [&ours, &theirs] {
             locks
@@ -199,13 +195,13 @@ async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
         }
         longest = longest.max(round.elapsed());
         for guard in &held {
-            assert!(!guard.is_lost(), "{} after {:?}", guard.resource(), begun.elapsed());
+            assert!(!guard.is_lost(), "{} after {:?}", guard.resource(), started.elapsed());
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(longest < SOON, "free locks took {longest:?}");
-    asking.shutdown().await;
-    // Their own leases could not be renewed, and they say so.
+    claiming.shutdown().await;
+    // The leases of the locked rows could not be renewed, and their guards are lost.
     for guard in &stuck {
         assert!(guard.is_lost());
     }
@@ -216,33 +212,17 @@ async fn other_leases_of_a_process_outlive_a_row_that_is_locked() {
     drop(within("the lock", LIMIT, theirs.mutex("stuck").acquire().into_future()).await.unwrap());
 }
 
-struct Leases(Corner);
-
-impl Fixture for Leases {
-    async fn open() -> Self {
-        Leases(Corner::new())
-    }
-
-    fn driver() -> &'static Driver {
-        &LEASE_DRIVER
-    }
-
-    fn url(&self) -> String {
-        self.0.url("postgres", &server().url())
-    }
-}
-
 #[test]
 fn actor_entry() {
-    distlock_testkit::conformance::run_if_actor::<Leases>();
+    distlock_testkit::conformance::run_if_actor::<LeaseFixture>();
 }
 
-/// Processes that wait for the row are killed. Nothing of them waits on, and nothing is granted to them when the row is
-/// free again.
+/// Processes that wait for the row are killed. None of their statements keeps waiting, and none of them is granted the lock when
+/// the row is free again.
 #[test]
-fn killed_processes_leave_nothing_that_waits_for_a_locked_row() {
-    async fn play(harness: Harness<Leases>) {
-        let corner = &harness.fixture().0;
+fn killed_processes_leave_no_statement_that_waits_for_a_locked_row() {
+    async fn play(harness: Harness<LeaseFixture>) {
+        let test_schema = &harness.fixture().0;
         let specs = [LockSpec::mutex("stuck"), LockSpec::permits("stuck", 1, 1)];
         let locks = harness.locks().await;
         for spec in &specs {
@@ -250,8 +230,8 @@ fn killed_processes_leave_nothing_that_waits_for_a_locked_row() {
         }
         locks.shutdown().await.unwrap();
         drop(locks);
-        eventually("no session is left", async || corner.sessions(server()) == 0).await;
-        let mut admins = [lock_row(corner, Kind::Mutex).0, lock_row(corner, Kind::Semaphore).0];
+        eventually("no session is left", async || test_schema.sessions(server()) == 0).await;
+        let mut admins = [lock_row(test_schema, Kind::Mutex).0, lock_row(test_schema, Kind::Semaphore).0];
         let actors: Vec<_> = (0..3).map(|_| harness.actor("killed", harness.long_lease())).collect();
         for actor in &actors {
             for (slot, spec) in (1..).zip(&specs) {
@@ -265,13 +245,13 @@ fn killed_processes_leave_nothing_that_waits_for_a_locked_row() {
         }
         let blocked = format!(
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}' AND wait_event_type = 'Lock'",
-            corner.schema
+            test_schema.name
         );
         eventually("they wait for the rows", async || server().value(&blocked) != "0").await;
         for actor in actors {
             actor.kill().await;
         }
-        eventually("their sessions end", async || corner.sessions(server()) == 0).await;
+        eventually("their sessions end", async || test_schema.sessions(server()) == 0).await;
         for admin in &mut admins {
             admin.query("COMMIT").unwrap();
         }
@@ -288,5 +268,5 @@ fn killed_processes_leave_nothing_that_waits_for_a_locked_row() {
                 .unwrap();
         }
     }
-    run::<Leases, _, _>("locked_rows::actor_entry", play);
+    run::<LeaseFixture, _, _>("locked_rows::actor_entry", play);
 }

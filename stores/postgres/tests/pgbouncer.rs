@@ -1,35 +1,28 @@
-//! PgBouncer in transaction mode between us and the server: each statement may meet another session.
+//! PgBouncer in transaction mode in front of the server: each statement may run in another session.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
 
 use std::str::FromStr;
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Corner, backend, eventually, locks, server};
-use distlock_core::store::{Driver, Level, Query};
+use common::{TestSchema, backend, bouncer, locks, server, wait_for_waiters};
+use distlock_core::store::{Driver, Level};
 use distlock_core::{ErrorKind, Kind};
-use distlock_postgres::{AdvisoryKey, LEASE_DRIVER, TransactionLocks};
+use distlock_postgres::{AdvisoryKey, DRIVER, TransactionLocks};
 use distlock_testkit::conformance::{Fixture, cases, run};
 use distlock_testkit::servers::PgBouncer;
 use tokio_postgres::NoTls;
 
-/// In front of the server that all tests share.
-fn bouncer() -> &'static PgBouncer {
-    static BOUNCER: OnceLock<PgBouncer> = OnceLock::new();
-    BOUNCER.get_or_init(|| PgBouncer::start(server()))
-}
-
-struct Bounced(Corner);
+struct Bounced(TestSchema);
 
 impl Fixture for Bounced {
     async fn open() -> Self {
-        Bounced(Corner::new())
+        Bounced(TestSchema::new())
     }
 
     fn driver() -> &'static Driver {
-        &LEASE_DRIVER
+        &DRIVER
     }
 
     fn url(&self) -> String {
@@ -53,9 +46,9 @@ macro_rules! cases {
     };
 }
 
-// Of the rest, `exclusion::tasks_of_one_engine_never_hold_at_once` asks too much on a busy machine: behind a pooler nothing
-// stays prepared, and planning the statement for pools anew for eighteen tasks at once takes the server longer than a
-// request may last. The same batches go to the server itself in `conformance.rs`.
+// `exclusion::tasks_of_one_engine_never_hold_at_once` is left out: behind a pooler no statement stays prepared, and on a busy
+// machine the server plans the pool batches of eighteen tasks for longer than the time limit of a request. `conformance.rs`
+// sends the same batches to the server itself.
 cases! {
     exclusion::processes_never_hold_a_mutex_at_once
     exclusion::permits_in_use_never_exceed_the_capacity
@@ -67,53 +60,53 @@ cases! {
     cancellation::an_acquire_dropped_at_any_await_leaves_nothing_held
 }
 
-/// The server's other users are served by the same sessions: nothing of ours may stay behind in them.
+/// Other clients get the same sessions: none of our settings may remain in them.
 #[tokio::test]
-async fn the_pooler_is_noticed_and_its_sessions_are_left_as_they_were() {
-    let corner = Corner::new();
-    // With one session for all, whoever comes next meets the one that we had.
+async fn a_pooler_is_detected_and_its_sessions_are_left_unchanged() {
+    let test_schema = TestSchema::new();
+    // With one session for all, the next client gets the one that we had.
     let bouncer = PgBouncer::start_in(server(), "transaction", &[("default_pool_size", "1")]);
-    let through = locks(&corner.url("postgres", &bouncer.url())).await;
-    assert!(!through.capabilities().push, "nobody can be woken through a pooler");
+    let through = locks(&test_schema.url("postgres", &bouncer.url())).await;
+    assert!(!through.capabilities().push, "waiters cannot be woken through a pooler");
     for n in 0..30 {
         through.mutex(format!("m/{n}")).acquire().await.unwrap().release().await.unwrap();
     }
     let findings = through.doctor().await.unwrap();
-    let said = findings.iter().find(|finding| finding.what.contains("PgBouncer")).expect("a warning");
-    assert_eq!(said.level, Level::Warning);
+    let warning = findings.iter().find(|finding| finding.what.contains("PgBouncer")).expect("a warning");
+    assert_eq!(warning.level, Level::Warning);
 
     let config = tokio_postgres::Config::from_str(&bouncer.url()).unwrap();
     let (client, connection) = config.connect(NoTls).await.unwrap();
     tokio::spawn(connection);
-    let ask = async |question: &str| {
-        let rows = client.simple_query(question).await.unwrap();
+    let show = async |query: &str| {
+        let rows = client.simple_query(query).await.unwrap();
         rows.iter().find_map(|row| match row {
             tokio_postgres::SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
             _ => None,
         })
     };
-    assert_eq!(ask("SHOW enable_seqscan").await.as_deref(), Some("on"));
-    assert_eq!(ask("SHOW plan_cache_mode").await.as_deref(), Some("auto"));
-    assert_eq!(ask("SHOW lock_timeout").await.as_deref(), Some("0"));
-    assert_eq!(ask("SHOW search_path").await.as_deref(), Some("\"$user\", public"));
-    assert_eq!(ask("SELECT count(*) FROM pg_prepared_statements").await.as_deref(), Some("0"));
-    assert_eq!(ask("SELECT count(*) FROM pg_listening_channels()").await.as_deref(), Some("0"));
+    assert_eq!(show("SHOW enable_seqscan").await.as_deref(), Some("on"));
+    assert_eq!(show("SHOW plan_cache_mode").await.as_deref(), Some("auto"));
+    assert_eq!(show("SHOW lock_timeout").await.as_deref(), Some("0"));
+    assert_eq!(show("SHOW search_path").await.as_deref(), Some("\"$user\", public"));
+    assert_eq!(show("SELECT count(*) FROM pg_prepared_statements").await.as_deref(), Some("0"));
+    assert_eq!(show("SELECT count(*) FROM pg_listening_channels()").await.as_deref(), Some("0"));
     assert_eq!(server().value("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "0");
-    let direct = locks(&corner.url("postgres", &server().url())).await;
+    let direct = locks(&test_schema.url("postgres", &server().url())).await;
     assert!(direct.capabilities().push);
     let ours = direct.doctor().await.unwrap();
     assert!(ours.iter().any(|finding| finding.what.contains("woken")), "{ours:?}");
 }
 
-/// Those behind the pooler poll, those beside it are woken; both get their turn from each other.
+/// Clients behind the pooler poll, and clients with a direct connection are woken. Each is granted after the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn those_who_poll_and_those_who_are_woken_hand_over_to_each_other() {
-    let corner = Corner::new();
+async fn polling_and_woken_waiters_hand_off_to_each_other() {
+    let test_schema = TestSchema::new();
     let mut tasks = tokio::task::JoinSet::new();
     for server in [bouncer().url(), server().url(), bouncer().url(), server().url()] {
         let options = distlock_core::Options::new();
         let options = options.busy_wait_sleep(Duration::from_millis(5), Duration::from_millis(20)).unwrap();
-        let locks = locks(&corner.url("postgres", &server)).await.with_options(options);
+        let locks = locks(&test_schema.url("postgres", &server)).await.with_options(options);
         tasks.spawn(async move {
             for _ in 0..15 {
                 locks.mutex("mixed").acquire().await.unwrap().release().await.unwrap();
@@ -124,36 +117,32 @@ async fn those_who_poll_and_those_who_are_woken_hand_over_to_each_other() {
     common::within("all of them", Duration::from_secs(60), tasks.join_all()).await;
 }
 
-/// Nobody is woken through a pooler, but those of one process hear of each other: they do not sleep until the next poll.
+/// No waiter is woken through a pooler, but tasks of one process wake each other: they do not sleep until the next poll.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_of_one_process_hand_a_pool_over_without_polling() {
+async fn tasks_of_one_process_hand_off_a_pool_without_polling() {
     let seldom = Duration::from_secs(60);
     let options = distlock_core::Options::new().busy_wait_sleep(seldom, seldom).unwrap();
     let options = options.request_timeout(seldom / 2).unwrap();
-    let locks = locks(&Corner::new().url("postgres", &bouncer().url())).await.with_options(options);
+    let locks = locks(&TestSchema::new().url("postgres", &bouncer().url())).await.with_options(options);
     let held = locks.semaphore("s", 1).acquire().await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..3 {
         let locks = locks.clone();
         tasks.spawn(async move { locks.semaphore("s", 1).acquire().await.unwrap().release().await.unwrap() });
     }
-    eventually("three wait", async || {
-        let records = locks.inspect(&Query::named("s")).await.unwrap();
-        records.iter().any(|record| record.waiters.len() == 3)
-    })
-    .await;
+    wait_for_waiters(&locks, "s", 3).await;
     held.release().await.unwrap();
     common::within("all of them", seldom - Duration::from_secs(1), tasks.join_all()).await;
 }
 
 #[tokio::test]
 async fn advisory_locks_of_sessions_are_refused_behind_a_pooler() {
-    let error = backend(&Corner::new().url("postgres+advisory", &bouncer().url())).await.unwrap_err();
+    let error = backend(&TestSchema::new().url("postgres+advisory", &bouncer().url())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("postgres://"), "{error}");
 }
 
-/// A lock of a transaction belongs to whoever has the transaction, also here.
+/// A lock of a transaction ends with it, also behind a pooler.
 #[tokio::test]
 async fn advisory_locks_of_transactions_work_behind_a_pooler() {
     let config = tokio_postgres::Config::from_str(&bouncer().url()).unwrap();

@@ -1,4 +1,4 @@
-//! TLS: whom to believe, and that everything works through it: statements, messages, and cancelling.
+//! TLS: which servers are trusted, and that statements, notifications and cancelling work through it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -7,14 +7,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use common::{Corner, backend, locks, server, within};
+use common::{TestSchema, backend, locks, server, wait_for_waiters, within};
 use distlock_core::ErrorKind;
 use distlock_testkit::servers::{DataFolder, PostgresServer};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rustls::crypto::CryptoProvider;
 
 struct Encrypted {
     server: PostgresServer,
-    /// With the certificate of whoever signed the server's.
+    /// With the certificate of the authority that signed the server's.
     folder: DataFolder,
 }
 
@@ -45,12 +46,12 @@ fn start() -> Encrypted {
 impl Encrypted {
     fn url(&self, scheme: &str, tls: &str) -> String {
         let tls = tls.replace("CA", &self.folder.path().join("ca.pem").display().to_string());
-        format!("{}&{tls}", Corner::new().url(scheme, &self.server.url()))
+        format!("{}&{tls}", TestSchema::new().url(scheme, &self.server.url()))
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_is_believed_as_far_as_the_mode_says() {
+async fn a_server_is_verified_as_the_mode_says() {
     let encrypted = start();
     for tls in [
         "sslmode=require",
@@ -60,7 +61,7 @@ async fn a_server_is_believed_as_far_as_the_mode_says() {
     ] {
         let url = encrypted.url("postgres", tls);
         let through = locks(&url).await;
-        assert!(through.capabilities().push, "{tls}: taken for a pooler");
+        assert!(through.capabilities().push, "{tls}: mistaken for a pooler");
         through.mutex("m").acquire().await.unwrap().release().await.unwrap();
         let schema = url.split("distlock.schema=").nth(1).unwrap().split('&').next().unwrap().to_owned();
         let encrypted_now = format!(
@@ -68,8 +69,9 @@ async fn a_server_is_believed_as_far_as_the_mode_says() {
         );
         assert_eq!(encrypted.server.value(&encrypted_now), "t", "{tls}");
     }
+    assert!(CryptoProvider::get_default().is_none(), "a default crypto provider was installed");
     drop(locks(&encrypted.url("postgres", "sslmode=disable")).await);
-    // The system's root certificates do not know who signed it.
+    // Its authority is not among the system's root certificates.
     let error = backend(&encrypted.url("postgres", "sslmode=verify-full")).await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::InvalidInput), "{error}");
 
@@ -77,30 +79,32 @@ async fn a_server_is_believed_as_far_as_the_mode_says() {
         encrypted.url("postgres", "sslmode=verify-full&sslrootcert=CA").replace("127.0.0.1", "localhost");
     let error = backend(&by_name).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    let by_signer =
+    let by_authority =
         encrypted.url("postgres", "sslmode=verify-ca&sslrootcert=CA").replace("127.0.0.1", "localhost");
-    drop(locks(&by_signer).await);
+    drop(locks(&by_authority).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_and_giving_up_work_through_tls() {
+async fn waiting_and_withdrawing_work_through_tls() {
     let encrypted = start();
     for scheme in ["postgres", "postgres+advisory"] {
         let url = encrypted.url(scheme, "sslmode=verify-full&sslrootcert=CA");
         let (one, other) = (locks(&url).await, locks(&url).await);
         let held = one.mutex("m").acquire().await.unwrap();
-        let error = other.mutex("m").acquire().timeout(Duration::from_millis(100)).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+        let withdrawn = tokio::spawn(other.mutex("m").acquire().into_future());
+        wait_for_waiters(&one, "m", 1).await;
+        withdrawn.abort();
+        wait_for_waiters(&one, "m", 0).await;
         let waiting = tokio::spawn(async move { other.mutex("m").acquire().await.unwrap().release().await });
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        wait_for_waiters(&one, "m", 1).await;
         held.release().await.unwrap();
-        within("a turn", Duration::from_secs(10), waiting).await.unwrap().unwrap();
+        within("a grant", Duration::from_secs(10), waiting).await.unwrap().unwrap();
     }
 }
 
-/// An `@` in the query once hid `sslmode` from the parser that reads it, and the session ran in clear text.
+/// An `@` in the query once hid `sslmode` from its parser, and the session was not encrypted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_parameter_takes_away_the_encryption_that_was_asked_for() {
+async fn no_parameter_disables_the_encryption_that_another_requires() {
     let (plain, encrypted) = (server(), start());
     for (scheme, asked, is_url) in [
         ("postgres", "sslmode=require&options=-c%20geqo=off&application_name=me@host", true),
@@ -113,10 +117,10 @@ async fn no_parameter_takes_away_the_encryption_that_was_asked_for() {
     ] {
         let asked = asked.replace("CA", &encrypted.folder.path().join("ca.pem").display().to_string());
         let url = |server: &str| {
-            let url = format!("{server}?distlock.schema={}&{asked}", Corner::new().schema);
+            let url = format!("{server}?distlock.schema={}&{asked}", TestSchema::new().name);
             url.replacen("postgres", scheme, 1)
         };
-        // This server cannot encrypt: whoever gets a session here has it in clear text.
+        // This server has no TLS: a session on it would not be encrypted.
         let refused = backend(&url(&plain.url())).await.expect_err(&asked);
         let kind = if is_url { ErrorKind::Unavailable } else { ErrorKind::InvalidInput };
         assert_eq!(refused.kind(), kind, "{asked}: {refused}");

@@ -80,6 +80,8 @@ fn certificates(folder: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_with_a_private_authority_and_a_client_certificate() {
+    // In a build of the whole workspace two providers are compiled in, and the program must choose one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = DataFolder::create();
     certificates(folder.path());
     let file = |name: &str| folder.path().join(name).display().to_string();

@@ -35,7 +35,9 @@ impl Acquire {
         Acquire { locks, request, timeout: None }
     }
 
-    /// Waits at most this long, from the moment it is awaited; zero is one attempt.
+    /// Waits at most this long, from the moment it is awaited; zero is one attempt, which may take a second. The limit holds
+    /// whatever the store does: a store that does not answer by then is [`ErrorKind::Unavailable`], at most a
+    /// quarter of a second after the limit. Clean-up continues in the background.
     pub fn timeout(mut self, limit: Duration) -> Self {
         self.timeout = Some(limit);
         self
@@ -67,17 +69,17 @@ impl IntoFuture for Acquire {
 pub struct TryAcquire {
     locks: Locks,
     request: Request,
-    timeout: Duration,
+    timeout: Option<Duration>,
 }
 
 impl TryAcquire {
     pub(crate) fn new(locks: Locks, request: Request) -> Self {
-        TryAcquire { locks, request, timeout: Duration::ZERO }
+        TryAcquire { locks, request, timeout: None }
     }
 
-    /// Waits at most this long before it gives `None`.
+    /// Waits at most this long before it gives `None`; zero is one attempt.
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.timeout = limit;
+        self.timeout = Some(limit);
         self
     }
 }
@@ -88,8 +90,11 @@ impl IntoFuture for TryAcquire {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            let limit = TimeLimit::starting_now(&self.locks, Some(self.timeout));
-            self.request.try_acquire(&self.locks, limit.wait).await
+            let limit = match self.timeout {
+                Some(timeout) => TimeLimit::starting_now(&self.locks, Some(timeout)),
+                None => TimeLimit::one_request(&self.locks),
+            };
+            self.request.try_acquire(&self.locks, &limit).await
         })
     }
 }

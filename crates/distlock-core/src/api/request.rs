@@ -118,9 +118,15 @@ impl Request {
     ///
     /// # Cancel safety
     /// Dropping the future at any point leaves nothing held and nothing waiting.
-    pub(crate) async fn try_acquire(&self, locks: &Locks, wait: Wait) -> Result<Option<Guard>> {
-        let (engine, options) = (&locks.engine, &locks.options);
+    pub(crate) async fn try_acquire(&self, locks: &Locks, limit: &TimeLimit) -> Result<Option<Guard>> {
         let resource = self.check(locks)?;
+        let clock = &*locks.engine.shared.clock;
+        let outcome = limit.enforce(clock, self.attempt(locks, resource.clone(), limit.wait)).await;
+        outcome.map_err(|error| error.doing("acquire").about(&resource).on(locks.store().to_owned()))
+    }
+
+    async fn attempt(&self, locks: &Locks, resource: Resource, wait: Wait) -> Result<Option<Guard>> {
+        let (engine, options) = (&locks.engine, &locks.options);
         let queue = if self.needs_queue(locks) {
             let queue = Resource::new(Kind::FairQueue, Arc::clone(&self.name))?;
             let claim = engine.claim(queue, options).with_no_overtaking(true);
@@ -141,7 +147,7 @@ impl Request {
     /// # Cancel safety
     /// As for [`try_acquire`](Request::try_acquire).
     pub(crate) async fn acquire(&self, locks: &Locks, limit: &TimeLimit) -> Result<Guard> {
-        let acquiring = pin!(self.try_acquire(locks, limit.wait));
+        let acquiring = pin!(self.try_acquire(locks, limit));
         let (outcome, holders) = match limit.lookup_at() {
             None => (acquiring.await?, Vec::new()),
             Some(moment) => {

@@ -126,7 +126,7 @@ impl GuardSet {
     /// Gives all of them back.
     ///
     /// # Errors
-    /// The first that came up; the others are released all the same.
+    /// The first error; the other guards are released too.
     pub fn release(self) -> Result<()> {
         let mut ended = Ok(());
         for guard in self.guards.into_iter().rev() {

@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long the last handle waits for releases that are under way when it is dropped.
+/// How long the last handle waits for releases in flight when it is dropped.
 const DRAIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::command_channel::Command;
 use super::held::{Grant, Held, local_deadline};
 use super::local_queue::{QueueHead, RECENT};
 use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
 use super::local_wakeups::LocalRegistration;
+use super::release::withdraw_later;
 use super::schedule::first_renewal_due;
 use super::store_call::{AcquireOperation, no_answer};
 use super::wakeups::WaiterRegistration;
@@ -180,8 +180,9 @@ impl<'a> Acquisition<'a> {
         }
         let pool = self.claim.resource.kind().record() == RecordKind::Pool;
         let push = self.shared.capabilities.push;
-        if pool && !push && self.local_registration.is_none() {
-            self.local_registration = Some(self.side.local_wakeups.register(&self.claim.resource));
+        if pool && !push {
+            let register = || self.side.local_wakeups.register(&self.claim.resource);
+            self.local_registration.get_or_insert_with(register);
         }
         if pool || !push || self.side.wakeups.is_live() {
             let (_, longest_sleep) = self.options.get_busy_wait_sleep();
@@ -204,6 +205,11 @@ impl<'a> Acquisition<'a> {
             _ => self.probe_limit.unwrap_or(request),
         };
         self.may_be_stored = true;
+        if self.attempts > 0
+            && let Some(head) = &self.head
+        {
+            head.asks_again();
+        }
         self.attempts += 1;
         if let Some(waiting) = &mut self.claim.waiting {
             waiting.attempt = self.attempts;
@@ -270,7 +276,7 @@ impl<'a> Acquisition<'a> {
     /// Continues under another lock id. The attempt in flight may still be applied, and its answer will then be undone by
     /// lock id; a grant under the same id would be undone with it.
     fn use_new_lock_id(&mut self) {
-        self.shared.commands.send(Command::Withdraw(self.claim.clone()));
+        withdraw_later(self.shared, self.claim.clone());
         self.claim.lock_id = self.shared.ids.next();
         self.claim.waiting = None;
         self.registration = None;
@@ -339,9 +345,9 @@ impl<'a> Acquisition<'a> {
         let now = self.shared.clock.now();
         let deadline = local_deadline(sent.after(grant.after).min(now), grant.window);
         // With little time left, asking again is safer: the store recognises the lock id. A lease that is not renewed
-        // must ask, since no renewal would prolong the window to its expiry.
-        let not_renewed = !self.options.extends() && grant.window < self.claim.expiry;
-        if not_renewed || deadline.since(now) < grant.window / 2 {
+        // must ask, since no renewal would prolong the window to its expiry; likewise one that is held for a minimum time.
+        let needs_expiry = !self.options.extends() || !self.options.get_hold_at_least().is_zero();
+        if (needs_expiry && grant.window < self.claim.expiry) || deadline.since(now) < grant.window / 2 {
             return Ok(None);
         }
         let AttemptOutcome::Acquired(held) = self.accept(grant.token, deadline)? else { return Ok(None) };
@@ -368,7 +374,7 @@ impl<'a> Acquisition<'a> {
             return Ok(AttemptOutcome::RetryAfter(TICK));
         }
         let held = Held::share(Grant {
-            lease: Lease::of(&self.claim, token),
+            lease: Lease::of(&self.claim, token).with_expiry(self.options.get_expiry()),
             deadline,
             granted_at: now,
             options: Arc::clone(self.options),
@@ -392,7 +398,7 @@ impl<'a> Acquisition<'a> {
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         if self.may_be_stored {
-            self.shared.commands.send(Command::Withdraw(self.claim.clone()));
+            withdraw_later(self.shared, self.claim.clone());
         }
     }
 }

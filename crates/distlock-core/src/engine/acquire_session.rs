@@ -1,6 +1,6 @@
 //! Acquiring on a session store, whose server does the waiting.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -9,13 +9,14 @@ use tokio_util::sync::CancellationToken;
 use super::command_channel::Command;
 use super::held::{Grant, Held};
 use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
+use super::pending_releases::PendingRelease;
 use super::store_call::{AcquireOperation, contained, no_answer};
 use super::{Shared, Wait};
 use crate::clock::sleep_until;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{FencingToken, RecordKind};
-use crate::store::{Backend, Claim, Lease, SessionHold};
+use crate::store::{Backend, Claim, Fairness, Lease, SessionHold};
 
 type SessionReply = Result<Option<SessionHold>>;
 
@@ -31,6 +32,10 @@ pub(super) async fn acquire(
     let request_timeout = options.get_request_timeout();
     let (head, probe) = match claim.resource.kind().record() {
         RecordKind::Pool => (None, None),
+        // First come, first served across processes: every waiter queues in the server itself.
+        RecordKind::Lock if claim.no_overtaking && shared.capabilities.fairness == Fairness::Native => {
+            (None, None)
+        }
         RecordKind::Lock => {
             match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Server).await? {
                 LocalOutcome::Head(head) => (Some(head), None),
@@ -47,9 +52,11 @@ pub(super) async fn acquire(
     // If this future is dropped, the store withdraws the claim. A hold that it grants nevertheless is released below.
     let _withdraw_on_drop = withdraw.clone().drop_guard();
     let (reply, answer) = oneshot::channel::<SessionReply>();
+    let abandoned = Arc::new(OnceLock::new());
     let call = {
         let (store, claim, commands) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.commands));
-        let withdraw = withdraw.clone();
+        let (withdraw, releases) = (withdraw.clone(), Arc::clone(&shared.releases));
+        let abandoned = Arc::clone(&abandoned);
         async move {
             // The caller left before the background task ran this, so the store was not asked.
             if reply.is_closed() {
@@ -60,12 +67,14 @@ pub(super) async fn acquire(
             let unknown = matches!(&answer, Err(error) if error.is_outcome_unknown());
             let undelivered = reply.send(answer);
             if unknown || matches!(undelivered, Err(Ok(Some(_)))) {
-                commands.send(Command::Forget(Lease::of(&claim, FencingToken::new(0))));
+                let pending = releases.begin(&claim.resource);
+                commands.send(Command::Forget(Lease::of(&claim, FencingToken::new(0)), Some(pending)));
             }
+            drop(abandoned);
         }
     };
     shared.commands.send(Command::Work(Box::pin(call)));
-    let pending = PendingReply { shared, claim, answer: Some(answer) };
+    let pending = PendingReply { shared, claim, answer: Some(answer), abandoned };
     let hold = pending.wait(wait, &withdraw, request_timeout).await;
     match (probe, &hold) {
         (Some(probe), Ok(_)) => probe.answered(shared.clock.now()),
@@ -81,7 +90,7 @@ pub(super) async fn acquire(
         session: Some(hold.session.clone()),
         head,
     });
-    shared.watch(hold.session.deadline(), &held);
+    shared.watch(held.deadline(), &held);
     let dependent: Weak<Held> = Arc::downgrade(&held);
     hold.session.bind(dependent);
     Ok(Some(held))
@@ -92,6 +101,8 @@ struct PendingReply<'a> {
     shared: &'a Arc<Shared>,
     claim: Claim,
     answer: Option<oneshot::Receiver<SessionReply>>,
+    /// Shared with the call: a claim that was given up counts as a pending release until the store has withdrawn it.
+    abandoned: Arc<OnceLock<PendingRelease>>,
 }
 
 impl PendingReply<'_> {
@@ -130,9 +141,10 @@ impl PendingReply<'_> {
 impl Drop for PendingReply<'_> {
     fn drop(&mut self) {
         if let Some(mut answer) = self.answer.take() {
+            let _ = self.abandoned.set(self.shared.releases.begin(&self.claim.resource));
             answer.close();
             if let Ok(Ok(Some(_))) = answer.try_recv() {
-                self.shared.commands.send(Command::Forget(Lease::of(&self.claim, FencingToken::new(0))));
+                self.shared.forget_later(Lease::of(&self.claim, FencingToken::new(0)));
             }
         }
     }

@@ -14,7 +14,6 @@ use super::command_channel::Command;
 use super::{Shared, release, renewal};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::LossReason;
 
 /// How long `shutdown` waits until the store has confirmed the last releases.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -35,19 +34,22 @@ pub(super) async fn run(guard: EndGuard) {
                 Command::Work(future) => work.push(future),
                 Command::Stuck(future) => stuck.push(future),
                 Command::Background(future) => background.push(future),
-                Command::Release(held) => work.push(Box::pin(release::dropped(Arc::clone(&shared), held))),
+                Command::Release(held, pending) => {
+                    work.push(Box::pin(release::dropped(Arc::clone(&shared), held, pending)));
+                }
                 Command::Renew(held) => renewal::begin_now(&shared, &held, &mut work),
-                Command::Forget(lease) => work.push(Box::pin(release::forget(Arc::clone(&shared), lease))),
-                Command::Withdraw(claim) => {
-                    work.push(Box::pin(release::withdraw(Arc::clone(&shared), claim)));
+                Command::Forget(lease, pending) => {
+                    work.push(Box::pin(release::forget(Arc::clone(&shared), lease, pending)));
+                }
+                Command::Withdraw(claim, pending) => {
+                    work.push(Box::pin(release::withdraw(Arc::clone(&shared), claim, pending)));
                 }
                 Command::ShutDown(done) => draining.push((shared.clock.now().after(DRAIN), done)),
             }
         }
         if shared.closing.is_cancelled() {
             for held in shared.schedule.take_all() {
-                held.lose(LossReason::ShutDown);
-                work.push(Box::pin(release::forget_held(Arc::clone(&shared), held)));
+                work.extend(release::shut_down(&shared, held));
             }
         }
         if !draining.is_empty() {

@@ -9,6 +9,7 @@ use futures_core::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 
 use super::held::Held;
+use super::pending_releases::PendingRelease;
 use crate::error::Result;
 use crate::store::{Claim, Lease};
 
@@ -20,14 +21,14 @@ pub(crate) enum Command {
     Stuck(BoxFuture<'static, ()>),
     /// Drive this future for as long as the engine runs.
     Background(BoxFuture<'static, ()>),
-    /// Release a hold: its guard was dropped, or a caller cancelled the release.
-    Release(Arc<Held>),
+    /// Release a hold: its guard was dropped, or a caller cancelled the release. Pending unless it is still to be held.
+    Release(Arc<Held>, Option<PendingRelease>),
     /// Renew this hold now: a wake-up says that its lock was broken.
     Renew(Arc<Held>),
     /// Remove everything that the store has under this lock id. No caller wants it any more.
-    Forget(Lease),
+    Forget(Lease, Option<PendingRelease>),
     /// Like [`Command::Forget`], for a withdrawn claim that may have an entry in a wait queue.
-    Withdraw(Claim),
+    Withdraw(Claim, Option<PendingRelease>),
     /// Release everything and report when that is done.
     ShutDown(oneshot::Sender<Result<()>>),
 }

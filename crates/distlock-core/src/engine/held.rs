@@ -103,9 +103,25 @@ impl Held {
     /// Until when it is certainly ours.
     pub(crate) fn deadline(&self) -> Moment {
         match &self.session {
-            Some(session) => session.deadline(),
+            Some(session) => session.deadline().min(self.renewed_until()),
             None => Moment::from_nanos(self.deadline.load(Ordering::SeqCst)),
         }
+    }
+
+    /// When it is not renewed any more. A session's lock is lost then.
+    pub(crate) fn renewed_until(&self) -> Moment {
+        self.options.get_max_hold().map_or(Moment::NEVER, |longest| self.granted_at.after(longest))
+    }
+
+    /// Its lease, with the longest time for which the store may keep it.
+    pub(crate) fn stored_lease(&self) -> Lease {
+        let lasts = self.lease.expiry.max(self.options.get_hold_at_least());
+        self.lease.clone().with_expiry(lasts)
+    }
+
+    /// Until when it is held although it is released earlier.
+    pub(crate) fn held_at_least_until(&self) -> Moment {
+        self.granted_at.after(self.options.get_hold_at_least())
     }
 
     /// Why it is lost, if it is. It reads the clock, so it is right immediately after a pause. Once lost, always lost.
@@ -121,6 +137,7 @@ impl Held {
                 self.lose(reason.clone());
             } else if now >= self.deadline() {
                 self.lose(match &self.session {
+                    _ if now >= self.renewed_until() => LossReason::MaxHold,
                     Some(_) => LossReason::SessionEnded("its heartbeat was not answered in time".into()),
                     None => LossReason::Expired { last_error: self.take_error() },
                 });

@@ -133,7 +133,8 @@ impl LocalQueues {
         if waiters.busy.is_some_and(|busy| now.since(busy) <= RECENT) {
             return Joined::Busy;
         }
-        if may_probe && !waiters.probing {
+        // A head that waits for its next attempt will not say anything soon.
+        if (may_probe || waiters.head_is_idle) && !waiters.probing {
             waiters.probing = true;
             return Joined::Probe(Probe { queues: Some(Arc::clone(self)), resource: resource.clone() });
         }
@@ -199,12 +200,21 @@ impl QueueHead {
         }
     }
 
-    /// Records that the store answered "busy".
+    /// Records that the head asks the store again.
+    pub(crate) fn asks_again(&self) {
+        if let Some(queues) = &self.queues {
+            queues.with_waiters(&self.resource, |waiters| waiters.head_is_idle = false);
+        }
+    }
+
+    /// Records that the store answered "busy". The head waits before it asks again.
     pub(crate) fn busy(&self, now: Moment) {
         if let Some(queues) = &self.queues
             && let Some(queue) = queues.lock().get_mut(&self.resource)
         {
-            queue.waiters.get_or_insert_default().answered(Some(now));
+            let waiters = queue.waiters.get_or_insert_default();
+            waiters.answered(Some(now));
+            waiters.head_is_idle = true;
         }
     }
 
@@ -290,6 +300,8 @@ struct LocalWaiters {
     failures_before: u32,
     /// A waiter is asking the store itself.
     probing: bool,
+    /// The head has its answer, and has not asked again.
+    head_is_idle: bool,
     sweep_at: usize,
 }
 
@@ -330,7 +342,7 @@ impl LocalWaiters {
 
     /// The next head: waiters in the order in which they joined, then single attempts.
     fn next(&mut self) -> Option<oneshot::Sender<QueueMessage>> {
-        (self.busy, self.last_error) = (None, None);
+        (self.busy, self.last_error, self.head_is_idle) = (None, None, false);
         match self.waiting.pop_front() {
             Some(waiter) => Some(waiter.sender),
             None => self.once.pop_front(),

@@ -13,6 +13,7 @@ mod held;
 mod local_queue;
 mod local_wait;
 mod local_wakeups;
+mod pending_releases;
 mod release;
 mod renewal;
 mod request;
@@ -36,6 +37,7 @@ use self::command_channel::{Command, CommandChannel};
 pub(crate) use self::held::Held;
 use self::local_queue::LocalQueues;
 use self::local_wakeups::LocalWakeups;
+use self::pending_releases::PendingReleases;
 pub(crate) use self::release::ReleaseFailure;
 use self::schedule::Schedule;
 pub(crate) use self::store_call::contained;
@@ -45,7 +47,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{Kind, LockIds, Resource};
-use crate::store::{Backend, Capabilities, Claim, Inbox, LeaseStore, LossReason};
+use crate::store::{Backend, Capabilities, Claim, Inbox, Lease, LeaseStore, LossReason};
 
 /// How long to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +87,7 @@ pub(crate) struct Shared {
     queues: Arc<LocalQueues>,
     commands: Arc<CommandChannel>,
     schedule: Schedule,
+    releases: Arc<PendingReleases>,
     closing: CancellationToken,
     lease: Option<LeaseSide>,
     /// Permits to look up the holders of a lock for the message of a time-out.
@@ -132,6 +135,12 @@ impl Shared {
                 self.lose_all();
             }
         }
+    }
+
+    /// Lets the background task remove what the store has under the lock id of a lease.
+    fn forget_later(&self, lease: Lease) {
+        let pending = self.releases.begin(&lease.resource);
+        self.commands.send(Command::Forget(lease, Some(pending)));
     }
 
     /// Marks all scheduled holds as lost, since nothing renews or releases them any more.
@@ -205,6 +214,7 @@ impl Engine {
             queues: Arc::new(LocalQueues::default()),
             commands,
             schedule: Schedule::default(),
+            releases: Arc::default(),
             closing: CancellationToken::new(),
             lease,
             holder_lookups: Semaphore::new(HOLDER_LOOKUPS),
@@ -215,7 +225,9 @@ impl Engine {
 
     /// A claim under a lock id of its own, for one attempt to acquire the whole of a resource of capacity 1.
     pub(crate) fn claim(&self, resource: Resource, options: &Options) -> Claim {
-        Claim::new(resource, self.shared.ids.next(), options.get_expiry())
+        // The first lease covers the minimum hold time, so that it survives this process. Renewals never shorten it.
+        let expiry = options.get_expiry().max(options.get_hold_at_least());
+        Claim::new(resource, self.shared.ids.next(), expiry)
     }
 
     /// Acquires. `Ok(None)`: it was held by another client until the wait was over.
@@ -235,6 +247,9 @@ impl Engine {
         }
         let started = shared.clock.now();
         let span = telemetry::acquire_span(&resource, &shared.store_name);
+        if wait == Wait::Once {
+            shared.releases.settled(&resource).await;
+        }
         let outcome = match &shared.lease {
             Some(side) => acquire_lease::acquire(shared, side, claim, options, wait).instrument(span).await,
             None => acquire_session::acquire(shared, claim, options, wait).instrument(span).await,
@@ -266,7 +281,7 @@ impl Engine {
 
     /// Lets the background task release a hold. Works without a runtime.
     pub(crate) fn release_later(&self, held: Arc<Held>) {
-        self.shared.commands.send(Command::Release(held));
+        release::later(&self.shared, held);
     }
 
     /// Lets the background task drive a future to completion. Works without a runtime.

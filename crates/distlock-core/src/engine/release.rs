@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use tokio::sync::oneshot;
 
 use super::command_channel::Command;
 use super::held::Held;
+use super::pending_releases::PendingRelease;
 use super::store_call::{ReleaseOperation, contained, no_answer};
 use super::{Shared, telemetry};
 use crate::clock::{Moment, sleep_until};
@@ -24,6 +26,11 @@ pub(crate) enum ReleaseFailure {
 /// Releases for a user that waits for the answer.
 pub(super) async fn release(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<(), ReleaseFailure> {
     wait_minimum_hold(shared, held).await;
+    if shared.closing.is_cancelled() && is_left_to_expire(shared, held) {
+        held.lose(LossReason::ShutDown);
+        shared.schedule.remove(held);
+        return Err(ReleaseFailure::Lost(LossReason::ShutDown));
+    }
     if let Some(reason) = held.loss(&*shared.clock) {
         let reason = reason.clone();
         forget_lost(shared, held);
@@ -56,17 +63,17 @@ fn conclude(shared: &Arc<Shared>, held: &Arc<Held>, answer: Result<Released>) ->
             let error = shared.explain(error, "release", &held.lease.resource);
             telemetry::failed("release", &error);
             if error.can_retry() || error.is_outcome_unknown() {
-                shared.commands.send(Command::Forget(held.lease.clone()));
+                shared.forget_later(held.stored_lease());
             }
             // By the store's clock it expires at the latest one expiry after the last renewal that may have been applied.
-            Err(ReleaseFailure::Unknown { until: held.lease.expiry, error })
+            Err(ReleaseFailure::Unknown { until: held.stored_lease().expiry, error })
         }
     }
 }
 
 /// Waits until the minimum hold time has passed. The lock is still renewed meanwhile.
 async fn wait_minimum_hold(shared: &Shared, held: &Held) {
-    let until = held.granted_at.after(held.options.get_hold_at_least());
+    let until = held.held_at_least_until();
     while shared.clock.now() < until && held.loss(&*shared.clock).is_none() {
         tokio::select! {
             () = held.signal().cancelled() => {}
@@ -106,7 +113,7 @@ async fn send_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Resu
 /// a quorum may still have votes for it. Either would keep waiters waiting until the expiry.
 fn forget_lost(shared: &Shared, held: &Arc<Held>) {
     shared.schedule.remove(held);
-    shared.commands.send(Command::Forget(held.lease.clone()));
+    shared.forget_later(held.stored_lease());
 }
 
 /// Lets the background task release a hold that was never given to a user: its minimum hold time does not apply.
@@ -114,13 +121,36 @@ pub(super) fn undo(shared: &Shared, held: Arc<Held>) {
     if held.begin_release() {
         shared.schedule.remove(&held);
     }
-    shared.commands.send(Command::Release(held));
+    let pending = shared.releases.begin(&held.lease.resource);
+    shared.commands.send(Command::Release(held, Some(pending)));
+}
+
+/// Lets the background task release a hold whose guard was dropped. While its minimum hold time lasts, it is still held.
+pub(super) fn later(shared: &Shared, held: Arc<Held>) {
+    let now = shared.clock.now();
+    let pending = (held.is_releasing() || now >= held.held_at_least_until())
+        .then(|| shared.releases.begin(&held.lease.resource));
+    if pending.is_some() && held.loss_at(now).is_none() && held.begin_release() {
+        shared.schedule.remove(&held);
+    }
+    shared.commands.send(Command::Release(held, pending));
+}
+
+/// Lets the background task withdraw a claim that the store may have granted or queued.
+pub(super) fn withdraw_later(shared: &Shared, claim: Claim) {
+    let pending = shared.releases.begin(&claim.resource);
+    shared.commands.send(Command::Withdraw(claim, Some(pending)));
 }
 
 /// Releases a guard that was dropped, or whose release was cancelled.
-pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>) {
+pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>, _pending: Option<PendingRelease>) {
     if !held.is_releasing() {
         wait_minimum_hold(&shared, &held).await;
+        if shared.closing.is_cancelled() && is_left_to_expire(&shared, &held) {
+            held.lose(LossReason::ShutDown);
+            shared.schedule.remove(&held);
+            return;
+        }
         if held.loss(&*shared.clock).is_some() {
             return forget_lost(&shared, &held);
         }
@@ -134,14 +164,16 @@ pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>) {
 }
 
 /// Removes what the store has under the lock id of a lease. Retries until the store confirms or the lease has expired.
-pub(super) async fn forget(shared: Arc<Shared>, lease: Lease) {
+pub(super) async fn forget(shared: Arc<Shared>, lease: Lease, pending: Option<PendingRelease>) {
     let lasts = lease.expiry;
     forget_within(shared, lease, lasts).await;
+    drop(pending);
 }
 
 /// The same for a claim, whose entry in a wait queue may live longer than a lease.
-pub(super) async fn withdraw(shared: Arc<Shared>, claim: Claim) {
+pub(super) async fn withdraw(shared: Arc<Shared>, claim: Claim, pending: Option<PendingRelease>) {
     forget_within(shared, Lease::of(&claim, FencingToken::new(0)), claim.lasts()).await;
+    drop(pending);
 }
 
 async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
@@ -166,7 +198,18 @@ async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
     }
 }
 
-/// Releases a hold that `shutdown` marked as lost.
-pub(super) async fn forget_held(shared: Arc<Shared>, held: Arc<Held>) {
-    forget(shared, held.lease.clone()).await;
+/// Marks a hold as lost by `shutdown`, and returns the work that releases it. A lease whose minimum hold time has not passed is
+/// left in the store.
+pub(super) fn shut_down(shared: &Arc<Shared>, held: Arc<Held>) -> Option<BoxFuture<'static, ()>> {
+    held.lose(LossReason::ShutDown);
+    if is_left_to_expire(shared, &held) {
+        return None;
+    }
+    Some(Box::pin(forget(Arc::clone(shared), held.stored_lease(), None)))
+}
+
+/// Whether a hold that ends now stays in the store until its lease expires, because its minimum hold time has not passed. Its
+/// first lease lasts at least that long.
+fn is_left_to_expire(shared: &Shared, held: &Held) -> bool {
+    shared.lease.is_some() && shared.clock.now() < held.held_at_least_until()
 }

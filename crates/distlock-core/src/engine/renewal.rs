@@ -56,9 +56,13 @@ pub(super) fn begin_now(
 /// Whether a due hold is renewed. If not, it has ended or is back on the schedule.
 fn is_to_be_renewed(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
     if !held.is_held() || held.loss_at(now).is_some() {
+        // A session would keep the lock for as long as the process lives.
+        if shared.lease.is_none() && held.loss_at(now) == Some(&LossReason::MaxHold) {
+            shared.forget_later(held.lease.clone());
+        }
         return false;
     }
-    let renewed = shared.lease.is_some() && held.cadence().is_some();
+    let renewed = shared.lease.is_some() && held.cadence().is_some() && now < held.renewed_until();
     if !renewed {
         // A lease without renewal, or a session, whose heartbeat belongs to the store: only the deadline matters.
         shared.watch(held.deadline(), held);
@@ -166,9 +170,9 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
             continue;
         }
         if shared.closing.is_cancelled() {
-            held.lose(LossReason::ShutDown);
-            let forget = release::forget_held(Arc::clone(shared), held);
-            shared.commands.send(Command::Work(Box::pin(forget)));
+            if let Some(work) = release::shut_down(shared, held) {
+                shared.commands.send(Command::Work(work));
+            }
             continue;
         }
         let due = match answer {

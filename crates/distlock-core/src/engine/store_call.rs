@@ -69,7 +69,8 @@ impl StoreOperation for AcquireOperation {
             Err(error) => error.is_outcome_unknown(),
         };
         if may_be_stored {
-            commands.send(Command::Withdraw(claim));
+            // The caller that left the claim counts it as a pending release already.
+            commands.send(Command::Withdraw(claim, None));
         }
     }
 }

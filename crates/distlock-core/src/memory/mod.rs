@@ -114,17 +114,20 @@ impl MemoryStore {
     }
 
     /// How many streams of wake-ups are open.
+    #[cfg(any(test, feature = "test-util"))]
     #[must_use]
     pub fn listeners(&self) -> usize {
         self.0.streams.len()
     }
 
     /// For tests: drops the next wake-ups, `u64::MAX` for all, zero to stop.
+    #[cfg(any(test, feature = "test-util"))]
     pub fn lose_wakes(&self, messages: u64) {
         self.0.streams.lose(messages);
     }
 
     /// For tests: ends every open stream of wake-ups, as a broken connection does.
+    #[cfg(any(test, feature = "test-util"))]
     pub fn hang_up(&self) {
         self.0.streams.hang_up();
     }

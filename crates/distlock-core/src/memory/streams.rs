@@ -45,11 +45,13 @@ impl WakeStreams {
         }
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn lose(&self, messages: u64) {
         self.table().losing = messages;
     }
 
     /// Ends every stream, as a broken connection does.
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn hang_up(&self) {
         self.table().open.clear();
     }
@@ -63,6 +65,7 @@ impl WakeStreams {
         OpenStream { receiver, number, inbox: inbox.clone(), streams: self.clone() }
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn len(&self) -> usize {
         self.table().open.values().map(Vec::len).sum()
     }

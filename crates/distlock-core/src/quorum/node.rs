@@ -99,6 +99,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_node_that_never_answers_gets_no_more_calls_than_the_limit() {
+        let unanswered = AtomicUsize::new(0);
+        let mut calls: Vec<_> = (0..MAX_UNANSWERED).map_while(|_| InFlightCall::begin(&unanswered)).collect();
+        assert_eq!(calls.len(), MAX_UNANSWERED);
+        for _ in 0..2 {
+            assert!(InFlightCall::begin(&unanswered).is_none());
+        }
+        calls.pop();
+        assert!(InFlightCall::begin(&unanswered).is_some());
+    }
+
+    #[test]
     fn a_node_that_answers_too_few_or_too_many_items_gives_one_answer_for_each() {
         for answered in 0..4 {
             let answers = one_per_item(Ok((0..answered).map(Ok).collect()), 2);

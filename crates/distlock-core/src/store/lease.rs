@@ -14,10 +14,6 @@ use crate::resource::{FencingToken, LockId, Resource, WRITER_WEIGHT};
 /// An item that fails alone gets an error of its own.
 pub type Batch<T> = Result<Vec<Result<T>>>;
 
-/// For how long a store grants to the head of its queue on release: long enough to be told of it, short
-/// enough that a waiter who died does not keep the others waiting.
-pub const GRANT_WINDOW: Duration = Duration::from_secs(2);
-
 /// The address of a process (of an engine in it) for wake-ups. Printable ASCII without spaces, below 200 bytes
 /// in all but contrived cases; a store that needs a narrower alphabet hashes it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,7 +57,7 @@ pub struct Claim {
     pub expiry: Duration,
     /// How to remember that we wait, if it is busy. `None`: one attempt, and no trace of it.
     pub waiting: Option<Waiting>,
-    /// For a lock record: do not take a free lock past somebody who registered before us. Pools never do,
+    /// For a lock record: do not take a free lock before a waiter that registered earlier. Pools never do,
     /// whatever this says. A store for which this is not one step may ignore it: it is about order, not safety.
     pub no_overtaking: bool,
 }
@@ -180,7 +176,7 @@ pub enum Attempt {
         /// Higher than the token of every earlier grant of the resource.
         token: FencingToken,
     },
-    /// Somebody else has it, or is before us.
+    /// It is held by another client, or another waiter is before us.
     #[non_exhaustive]
     Busy {
         /// When it is worth asking again if no wake-up comes: the time left on whatever blocks us, rounded up where the
@@ -306,108 +302,6 @@ pub enum Released {
     NotYours,
 }
 
-/// A message to a process that waits. It is a hint: it may be lost, late, doubled or wrong.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Wake {
-    /// This waiter should ask again.
-    #[non_exhaustive]
-    Retry {
-        /// Which waiter.
-        lock_id: LockId,
-    },
-    /// The store granted to this waiter when somebody released.
-    #[non_exhaustive]
-    Granted {
-        /// Which waiter.
-        lock_id: LockId,
-        /// What it was granted.
-        grant: PushedGrant,
-    },
-    /// The lock of this holder was broken: the holder should renew now, to find out. A store sends it from
-    /// `break_lock` to the inbox of each holder's lock id ([`LockId::inbox`]), if that has one.
-    #[non_exhaustive]
-    Broken {
-        /// Which holder.
-        lock_id: LockId,
-    },
-    /// Messages may have been lost (the connection was re-made): every waiter should ask again.
-    Missed,
-}
-
-impl Wake {
-    /// This waiter should ask again.
-    #[must_use]
-    pub fn retry(lock_id: LockId) -> Self {
-        Wake::Retry { lock_id }
-    }
-
-    /// The store granted to this waiter.
-    #[must_use]
-    pub fn granted(lock_id: LockId, grant: PushedGrant) -> Self {
-        Wake::Granted { lock_id, grant }
-    }
-
-    /// The lock of this holder was broken.
-    #[must_use]
-    pub fn broken(lock_id: LockId) -> Self {
-        Wake::Broken { lock_id }
-    }
-}
-
-/// A grant that nobody asked for just now: made on release for the head of the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PushedGrant {
-    /// The token.
-    pub token: FencingToken,
-    /// [`Waiting::attempt`] of the attempt that the store answered last before this grant. The waiter accepts the
-    /// grant only if that is the newest attempt it sent: any other grant may have ended already.
-    pub attempt: u64,
-    /// By the store's clock, the time from its decision on that attempt to the grant. With it the waiter, which knows
-    /// when it sent the attempt, has a safe lower bound for the moment of the grant, however late the message comes.
-    pub after: Duration,
-    /// How long the grant lasts unless it is renewed: at most [`GRANT_WINDOW`].
-    pub window: Duration,
-}
-
-impl PushedGrant {
-    /// A grant with this token that lasts for the window. Until it is [told](PushedGrant::with_attempt) which attempt
-    /// it answers, no waiter accepts it.
-    #[must_use]
-    pub fn new(token: FencingToken, window: Duration) -> Self {
-        PushedGrant { token, attempt: 0, after: Duration::ZERO, window }
-    }
-
-    /// The same with another token.
-    #[must_use]
-    pub fn with_token(mut self, token: FencingToken) -> Self {
-        self.token = token;
-        self
-    }
-
-    /// Says which attempt it answers.
-    #[must_use]
-    pub fn with_attempt(mut self, attempt: u64) -> Self {
-        self.attempt = attempt;
-        self
-    }
-
-    /// Says how long after the decision on that attempt it was made.
-    #[must_use]
-    pub fn with_after(mut self, after: Duration) -> Self {
-        self.after = after;
-        self
-    }
-
-    /// The same with another window.
-    #[must_use]
-    pub fn with_window(mut self, window: Duration) -> Self {
-        self.window = window;
-        self
-    }
-}
-
 /// A store of records that expire by the store's own clock.
 ///
 /// Every verb is one atomic step for each item, takes many items, and never waits for a lock. The order of the
@@ -431,13 +325,13 @@ pub trait LeaseStore: Store {
     async fn renew(&self, leases: &[Lease]) -> Batch<Renewal>;
 
     /// Ends each lease if it is ours: as holder, and as waiter too, so that a withdrawn claim leaves nothing.
-    /// Wakes whoever is next. The token of the resource stays remembered.
+    /// Wakes the next waiter. The token of the resource stays remembered.
     ///
     /// # Errors
     /// As for [`try_acquire`](LeaseStore::try_acquire).
     async fn release(&self, leases: &[Lease]) -> Batch<Released>;
 
-    /// Opens the stream of wake-ups for this inbox. Called only while somebody waits, and only if
+    /// Opens the stream of wake-ups for this inbox. Called only while a task waits, and only if
     /// [`Capabilities::push`](super::Capabilities::push) is set. When the stream ends, the engine opens another.
     ///
     /// # Errors

@@ -17,11 +17,13 @@ use crate::resource::FencingToken;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The lease could not be extended before its local deadline, or automatic extension is off and it ended.
+    /// The lease could not be renewed before its local deadline, or automatic renewal is off and it ended.
     Expired {
-        /// The last error of an extension, if there was one.
+        /// The last error of a renewal, if there was one.
         last_error: Option<String>,
     },
+    /// It was held for the longest time allowed ([`Options::max_hold`](crate::Options::max_hold)), and not renewed after that.
+    MaxHold,
     /// The store said that the record is not ours any more: it expired there, was broken by an operator, or
     /// the store lost it.
     NotYours,
@@ -36,10 +38,11 @@ pub enum LossReason {
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LossReason::Expired { last_error: None } => f.write_str("its lease ended without an extension"),
+            LossReason::Expired { last_error: None } => f.write_str("its lease ended without a renewal"),
             LossReason::Expired { last_error: Some(error) } => {
-                write!(f, "its lease could not be extended in time: {error}")
+                write!(f, "its lease could not be renewed in time: {error}")
             }
+            LossReason::MaxHold => f.write_str("it was held for the longest time allowed"),
             LossReason::NotYours => {
                 f.write_str("the store says that it is not ours any more (expired, broken or lost there)")
             }
@@ -66,11 +69,11 @@ struct Life {
     listeners: Mutex<Listeners>,
 }
 
-/// Who is to hear of the end. Looked at only with the lock in hand: whoever ends the session sets the reason first and
-/// takes them then, so nobody can come in between unheard.
+/// What to tell when the session ends. Read only under the lock: ending the session sets the reason first and takes the
+/// listeners then, so a listener that binds in between sees the reason.
 #[derive(Debug, Default)]
 struct Listeners {
-    /// Made when somebody waits for the end.
+    /// Made when a task waits for the end.
     signal: Option<CancellationToken>,
     dependents: Vec<Weak<dyn Dependent>>,
 }
@@ -198,7 +201,7 @@ pub trait SessionStore: Store {
     /// If the store cannot be reached or refuses; nothing of the claim may be left then.
     async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>>;
 
-    /// Gives back what was granted under this lock id. Giving back what is not held is no error.
+    /// Releases what was granted under this lock id. Releasing what is not held is no error.
     ///
     /// # Errors
     /// If the store could not be told; it must then end the session instead, so that nothing stays held.

@@ -235,17 +235,6 @@ impl StoreUrl {
         time.map(Some).ok_or_else(|| self.refuse_value(key, "a time such as 500ms, 10s, 2m or 1h"))
     }
 
-    /// As [`take_duration`](StoreUrl::take_duration); a number without a unit means seconds.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidInput`] for anything else.
-    pub fn take_duration_or_seconds(&mut self, key: &str) -> Result<Option<Duration>> {
-        let Some(text) = self.take(key) else { return Ok(None) };
-        let time = text.parse().ok().map(Duration::from_secs).or_else(|| parse_duration(&text));
-        time.map(Some)
-            .ok_or_else(|| self.refuse_value(key, "a time such as 500ms, 10s, 2m, 1h or 10 (seconds)"))
-    }
-
     /// Takes a value out that is never shown.
     pub fn take_secret(&mut self, key: &str) -> Option<Secret> {
         self.take(key).map(Secret::new)

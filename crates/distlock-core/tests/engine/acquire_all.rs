@@ -188,8 +188,8 @@ async fn a_set_that_lost_a_lock_while_it_waited_for_the_others_is_not_returned()
 async fn an_attempt_that_takes_longer_than_its_leases_reports_the_loss() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
-    let plain = options().auto_extend(false).request_timeout(10 * SECOND).unwrap();
-    faults.always(Verb::Acquire, Fault::none().delay_before(2 * SECOND));
+    let plain = options().auto_extend(false).expiry(500 * MS).unwrap();
+    faults.always(Verb::Acquire, Fault::none().delay_before(300 * MS));
     let asking = locks.acquire_all(["a", "b", "c"]).options(plain).timeout(Duration::ZERO);
     let error = asking.await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Lost, "{error}");

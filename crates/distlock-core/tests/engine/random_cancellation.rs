@@ -93,6 +93,8 @@ async fn after_random_cancellations_the_engine_is_idle() {
             ended.unwrap();
         }
         faulting.shutdown().await;
+        // A shutdown before that would leave these locks to their expiry.
+        tokio::time::sleep(60 * MS).await;
         for (locks, _, faults) in engines {
             faults.heal();
             let begun = tokio::time::Instant::now();

@@ -2,11 +2,13 @@
 //! the guard.
 
 use std::future::IntoFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::sessions::SessionServer;
 use crate::common::{MS, SECOND};
-use distlock_core::store::Session;
-use distlock_core::{CancellationToken, Clock, LossReason, VirtualClock};
+use distlock_core::store::{Backend, Session};
+use distlock_core::{CancellationToken, Clock, Locks, LossReason, Moment, VirtualClock};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
@@ -52,4 +54,32 @@ async fn heartbeats_keep_a_guard_until_the_deadline_of_the_last_one() {
         begun.elapsed()
     );
     assert!(matches!(guard.loss(), Some(LossReason::SessionEnded(_))));
+}
+
+/// A clock that counts how often it is read.
+#[derive(Clone, Debug)]
+struct CountingClock(VirtualClock, Arc<AtomicUsize>);
+
+impl Clock for CountingClock {
+    fn now(&self) -> Moment {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.now()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_whose_session_is_kept_alive_does_not_wake_the_process_all_the_time() {
+    let (server, clock) = (SessionServer::default(), CountingClock(VirtualClock::new(), Arc::default()));
+    let session = Session::until(clock.now().after(10 * SECOND));
+    server.share_session(&session);
+    let locks = Locks::builder(Backend::session(server)).clock(Arc::new(clock.clone())).build().unwrap();
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    session.keep_until(clock.now().after(1000 * SECOND));
+    tokio::time::sleep(20 * SECOND).await;
+    let before = clock.1.load(Ordering::SeqCst);
+    tokio::time::sleep(100 * SECOND).await;
+    // No sleep of the engine is longer than a second.
+    let reads = clock.1.load(Ordering::SeqCst) - before;
+    assert!(reads <= 300, "{reads} times in 100 s");
+    assert!(!guard.is_lost());
 }

@@ -39,6 +39,23 @@ async fn a_release_that_arrives_after_another_was_confirmed_does_not_hit_the_nex
     assert_eq!(fleet.votes("a").await, 3, "the first one has arrived");
 }
 
+/// Within the time that a needed node has, and after it.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_was_cast_after_its_withdrawal_is_withdrawn_although_its_reply_was_lost() {
+    for delay in [2 * SECOND, 2 * NEEDED] {
+        let fleet = Fleet::new(3);
+        let quorum = fleet.quorum();
+        for node in [0, 1] {
+            granted(&fleet.nodes[node], "rival").await;
+        }
+        fleet.faults[2].next(Verb::Acquire, 1, Fault::lost_reply().delay_before(delay));
+        busy(&quorum, "a").await;
+        rest(delay + SECOND).await;
+        assert_eq!(fleet.nodes[2].stats().acquire.requests, 1, "{delay:?}: the claim arrived");
+        assert_eq!(fleet.votes("a").await, 0, "{delay:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lock_id_is_not_used_again_on_the_nodes_for_a_minute_after_an_unanswered_release() {
     for pause in [30, 59] {

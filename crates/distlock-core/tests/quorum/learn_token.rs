@@ -67,16 +67,35 @@ async fn a_node_that_is_slow_to_learn_the_token_is_waited_for_in_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_granted_in_the_meantime_is_told_although_another_one_failed() {
-    let fleet = fleet_with_different_tokens(5);
+async fn a_node_that_granted_in_the_meantime_is_told_although_another_one_failed_or_was_busy() {
+    for rival in [false, true] {
+        let fleet = fleet_with_different_tokens(5);
+        let quorum = fleet.quorum();
+        if rival {
+            granted(&fleet.nodes[0], "rival").await;
+        } else {
+            fleet.faults[0].always_all(Fault::fail());
+        }
+        // The first to grant is behind and cannot learn the token; the second grants a moment later, and can.
+        fleet.faults[1].next(Verb::Acquire, 1, Fault::none().delay_after(5 * MS));
+        fleet.faults[2].always(Verb::Renew, Fault::fail());
+        let token = granted(&quorum, "a").await;
+        rest(SECOND).await;
+        assert_eq!(fleet.holder(1).await.unwrap().token, Some(token), "rival on a node: {rival}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_never_learns_the_token_holds_up_no_node_that_grants_late() {
+    let fleet = Fleet::new(3);
     let quorum = fleet.quorum();
-    fleet.faults[0].always_all(Fault::fail());
-    // The first to grant is behind and cannot learn the token; the second grants a moment later, and can.
-    fleet.faults[1].next(Verb::Acquire, 1, Fault::none().delay_after(5 * MS));
-    fleet.faults[2].always(Verb::Renew, Fault::fail());
+    fleet.clocks[1].jump(SECOND);
+    fleet.faults[0].always(Verb::Renew, Fault::hang_before());
+    fleet.faults[2].next(Verb::Acquire, 1, Fault::none().delay_before(2 * TIMEOUT + 20 * MS));
+    let start = Instant::now();
     let token = granted(&quorum, "a").await;
-    rest(SECOND).await;
-    assert_eq!(fleet.holder(1).await.unwrap().token, Some(token));
+    assert!(start.elapsed() < 5 * TIMEOUT, "{:?}", start.elapsed());
+    assert_eq!(fleet.holder(2).await.unwrap().token, Some(token));
 }
 
 #[tokio::test(start_paused = true)]

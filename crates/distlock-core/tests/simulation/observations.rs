@@ -246,6 +246,22 @@ impl Observations {
         }
     }
 
+    /// A process shuts down: locks whose minimum hold time has not passed stay in the store until their leases expire.
+    pub fn shuts_down(&mut self, process: &Arc<Process>, now: Duration) {
+        const MARGIN: Duration = Duration::from_millis(100);
+        for hold in &self.holds {
+            let options = &self.ops[hold.op].choice.options;
+            let least = options.get_hold_at_least();
+            if Arc::ptr_eq(&hold.process, process)
+                && !least.is_zero()
+                && hold.granted_at + least + MARGIN > now
+            {
+                self.orphans.insert(hold.lock_id.clone());
+                self.orphans_until = self.orphans_until.max(now + options.get_expiry().max(least) + MARGIN);
+            }
+        }
+    }
+
     /// Records whether a resource is in use now.
     pub fn look(&mut self, world: &World, resource: &Resource) -> bool {
         let in_use = self.live_holds().any(|hold| hold.resource == *resource) || world.is_in_use(resource);

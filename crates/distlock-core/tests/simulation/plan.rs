@@ -262,7 +262,8 @@ impl Plan {
         (self.slowest, self.private) = (200, 30);
         for choice in &mut self.choices {
             let longer = choice.options.clone().expiry(duration(rng, 20_000, 60_000));
-            choice.options = longer.unwrap_or(choice.options.clone());
+            let fits = |options: &Options| options.clone().auto_extend(true).check().is_ok();
+            choice.options = longer.ok().filter(fits).unwrap_or(choice.options.clone());
         }
         self.events.retain(|(_, what)| matches!(what, Event::Stall { .. } | Event::Resume { .. }));
         for client in 0..self.clients {
@@ -294,7 +295,8 @@ fn choice(rng: &mut Rng, request_timeout: Duration) -> Choice {
     if share > 0.0 {
         // A cadence that leaves no time for a second attempt may be refused, and is not used then.
         let cadence = options.clone().extension_cadence(expiry.mul_f64(share));
-        options = cadence.ok().filter(|options| options.check().is_ok()).unwrap_or(options);
+        let fits = |options: &Options| options.clone().auto_extend(true).check().is_ok();
+        options = cadence.ok().filter(fits).unwrap_or(options);
     }
     let longest = *rng.choice(&[20, 100, 800, 20_000, 60_000]).unwrap();
     let shortest = rng.u64(1..=20);

@@ -127,8 +127,12 @@ type Problem = Option<(&'static str, String)>;
 
 fn works(world: &World, observed: &Observations, op: &Op, now: Duration) -> bool {
     // A quorum acquires in two steps: votes, and the write-back of the token.
-    let verbs: &[Verb] =
-        if world.plan.nodes > 1 { &[Verb::Acquire, Verb::Renew, Verb::Release] } else { &[Verb::Acquire] };
+    let verbs: &[Verb] = match op.wait {
+        _ if world.plan.nodes > 1 => &[Verb::Acquire, Verb::Renew, Verb::Release],
+        // A single attempt waits for the releases of its process that are in flight.
+        Wait::Try => &[Verb::Acquire, Verb::Release],
+        _ => &[Verb::Acquire],
+    };
     let troubled = observed.faulty_nodes(op.process.slot, verbs, &op.resources, op.started, now);
     world.plan.nodes - troubled.len() >= world.majority()
         && !observed.is_stalled_within(op.process.slot, op.started, now)
@@ -186,7 +190,7 @@ fn failed(
         }
         ErrorKind::Lost => None,
         ErrorKind::Unavailable | ErrorKind::Internal => {
-            let stuck = behind_unanswered(world, observed, process.slot, Verb::Acquire, op.started);
+            let stuck = delayed(world, observed, op);
             // A node that granted and does not get the token is needed if another client has the other nodes. Its error,
             // or the time limit that ends during the wait for it, is reported. `quorum::write_back` tests the case in
             // which it is not needed.
@@ -194,7 +198,11 @@ fn failed(
                 && !observed
                     .faulty_nodes(process.slot, &[Verb::Renew], &op.resources, op.started, now)
                     .is_empty();
-            let excused = !process.works() || !works(world, observed, op, now) || !stuck.is_zero() || untold;
+            let excused = !process.works()
+                || !works(world, observed, op, now)
+                || !stuck.is_zero()
+                || untold
+                || slower_than_limit(observed, op, now);
             (!excused).then(|| (FAILED, error.to_string()))
         }
         _ => Some((FAILED, error.to_string())),
@@ -217,12 +225,32 @@ fn slow(world: &World, observed: &Observations, op: &Op, now: Duration) -> Probl
             .faulty_nodes(op.process.slot, &[Verb::Acquire, Verb::Renew], &[], op.started, now)
             .is_empty();
     let most = if works(world, observed, op, now) && op.process.works() && !troubled {
-        limit
-            + (PROMPT + behind_unanswered(world, observed, op.process.slot, Verb::Acquire, op.started)) * each
+        limit + (PROMPT + delayed(world, observed, op)) * each
     } else {
         limit + (3 * world.plan.request_timeout + Duration::from_secs(3)) * each
     };
     (took > most).then(|| (LIVENESS, format!("answered after {took:?}, {most:?} are allowed")))
+}
+
+/// How long unanswered requests may delay an acquisition.
+fn delayed(world: &World, observed: &Observations, op: &Op) -> Duration {
+    let behind = |verb| behind_unanswered(world, observed, op.process.slot, verb, op.started);
+    let releases = if op.wait == Wait::Try { behind(Verb::Release) } else { Duration::ZERO };
+    behind(Verb::Acquire) + releases
+}
+
+/// Whether a request of the process took longer than an acquisition waits for an answer after its time limit.
+fn slower_than_limit(observed: &Observations, op: &Op, now: Duration) -> bool {
+    let slack = match op.wait {
+        Wait::Forever => return false,
+        Wait::Try => return false,
+        Wait::Limit(limit) => (limit / 2).clamp(Duration::from_millis(100), Duration::from_millis(250)),
+    };
+    observed.requests.iter().any(|request| {
+        request.slot == op.process.slot
+            && request.sent <= now
+            && request.answered.is_none_or(|at| at >= op.started && at > request.sent + slack)
+    })
 }
 
 /// How long unanswered requests may delay others: not at all while another slot is free.

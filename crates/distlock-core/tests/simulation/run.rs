@@ -349,6 +349,7 @@ impl Simulation {
             return;
         }
         let (world, process) = (Arc::clone(&self.world), Arc::clone(&client.process));
+        world.observed().shuts_down(&process, world.time());
         runtime.inner().spawn(async move {
             let begun = world.time();
             let ended = locks.shutdown().await;

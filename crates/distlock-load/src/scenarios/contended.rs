@@ -9,11 +9,11 @@ use distlock_core::{Mutex, Result};
 
 use super::baseline_tasks;
 use crate::bench::BenchContext;
-use crate::interleave::{SliceLengths, interleave};
+use crate::interleave::{Measurement, SliceLengths, interleave};
 use crate::outcome::Outcome;
 use crate::plan::{Plan, Scenario};
 use crate::worker::Contenders;
-use crate::workload::{Operation, Tasks};
+use crate::workload::{Operation, Tasks, Workload};
 
 /// How long a contender holds the lock.
 pub(crate) const HOLD: Duration = Duration::from_millis(1);
@@ -45,21 +45,20 @@ pub(crate) async fn run(context: &BenchContext<'_>, plan: &Plan) -> Result<Vec<O
     Ok(outcomes)
 }
 
+/// The contenders beside one task of the baseline.
+async fn measure(context: &BenchContext<'_>, plan: &Plan, ours: &mut impl Workload) -> Result<Measurement> {
+    let mut baseline = baseline_tasks(context, 1, HOLD);
+    let lengths = SliceLengths::mostly_ours(plan.run_time);
+    interleave(context, ours, baseline.as_mut(), plan.run_time, lengths).await
+}
+
 async fn in_one_process(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome> {
     let scenario = Scenario::Contended.as_str();
     let tasks = plan.contenders;
     context.observer.started(&format!("{scenario}, {tasks} tasks"));
     let name = context.name("contended");
     let mut ours = Tasks((0..tasks).map(|_| Contender(context.locks.mutex(name.as_str()))).collect());
-    let mut baseline = baseline_tasks(context, 1, HOLD);
-    let measurement = interleave(
-        context,
-        &mut ours,
-        baseline.as_mut(),
-        plan.run_time,
-        SliceLengths::mostly_ours(plan.run_time),
-    )
-    .await?;
+    let measurement = measure(context, plan, &mut ours).await?;
     Ok(Outcome::of(context, scenario, tasks, measurement).with_rate_ratio())
 }
 
@@ -69,15 +68,7 @@ async fn in_processes(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome
     let tasks = each * processes;
     context.observer.started(&format!("contended, {tasks} tasks in {processes} processes"));
     let mut ours = Contenders::start(context, processes, each, &context.name("contended")).await?;
-    let mut baseline = baseline_tasks(context, 1, HOLD);
-    let measurement = interleave(
-        context,
-        &mut ours,
-        baseline.as_mut(),
-        plan.run_time,
-        SliceLengths::mostly_ours(plan.run_time),
-    )
-    .await;
+    let measurement = measure(context, plan, &mut ours).await;
     ours.stop().await?;
     let mut outcome = Outcome::of(context, "contended-processes", tasks, measurement?).with_rate_ratio();
     outcome.processes = processes;

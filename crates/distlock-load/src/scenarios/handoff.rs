@@ -1,4 +1,4 @@
-//! `handover`: the handoff from a holder to a waiter on another connection. Measures the time from the call of `release` until
+//! `handoff`: the handoff from a holder to a waiter on another connection. Measures the time from the call of `release` until
 //! the waiter has its guard. The releaser does not contend.
 
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ pub(crate) async fn run(context: &BenchContext<'_>, plan: &Plan) -> Result<Outco
     let other = context.store.connect(Options::default()).await?;
     let mut ours = Handoffs {
         engines: [context.locks.clone(), other.clone()],
-        name: context.name("handover"),
+        name: context.name("handoff"),
         settle,
         next_holder: 0,
     };

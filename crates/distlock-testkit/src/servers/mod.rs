@@ -39,6 +39,7 @@ pub mod program;
 pub mod redis;
 pub mod spawn;
 pub mod wait;
+pub mod zookeeper;
 
 mod clock;
 mod tcp;
@@ -53,3 +54,4 @@ pub use postgres::{PostgresPair, PostgresServer};
 pub use process::{Launch, ServerProcess};
 pub use redis::{RedisCluster, RedisSentinel, RedisServer};
 pub use wait::wait_for;
+pub use zookeeper::{ZookeeperEnsemble, ZookeeperServer};

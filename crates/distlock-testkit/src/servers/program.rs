@@ -73,6 +73,17 @@ pub const PGBOUNCER: Program = Program {
     patterns: &["/usr/sbin/pgbouncer"],
 };
 
+/// `java`, which runs ZooKeeper.
+pub const JAVA: Program = Program { name: "java", variable: "DISTLOCK_JAVA", on_path: true, patterns: &[] };
+
+/// The jar of ZooKeeper. Other jars that it needs lie beside it or are named in its manifest.
+pub const ZOOKEEPER_JAR: Program = Program {
+    name: "zookeeper.jar",
+    variable: "DISTLOCK_ZOOKEEPER_JAR",
+    on_path: false,
+    patterns: &["/usr/share/java/zookeeper.jar"],
+};
+
 /// libfaketime, which moves a program's clock.
 pub const FAKETIME_LIB: Program = Program {
     name: "libfaketimeMT.so.1",

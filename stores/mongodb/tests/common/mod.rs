@@ -3,7 +3,6 @@
 
 pub mod bare_store;
 pub mod foreign_client;
-pub mod late_wakes;
 pub mod log_capture;
 pub mod restricted_users;
 

@@ -1,4 +1,4 @@
-//! The numbers that advisory locks are known by.
+//! The keys of advisory locks.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::config::{KeyScheme, PostgresConfig};
 use crate::identifier::Identifier;
 
-/// The key of an advisory lock: one number of 64 bits or two of 32. The two sorts never meet.
+/// The key of an advisory lock: one number of 64 bits or a pair of 32 bits. A number and a pair never collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AdvisoryKey {
     /// As in `pg_advisory_lock(key)`.
@@ -19,10 +19,11 @@ pub enum AdvisoryKey {
 
 impl AdvisoryKey {
     /// The key of a name: the first eight bytes, as a big-endian number, of the SHA-256 hash of `distlock:`, the kind,
-    /// `:` and the name. Two names of ten thousand million meet with a chance of one in three hundred.
+    /// `:` and the name. Among ten thousand million names a collision has a probability of one in
+    /// three hundred.
     ///
-    /// So for those who leave `distlock.schema` and `distlock.table` as they are; [`within`](AdvisoryKey::within) is for
-    /// others.
+    /// This is the key with the default `distlock.schema` and `distlock.table`. With others use
+    /// [`within`](AdvisoryKey::within).
     ///
     /// ```
     /// use distlock_core::Kind;
@@ -36,15 +37,15 @@ impl AdvisoryKey {
         AdvisoryKey::hashed(&format!("distlock:{kind}:{name}"))
     }
 
-    /// The key of a name in a schema or with a table of one's own, which are a world of their own here too: before the
-    /// kind stand `schema.table:`, unless both are the default.
+    /// The key of a name in the schema and table of a configuration. Unless both are the default, `schema.table:` precedes the
+    /// kind, so that other schemas and tables have other keys.
     ///
     /// ```
     /// use distlock_core::Kind;
     /// use distlock_postgres::{AdvisoryKey, PostgresConfig};
     ///
     /// # fn main() -> distlock_core::Result<()> {
-    /// let config = PostgresConfig::from_url("postgres+advisory://db/app?distlock.schema=ops")?;
+    /// let config = PostgresConfig::default().schema("ops")?;
     /// // SELECT ('x' || left(encode(sha256('distlock:ops.distribute_lock:mutex:nightly'), 'hex'), 16))::bit(64)::bigint
     /// assert_eq!(AdvisoryKey::within(&config, Kind::Mutex, "nightly"), AdvisoryKey::One(-6623120010363429207));
     /// # Ok(()) }
@@ -86,7 +87,7 @@ impl AdvisoryKey {
         })
     }
 
-    /// The key of a resource, as this store understands names.
+    /// The key of a resource, by the key scheme of the configuration.
     pub(super) fn of_resource(resource: &Resource, config: &PostgresConfig) -> Result<Self> {
         match config.keys {
             KeyScheme::Hashed => Ok(AdvisoryKey::within(config, resource.kind(), resource.name())),
@@ -94,13 +95,13 @@ impl AdvisoryKey {
         }
     }
 
-    /// As statements have it: one number, whether it is a pair put together, and the second of the pair.
+    /// As the statements have it: one number, whether it is a pair, and the second key of the pair.
     pub(super) fn parts(self) -> (i64, bool, i32) {
         match self {
             AdvisoryKey::One(key) => (key, false, 0),
             AdvisoryKey::Pair(first, second) => {
-                let together = (i64::from(first) << 32) | i64::from(second.cast_unsigned());
-                (together, true, second)
+                let combined = (i64::from(first) << 32) | i64::from(second.cast_unsigned());
+                (combined, true, second)
             }
         }
     }
@@ -118,10 +119,12 @@ impl fmt::Display for AdvisoryKey {
 
 #[cfg(test)]
 mod tests {
+    use distlock_core::store::StoreUrl;
+
     use super::*;
 
     #[test]
-    fn raw_keys_are_read_and_nonsense_is_refused() {
+    fn raw_keys_are_read_and_other_text_is_refused() {
         assert_eq!(AdvisoryKey::parse("42").unwrap(), AdvisoryKey::One(42));
         assert_eq!(AdvisoryKey::parse("-9223372036854775808").unwrap(), AdvisoryKey::One(i64::MIN));
         assert_eq!(AdvisoryKey::parse("7,-9").unwrap(), AdvisoryKey::Pair(7, -9));
@@ -131,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_put_together_as_the_server_shows_it() {
+    fn a_pair_is_combined_as_the_server_shows_it() {
         assert_eq!(AdvisoryKey::Pair(7, 9).parts(), ((7 << 32) | 9, true, 9));
         assert_eq!(AdvisoryKey::Pair(-1, -1).parts(), (-1, true, -1));
     }
@@ -144,7 +147,7 @@ mod tests {
     #[test]
     fn schemas_and_tables_have_keys_of_their_own() {
         let key = |options: &str| {
-            let url = format!("postgres+advisory://h/db?{options}");
+            let url = StoreUrl::parse(&format!("postgres+advisory://h/db?{options}")).unwrap();
             AdvisoryKey::within(&PostgresConfig::from_url(&url).unwrap(), Kind::Mutex, "a")
         };
         assert_eq!(key(""), AdvisoryKey::of(Kind::Mutex, "a"));

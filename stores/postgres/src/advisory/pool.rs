@@ -1,51 +1,42 @@
-//! Semaphores: permits in a row, held as long as the session that has them. A release grants to whoever is next, and
-//! tells its session; nobody polls.
+//! Semaphores and fair queues: permits in a row, held as long as the session that has them. A release hands permits to the first
+//! waiters and notifies their sessions; waiters do not poll.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
+use distlock_core::store::support::errors;
 use distlock_core::store::{Attempt, Claim, Holder, Inbox, Lease, SessionHold, Waiting};
 use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, LockId, Resource, Result};
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
-use super::home::Home;
-use super::{Inner, watch};
-use crate::failure;
-use crate::names::Key;
-use crate::questions::{self, Questions};
-use crate::statement::{Patience, Statement, Tables};
-use crate::values::get;
+use super::lock_session::LockSession;
+use super::session_watch;
+use super::shared_session::SharedSession;
+use super::store::StoreState;
+use crate::error;
+use crate::keys::Key;
+use crate::pool_batch::{self, PoolBatch};
+use crate::statement::{Request, RowLockTimeout};
+use crate::tables::PoolTable;
+use crate::values::column;
 
 /// Longer than any session.
-const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
-/// How often a permit is released again whose row another session keeps locked.
-const LATER: Duration = Duration::from_millis(500);
+const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// The pause before the release of a permit is sent again, if another session has locked its row.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(500);
 
-#[derive(Debug)]
-pub(super) struct Statements {
-    step: Statement,
-    break_lock: Statement,
-}
-
-impl Statements {
-    pub(super) fn new(tables: &Tables) -> Self {
-        Statements {
-            step: questions::step(6, tables, true),
-            break_lock: questions::break_step(10, tables, true),
-        }
-    }
-}
-
-/// Asks about one semaphore. A row that another session keeps locked is an error soon, and the next time at once: other
-/// guards depend on the session that asks.
-async fn ask(store: &Inner, home: &Home, key: &Key, questions: &Questions) -> Result<Vec<Row>> {
-    let locked = || store.locked.lock().unwrap_or_else(PoisonError::into_inner);
-    let patience = if locked().contains(&key.key) { Patience::Brief } else { Patience::Usual };
-    let rows = home.seat.wire.run_with(&store.pool.step, &questions.parameters(), patience).await;
-    let rows = rows.map_err(|error| failure::of_statement(&error));
+/// Sends a batch about one semaphore. A row that another session has locked is an error soon, and the next time at once: other
+/// guards depend on the session that sends it.
+async fn query(state: &StoreState, session: &LockSession, key: &Key, batch: &PoolBatch) -> Result<Vec<Row>> {
+    let locked = || state.locked_pools.lock().unwrap_or_else(PoisonError::into_inner);
+    let was_locked = locked().contains(&key.key);
+    let timeout = if was_locked { RowLockTimeout::Short } else { RowLockTimeout::Default };
+    let parameters = batch.parameters();
+    let request = Request::new(&state.pool.batch, &parameters).with_timeout(timeout);
+    let rows = session.connection.query(&request).await;
     match &rows {
-        Err(error) if failure::is_row_locked(error) => {
+        Err(error) if error::is_row_locked(error) => {
             locked().insert(key.key.clone());
         }
         _ => {
@@ -55,65 +46,60 @@ async fn ask(store: &Inner, home: &Home, key: &Key, questions: &Questions) -> Re
     rows
 }
 
-/// What came of a claim, and which sessions are in the way.
-struct Answer {
-    attempt: Attempt,
-    in_the_way: Vec<i64>,
-}
-
 pub(super) async fn acquire(
-    store: &Arc<Inner>,
+    state: &Arc<StoreState>,
     claim: &Claim,
     withdraw: &CancellationToken,
 ) -> Result<Option<SessionHold>> {
     claim.check_weight()?;
-    let home = store.home().await?;
-    let key = Key::of(&claim.resource, home.seat.wire.server.utf8);
+    let shared = state.shared().await?;
+    let session = &shared.session;
+    let key = Key::new(&claim.resource, session.connection.server.utf8);
     let mut claim = claim.clone();
-    claim.expiry = FOR_EVER;
+    claim.expiry = FOREVER;
     if !withdraw.is_cancelled() {
-        claim.waiting = Some(Waiting::new(Inbox::new(home.seat.channel.as_str()), FOR_EVER, 1));
+        claim.waiting = Some(Waiting::new(Inbox::new(session.channel.as_str()), FOREVER, 1));
     }
-    // Before anything is asked for: a permit can be granted and broken before the waiter hears of either.
-    let session = home.seat.welcome(&claim.lock_id);
-    let mut granted = home.enlist(&claim.lock_id);
-    let outcome = get_in(store, &home, &key, &claim, withdraw, &mut granted).await;
-    home.strike(&claim.lock_id);
+    // Before the claim is sent: a permit can be granted and broken before the waiter learns of either.
+    let hold = session.life.add_hold(&claim.lock_id);
+    let mut granted = shared.add_waiter(&claim.lock_id);
+    let outcome = wait(state, &shared, &key, &claim, withdraw, &mut granted).await;
+    shared.remove_waiter(&claim.lock_id);
     let outcome = match outcome {
-        Ok(Some(token)) => match home.seat.verify().await {
-            Ok(()) => return Ok(Some(SessionHold { token, session })),
+        Ok(Some(token)) => match session.verify().await {
+            Ok(()) => return Ok(Some(SessionHold { token, session: hold })),
             Err(error) => {
-                home.seat.cut("the server did not answer in time");
+                session.close("the server did not reply in time");
                 Err(error)
             }
         },
         Ok(None) if claim.waiting.is_none() => Ok(None),
-        // Nothing of the claim may be left: neither as waiter nor as holder.
-        Ok(None) => give_back(store, &home, key, &claim.lock_id).await.map(|()| None),
+        // Nothing of the claim may be left: neither a waiter nor a holder.
+        Ok(None) => release_or_retry(state, session, key, &claim.lock_id).await.map(|()| None),
         Err(error) => {
             if error.kind() != ErrorKind::Mismatch {
-                let _ = give_back(store, &home, key, &claim.lock_id).await;
+                let _ = release_or_retry(state, session, key, &claim.lock_id).await;
             }
             Err(error)
         }
     };
-    home.seat.dismiss(&claim.lock_id);
+    session.life.remove_hold(&claim.lock_id);
     outcome
 }
 
-/// Asks, and waits to be told.
-async fn get_in(
-    store: &Arc<Inner>,
-    home: &Arc<Home>,
+/// Sends the claim, and waits for the notification.
+async fn wait(
+    state: &Arc<StoreState>,
+    shared: &SharedSession,
     key: &Key,
     claim: &Claim,
     withdraw: &CancellationToken,
     granted: &mut oneshot::Receiver<u64>,
 ) -> Result<Option<FencingToken>> {
-    let ended = home.seat.life.clone();
+    let life = shared.session.life.session();
     loop {
-        let answer = ask_once(store, home, key, claim).await?;
-        if let Attempt::Granted { token, .. } = answer.attempt {
+        let (attempt, blocking) = try_acquire(state, &shared.session, key, claim).await?;
+        if let Attempt::Granted { token, .. } = attempt {
             return Ok(Some(token));
         }
         if claim.waiting.is_none() {
@@ -123,95 +109,106 @@ async fn get_in(
             biased;
             token = &mut *granted => return Ok(token.ok().map(FencingToken::new)),
             () = withdraw.cancelled() => return Ok(None),
-            () = ended.wait_for_end() => {
-                return Err(Error::new(ErrorKind::Unavailable, "the session ended while it waited"));
+            () = life.wait_for_end() => {
+                return Err(Error::new(ErrorKind::Unavailable, "the session ended while the claim waited"));
             }
-            () = watch::until_somebody_died(store, &key.key, &answer.in_the_way) => {}
+            () = session_watch::until_session_ends(state, &key.key, &blocking) => {}
         }
     }
 }
 
-async fn ask_once(store: &Inner, home: &Home, key: &Key, claim: &Claim) -> Result<Answer> {
+/// The answer to a claim, and the session locks of the sessions that block it.
+async fn try_acquire(
+    state: &StoreState,
+    session: &LockSession,
+    key: &Key,
+    claim: &Claim,
+) -> Result<(Attempt, Vec<i64>)> {
     loop {
-        let mut questions = Questions::of_sessions();
-        questions.acquire(key.clone(), claim, Some(home.seat.channel.clone()));
-        let rows = ask(store, home, key, &questions).await?;
-        let row = rows
-            .first()
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "no answer").with_unknown_outcome())?;
-        let Some(attempt) = questions::attempt(row, claim)? else { continue };
-        let holding: Option<Vec<String>> = get(row, "holding")?;
-        let others = holding.into_iter().flatten().filter(|channel| *channel != home.seat.channel);
-        let in_the_way = others.filter_map(|channel| alive_lock(&channel)).collect();
-        return Ok(Answer { attempt, in_the_way });
+        let mut batch = PoolBatch::default();
+        batch.acquire(key.clone(), claim, Some(session.channel.clone()));
+        let rows = query(state, session, key, &batch).await?;
+        let row = rows.first().ok_or_else(errors::too_few_answers)?;
+        let Some(attempt) = pool_batch::attempt(row, claim)? else { continue };
+        let blocking: Option<Vec<String>> = column(row, "blocking")?;
+        let others = blocking.into_iter().flatten().filter(|channel| *channel != session.channel);
+        return Ok((attempt, others.filter_map(|channel| session_lock(&channel)).collect()));
     }
 }
 
-/// The lock that stands for a session, from its channel.
-fn alive_lock(channel: &str) -> Option<i64> {
+/// The session lock of the session with this channel.
+fn session_lock(channel: &str) -> Option<i64> {
     u64::from_str_radix(channel.strip_prefix("dl_")?, 16).ok().map(u64::cast_signed)
 }
 
-/// Takes a lock id out, as waiter and as holder.
-async fn take_out(store: &Inner, home: &Home, key: &Key, id: &LockId) -> Result<()> {
-    let mut questions = Questions::of_sessions();
-    questions.release(key.clone(), id);
-    ask(store, home, key, &questions).await.map(drop)
+/// Removes a lock id, as waiter and as holder.
+async fn remove(state: &StoreState, session: &LockSession, key: &Key, id: &LockId) -> Result<()> {
+    let mut batch = PoolBatch::default();
+    batch.release(key.clone(), id);
+    query(state, session, key, &batch).await.map(drop)
 }
 
-/// Takes out what sessions left behind that ended.
-pub(super) async fn forget(store: &Inner, home: &Home, key: Key) -> Result<()> {
-    take_out(store, home, &key, &LockId::from_stored("")).await
+/// Removes the entries of ended sessions.
+pub(super) async fn remove_ended(state: &StoreState, session: &LockSession, key: Key) -> Result<()> {
+    remove(state, session, &key, &LockId::from_stored("")).await
 }
 
-async fn give_back(store: &Arc<Inner>, home: &Arc<Home>, key: Key, id: &LockId) -> Result<()> {
-    let given = take_out(store, home, &key, id).await;
-    match &given {
+/// Releases permits. If another session has locked the row, the release is retried in the background; after any other failure
+/// the session ends.
+async fn release_or_retry(
+    state: &Arc<StoreState>,
+    session: &Arc<LockSession>,
+    key: Key,
+    id: &LockId,
+) -> Result<()> {
+    let released = remove(state, session, &key, id).await;
+    match &released {
         Ok(()) => {}
-        // Others depend on the session: it does not end for a row that will be free again.
-        Err(error) if failure::is_row_locked(error) => {
-            tokio::spawn(give_back_later(Arc::downgrade(store), Arc::downgrade(home), key, id.clone()));
+        // Other guards depend on the session: it does not end for a row that will be free again.
+        Err(error) if error::is_row_locked(error) => {
+            tokio::spawn(retry_release(Arc::downgrade(state), Arc::downgrade(session), key, id.clone()));
         }
-        Err(_) => home.seat.cut("a permit could not be given back"),
+        Err(_) => session.close("a permit could not be released"),
     }
-    given
+    released
 }
 
-/// Tries again until the row is free, or the session is gone and its permits with it.
-async fn give_back_later(store: Weak<Inner>, home: Weak<Home>, key: Key, id: LockId) {
+/// Retries until the row is free, or the session has ended and its permits with it.
+async fn retry_release(state: Weak<StoreState>, session: Weak<LockSession>, key: Key, id: LockId) {
     loop {
-        tokio::time::sleep(LATER).await;
-        let (Some(store), Some(home)) = (store.upgrade(), home.upgrade()) else { return };
-        if !home.seat.is_alive() {
+        tokio::time::sleep(RELEASE_INTERVAL).await;
+        let (Some(state), Some(session)) = (state.upgrade(), session.upgrade()) else { return };
+        if !session.is_alive() {
             return;
         }
-        match take_out(&store, &home, &key, &id).await {
-            Err(error) if failure::is_row_locked(&error) => {}
+        match remove(&state, &session, &key, &id).await {
+            Err(error) if error::is_row_locked(&error) => {}
             Ok(()) => return,
-            Err(_) => return home.seat.cut("a permit could not be given back"),
+            Err(_) => return session.close("a permit could not be released"),
         }
     }
 }
 
-/// Gives back what the session has under this lock id. What an older session had went with it.
-pub(super) async fn release(store: &Arc<Inner>, lease: &Lease) -> Result<()> {
-    let Some(home) = store.current_home() else { return Ok(()) };
-    if home.seat.dismiss(&lease.lock_id).is_none() {
+/// Releases what the session holds under this lock id. Permits of an older session ended with it.
+pub(super) async fn release(state: &Arc<StoreState>, lease: &Lease) -> Result<()> {
+    let Some(session) = state.last_shared() else { return Ok(()) };
+    if session.life.remove_hold(&lease.lock_id).is_none() {
         return Ok(());
     }
-    if !home.seat.is_alive() {
-        home.seat.cut("a permit was given back with it");
+    if !session.is_alive() {
+        session.close("a permit was released after its session had ended");
         return Ok(());
     }
-    let key = Key::of(&lease.resource, home.seat.wire.server.utf8);
-    give_back(store, &home, key, &lease.lock_id).await
+    let key = Key::new(&lease.resource, session.connection.server.utf8);
+    release_or_retry(state, &session, key, &lease.lock_id).await
 }
 
-pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
-    let home = store.home().await?;
-    let mut questions = Questions::of_sessions();
-    questions.break_lock(Key::of(resource, home.seat.wire.server.utf8));
-    // One step: a session does not renew, so that a holder which is not told would never find out.
-    let rows = home.seat.wire.run(&store.pool.break_lock, &questions.parameters()).await;
-    questions::broken(&rows.map_err(|error| failure::of_statement(&error))?, true)
+pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Result<Vec<Holder>> {
+    let shared = state.shared().await?;
+    let connection = &shared.session.connection;
+    let mut batch = PoolBatch::default();
+    batch.break_lock(Key::new(resource, connection.server.utf8));
+    // One step: a session does not renew, so a holder that is not notified would never learn of it.
+    let rows = connection.query(&Request::new(&state.pool.break_lock, &batch.parameters())).await?;
+    pool_batch::broken(&rows, PoolTable::Sessions)
 }

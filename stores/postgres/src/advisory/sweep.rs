@@ -1,105 +1,57 @@
-//! Forgetting what is not used: rows of semaphores that only remember a token, and what sessions left behind that ended. In
-//! the background, at a bounded [pace](crate::pace), and by one process at a time.
-
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+//! Which rows a sweep of advisory locks deletes: unused semaphores, and what ended sessions left behind.
 
 use distlock_core::Result;
 use tokio_postgres::Row;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::types::Type;
 
-use super::home::Home;
-use super::{Inner, pool};
-use crate::failure;
-use crate::names::Key;
-use crate::pace::{self, AT_ONCE, Rest, Walk};
-use crate::statement::{Statement, Tables};
-use crate::values::{get, micros};
+use super::pool;
+use super::store::StoreState;
+use crate::error;
+use crate::keys::Key;
+use crate::statement::{Request, Slot, Statement};
+use crate::sweep::{self, PAGE, Sweep};
+use crate::tables::{PoolTable, Tables};
+use crate::values::{column, to_micros};
 
-static SWEEP: [Type; 3] = [Type::TEXT, Type::INT8, Type::INT8];
-static LEFT: [Type; 2] = [Type::TEXT, Type::INT8];
+static ENDED_PERMITS: [Type; 2] = [Type::TEXT, Type::INT8];
 
 #[derive(Debug)]
-pub(super) struct Statements {
-    tidy: String,
-    left: Statement,
+pub(super) struct SweepStatements {
+    delete_stale_rows: String,
+    ended_permits: Statement,
     sweep: Statement,
 }
 
-impl Statements {
+impl SweepStatements {
     pub(super) fn new(tables: &Tables) -> Self {
-        let sweep = include_str!("../sql/pool_sweep.sql").replace("{pool}", "{session_pool}");
-        Statements {
-            tidy: tables.fill(include_str!("../sql/advisory_tidy.sql")),
-            left: Statement::new(11, include_str!("../sql/advisory_left.sql"), tables, &LEFT),
-            sweep: Statement::new(12, &sweep, tables, &SWEEP),
+        let ended_permits = PoolTable::Sessions.template(include_str!("../sql/advisory_ended_permits.sql"));
+        SweepStatements {
+            delete_stale_rows: tables.fill(include_str!("../sql/advisory_delete_stale_rows.sql")),
+            ended_permits: Statement::new(Slot::AdvisoryEndedPermits, &ended_permits, tables, &ENDED_PERMITS),
+            sweep: sweep::pool_statement(tables, PoolTable::Sessions),
         }
     }
 }
 
-/// The task ends with the store.
-pub(super) fn start(store: &Arc<Inner>) {
-    let store = Arc::downgrade(store);
-    tokio::spawn(async move {
-        let mut rest = Rest::new();
-        tokio::time::sleep(Rest::first()).await;
-        while let Some(walked) = walk(&store, pace::pause_after).await {
-            tokio::time::sleep(rest.after(&walked)).await;
+impl Sweep for StoreState {
+    const TABLES: usize = 1;
+
+    async fn sweep_page(&self, _: usize, after: &str) -> Result<Option<Vec<Row>>> {
+        let Some(shared) = self.shared.current() else { return Ok(None) };
+        let connection = &shared.session.connection;
+        if after.is_empty() {
+            let delete = &self.sweep.delete_stale_rows;
+            connection.client().batch_execute(delete).await.map_err(error::from_statement)?;
         }
-    });
-}
-
-/// Walks through the tables once, and says how many semaphores were forgotten.
-pub(super) async fn once(store: &Arc<Inner>) -> Result<u64> {
-    store.home().await?;
-    let walked = walk(&Arc::downgrade(store), |_| Duration::ZERO).await;
-    walked.map_or(Ok(0), |walked| Ok(walked?.deleted))
-}
-
-/// `None`: the store is gone.
-async fn walk(store: &Weak<Inner>, pause: fn(Duration) -> Duration) -> Option<Result<Walk>> {
-    let mut walk = Walk::default();
-    let mut after = String::new();
-    loop {
-        let begun = Instant::now();
-        let step = {
-            let store = store.upgrade()?;
-            // No session is opened only for this.
-            let Some(home) = store.current_home().filter(|home| home.seat.is_alive()) else {
-                return Some(Ok(walk));
-            };
-            step(&store, &home, &mut walk, &after).await
-        };
-        match step {
-            Ok(Some(last)) => after = last,
-            Ok(None) => return Some(Ok(walk)),
-            Err(error) => {
-                tracing::debug!(%error, "cannot sweep the tables of advisory locks now");
-                return Some(Err(error));
+        // Any request for a semaphore removes the permits and queue entries of ended sessions.
+        for row in connection.query(&Request::new(&self.sweep.ended_permits, &[&after, &PAGE])).await? {
+            let key = Key { key: column(&row, "key")?, name: None };
+            match pool::remove_ended(self, &shared.session, key).await {
+                Err(error) if !error::is_row_locked(&error) => return Err(error),
+                _ => {}
             }
         }
-        tokio::time::sleep(pause(begun.elapsed())).await;
+        let retention = to_micros(self.config.retention);
+        connection.query(&Request::new(&self.sweep.sweep, &[&after, &PAGE, &retention])).await.map(Some)
     }
-}
-
-async fn step(store: &Inner, home: &Home, walk: &mut Walk, after: &str) -> Result<Option<String>> {
-    let told = |error: tokio_postgres::Error| failure::of_statement(&error);
-    if after.is_empty() {
-        home.seat.wire.client().batch_execute(&store.sweep.tidy).await.map_err(told)?;
-    }
-    // Permits and queue entries of sessions that ended, where nobody asked since: any question takes them away.
-    for row in home.seat.wire.run(&store.sweep.left, &[&after, &AT_ONCE]).await.map_err(told)? {
-        let key = Key { key: key_of(&row)?, name: None };
-        match pool::forget(store, home, key).await {
-            Err(error) if !failure::is_row_locked(&error) => return Err(error),
-            _ => {}
-        }
-    }
-    let retention = micros(store.config.retention);
-    let parameters: [&(dyn ToSql + Sync); 3] = [&after, &AT_ONCE, &retention];
-    walk.note(&home.seat.wire.run(&store.sweep.sweep, &parameters).await.map_err(told)?)
-}
-
-fn key_of(row: &Row) -> Result<String> {
-    get(row, "key")
 }

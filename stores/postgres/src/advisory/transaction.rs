@@ -1,4 +1,4 @@
-//! Advisory locks of a transaction that the caller owns: lock and write commit together, and through PgBouncer too.
+//! Advisory locks of a transaction of the caller: lock and write commit together, also through PgBouncer.
 
 use distlock_core::{Error, ErrorKind, Result};
 use tokio_postgres::Transaction;
@@ -6,10 +6,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::key::AdvisoryKey;
-use crate::failure;
+use crate::error;
 
-/// Takes advisory locks that end with a transaction, whichever way it ends. Nothing has to be given back, and nothing
-/// of ours has to be in the database.
+/// Acquires advisory locks that end with a transaction, by commit or by rollback. They need no release and no tables.
 ///
 /// ```no_run
 /// use distlock_core::Kind;
@@ -19,7 +18,7 @@ use crate::failure;
 /// let transaction = client.transaction().await?;
 /// TransactionLocks::of(&transaction).lock(AdvisoryKey::of(Kind::Mutex, "account/42")).await?;
 /// transaction.execute("UPDATE account SET balance = balance - 10 WHERE id = 42", &[]).await?;
-/// transaction.commit().await?; // the write is there, and the lock is free, at the same moment
+/// transaction.commit().await?; // the write is visible and the lock free at the same moment
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Copy)]
@@ -32,19 +31,19 @@ impl<'a> TransactionLocks<'a> {
         TransactionLocks(transaction)
     }
 
-    /// Waits until the lock is the transaction's alone. `SET LOCAL lock_timeout` limits the wait.
+    /// Waits until the transaction holds the lock exclusively. `SET LOCAL lock_timeout` limits the wait.
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`] if `lock_timeout` passed; otherwise if the server cannot be reached or refuses. The
-    /// transaction can only be rolled back then.
+    /// [`ErrorKind::Timeout`] if `lock_timeout` passed. Otherwise if the server cannot be reached or refuses. The transaction
+    /// can only be rolled back then.
     ///
     /// # Cancel safety
     /// Dropping the future may leave the transaction waiting for the lock: drop the transaction too.
     pub async fn lock(&self, key: AdvisoryKey) -> Result<()> {
-        self.ask(key, false, "pg_advisory_xact_lock").await.map(drop)
+        self.call(key, false, "pg_advisory_xact_lock").await.map(drop)
     }
 
-    /// Waits until the transaction has the lock together with others who share it.
+    /// Waits until the transaction holds the lock in shared mode.
     ///
     /// # Errors
     /// As for [`lock`](TransactionLocks::lock).
@@ -52,21 +51,21 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// As for [`lock`](TransactionLocks::lock).
     pub async fn lock_shared(&self, key: AdvisoryKey) -> Result<()> {
-        self.ask(key, false, "pg_advisory_xact_lock_shared").await.map(drop)
+        self.call(key, false, "pg_advisory_xact_lock_shared").await.map(drop)
     }
 
-    /// One attempt: whether the transaction has the lock, alone.
+    /// One attempt to lock exclusively. Returns whether the transaction holds the lock.
     ///
     /// # Errors
     /// If the server cannot be reached or refuses.
     ///
     /// # Cancel safety
-    /// Dropping the future may leave the transaction with the lock or without.
+    /// Dropping the future leaves the outcome unknown: the transaction may hold the lock.
     pub async fn try_lock(&self, key: AdvisoryKey) -> Result<bool> {
-        self.ask(key, true, "pg_try_advisory_xact_lock").await
+        self.call(key, true, "pg_try_advisory_xact_lock").await
     }
 
-    /// One attempt: whether the transaction has the lock, with others who share it.
+    /// One attempt to lock in shared mode. Returns whether the transaction holds the lock.
     ///
     /// # Errors
     /// As for [`try_lock`](TransactionLocks::try_lock).
@@ -74,30 +73,31 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// As for [`try_lock`](TransactionLocks::try_lock).
     pub async fn try_lock_shared(&self, key: AdvisoryKey) -> Result<bool> {
-        self.ask(key, true, "pg_try_advisory_xact_lock_shared").await
+        self.call(key, true, "pg_try_advisory_xact_lock_shared").await
     }
 
-    /// The unnamed statement, in one round trip: a pooler passes it on. The function's name is one of ours above.
-    async fn ask(&self, key: AdvisoryKey, answers: bool, function: &str) -> Result<bool> {
-        let given = if answers { "" } else { " IS NOT NULL" };
+    /// An unnamed statement in one round trip, which works through a pooler. `returns_bool`: the function returns whether it
+    /// locked, and not `void`.
+    async fn call(&self, key: AdvisoryKey, returns_bool: bool, function: &str) -> Result<bool> {
+        let granted = if returns_bool { "" } else { " IS NOT NULL" };
         let rows = match key {
             AdvisoryKey::One(key) => {
                 let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&key, Type::INT8)];
-                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1){given}"), typed).await
+                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1){granted}"), typed).await
             }
             AdvisoryKey::Pair(first, second) => {
                 let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&first, Type::INT4), (&second, Type::INT4)];
-                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1, $2){given}"), typed).await
+                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1, $2){granted}"), typed).await
             }
         };
         let rows = rows.map_err(|error| {
-            if failure::has_code(&error, &[SqlState::LOCK_NOT_AVAILABLE]) {
+            if error::has_code(&error, &[SqlState::LOCK_NOT_AVAILABLE]) {
                 return Error::new(
                     ErrorKind::Timeout,
-                    format!("somebody else had the advisory lock {key} until lock_timeout passed"),
+                    format!("timed out waiting for the advisory lock {key}: lock_timeout passed"),
                 );
             }
-            failure::of_statement(&error).doing("take an advisory lock in a transaction")
+            error::from_statement(error).doing("acquire an advisory lock in a transaction")
         })?;
         Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
     }

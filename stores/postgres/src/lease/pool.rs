@@ -1,121 +1,75 @@
-//! The pool record: one row of the pool table, for a semaphore, a reader-writer lock or the queue of a fair mutex.
+//! Pools: one row of the pool table each, for a semaphore, a reader-writer lock or the fair queue of a mutex.
 
+use std::future::Future;
+
+use distlock_core::store::support::batch;
 use distlock_core::store::{Attempt, Batch, Claim, Holder, Lease, Released, Renewal};
-use distlock_core::{Error, ErrorKind, RecordKind, Resource, Result};
+use distlock_core::{Error, ErrorKind, Resource, Result};
 use tokio_postgres::Row;
 
-use super::locked::Verb;
-use super::{Inner, spread};
-use crate::names::{Key, channel};
-use crate::questions::{self, Questions};
-use crate::statement::{Patience, Statement, Tables};
-use crate::values::item;
+use super::store::StoreState;
+use crate::keys::{Key, channel};
+use crate::pool_batch::{self, PoolBatch};
+use crate::statement::{Request, RowLockTimeout};
+use crate::tables::PoolTable;
+use crate::values::item_position;
 
-/// How often a claim is asked again that somebody else's new row kept from being written. It happens once in the life
-/// of a row.
-const RACES: u32 = 50;
+/// How often a claim is sent again because another session inserted the row first. That happens once in the life of a row.
+const MAX_RACES: u32 = 50;
+/// How many items go into a statement behind a pooler. The settings of the session are not ours there, and the server compiles
+/// a statement that looks expensive: ten seconds and more for one that then runs for four milliseconds.
+const POOLER_BATCH: usize = 32;
 
-#[derive(Debug)]
-pub(super) struct Statements {
-    step: Statement,
-    break_lock: Statement,
+async fn query(state: &StoreState, batch: &PoolBatch, timeout: RowLockTimeout) -> Result<Vec<Row>> {
+    state.shared.query(&Request::new(&state.pool.batch, &batch.parameters()).with_timeout(timeout)).await
 }
 
-impl Statements {
-    pub(super) fn new(tables: &Tables) -> Self {
-        Statements {
-            step: questions::step(3, tables, false),
-            break_lock: questions::break_step(11, tables, false),
-        }
+/// Sends the items in chunks of the size that one statement may have. A chunk that fails as a whole fails for each of its
+/// items if there are others.
+async fn in_chunks<'a, T, A, F>(
+    state: &StoreState,
+    items: &'a [&'a T],
+    send: impl Fn(&'a [&'a T]) -> F,
+) -> Batch<A>
+where
+    F: Future<Output = Batch<A>>,
+{
+    if !state.server.pooled || items.len() <= POOLER_BATCH {
+        return send(items).await;
     }
-}
-
-/// No two of the claims may have the same pool and lock id.
-pub(super) struct Acquire;
-/// Renewals of leases.
-pub(super) struct Renew;
-/// Releases of leases.
-pub(super) struct Release;
-
-impl Verb for Acquire {
-    type Item = Claim;
-    type Answer = Attempt;
-    const KIND: RecordKind = RecordKind::Pool;
-
-    fn resource(claim: &Claim) -> &Resource {
-        &claim.resource
-    }
-
-    async fn ask(store: &Inner, claims: &[&Claim], patience: Patience) -> Batch<Attempt> {
-        try_acquire(store, claims, patience).await
-    }
-}
-
-impl Verb for Renew {
-    type Item = Lease;
-    type Answer = Renewal;
-    const KIND: RecordKind = RecordKind::Pool;
-
-    fn resource(lease: &Lease) -> &Resource {
-        &lease.resource
-    }
-
-    async fn ask(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Renewal> {
-        renew(store, leases, patience).await
-    }
-}
-
-impl Verb for Release {
-    type Item = Lease;
-    type Answer = Released;
-    const KIND: RecordKind = RecordKind::Pool;
-
-    fn resource(lease: &Lease) -> &Resource {
-        &lease.resource
-    }
-
-    async fn ask(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Released> {
-        release(store, leases, patience).await
-    }
-}
-
-async fn ask(store: &Inner, questions: &Questions, patience: Patience) -> Result<Vec<Row>> {
-    store.link.run_with(&store.pool.step, &questions.parameters(), patience).await
-}
-
-/// How many questions go into a statement. Behind a pooler the settings of the session are not ours: a statement that
-/// looks expensive is compiled first, which takes the server ten seconds and more for one that then runs for four
-/// milliseconds.
-fn at_once(store: &Inner) -> usize {
-    if store.server.pooled { 32 } else { usize::MAX }
-}
-
-async fn try_acquire(store: &Inner, claims: &[&Claim], patience: Patience) -> Batch<Attempt> {
-    let mut answers = Vec::with_capacity(claims.len());
-    for part in claims.chunks(at_once(store)) {
-        answers.extend(spread(try_acquire_at_once(store, part, patience).await, part.len(), claims.len())?);
+    let mut answers = Vec::with_capacity(items.len());
+    for chunk in items.chunks(POOLER_BATCH) {
+        answers.extend(batch::each(send(chunk).await, chunk.len()));
     }
     Ok(answers)
 }
 
-async fn try_acquire_at_once(store: &Inner, claims: &[&Claim], patience: Patience) -> Batch<Attempt> {
-    let mut answers: Vec<Option<Result<Attempt>>> =
-        claims.iter().map(|claim| claim.check_weight().err().map(Err)).collect();
-    for _ in 0..RACES {
+/// No two of the claims may have the same pool and lock id.
+pub(super) async fn try_acquire(
+    state: &StoreState,
+    claims: &[&Claim],
+    timeout: RowLockTimeout,
+) -> Batch<Attempt> {
+    in_chunks(state, claims, |claims| try_acquire_chunk(state, claims, timeout)).await
+}
+
+async fn try_acquire_chunk(state: &StoreState, claims: &[&Claim], timeout: RowLockTimeout) -> Batch<Attempt> {
+    let mut answers: Vec<Option<Result<Attempt>>> = claims.iter().map(|_| None).collect();
+    for _ in 0..MAX_RACES {
         let open: Vec<usize> = (0..claims.len()).filter(|at| answers[*at].is_none()).collect();
         if open.is_empty() {
             break;
         }
-        let mut questions = Questions::default();
+        let mut batch = PoolBatch::default();
         for at in &open {
             let claim = claims[*at];
             let inbox =
-                claim.waiting.as_ref().filter(|_| store.listens).map(|waiting| channel(&waiting.inbox));
-            questions.acquire(Key::of(&claim.resource, store.server.utf8), claim, inbox);
+                claim.waiting.as_ref().filter(|_| state.listens).map(|waiting| channel(&waiting.inbox));
+            batch.acquire(Key::new(&claim.resource, state.server.utf8), claim, inbox);
         }
-        let rows = match ask(store, &questions, patience).await {
+        let rows = match query(state, &batch, timeout).await {
             Ok(rows) => rows,
-            // What the others got in an earlier round is theirs, and they must hear of it.
+            // The others were answered in an earlier round, and those answers hold.
             Err(error) if open.len() < claims.len() => {
                 for at in open {
                     answers[at] = Some(Err(error.clone()));
@@ -125,50 +79,47 @@ async fn try_acquire_at_once(store: &Inner, claims: &[&Claim], patience: Patienc
             Err(error) => return Err(error),
         };
         for row in rows {
-            if let Some(at) = item(&row, open.len())?.and_then(|at| open.get(at)) {
-                answers[*at] = questions::attempt(&row, claims[*at]).transpose();
+            if let Some(at) = item_position(&row, open.len())?.and_then(|at| open.get(at)) {
+                answers[*at] = pool_batch::attempt(&row, claims[*at]).transpose();
             }
         }
     }
-    let beaten = || Err(Error::new(ErrorKind::Unavailable, "somebody else was faster, again and again"));
+    let beaten = || {
+        let detail = "other clients kept inserting and deleting its row";
+        Err(Error::new(ErrorKind::Unavailable, detail))
+    };
     Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(beaten)).collect())
 }
 
-async fn renew(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Renewal> {
-    let mut answers = Vec::with_capacity(leases.len());
-    for part in leases.chunks(at_once(store)) {
-        answers.extend(spread(renew_at_once(store, part, patience).await, part.len(), leases.len())?);
-    }
-    Ok(answers)
+pub(super) async fn renew(state: &StoreState, leases: &[&Lease], timeout: RowLockTimeout) -> Batch<Renewal> {
+    in_chunks(state, leases, |leases| async move {
+        let mut batch = PoolBatch::default();
+        for lease in leases {
+            batch.renew(Key::new(&lease.resource, state.server.utf8), lease);
+        }
+        pool_batch::renewals(&query(state, &batch, timeout).await?, leases.len())
+    })
+    .await
 }
 
-async fn renew_at_once(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Renewal> {
-    let mut questions = Questions::default();
-    for lease in leases {
-        questions.renew(Key::of(&lease.resource, store.server.utf8), lease);
-    }
-    questions::renewals(&ask(store, &questions, patience).await?, leases.len())
+pub(super) async fn release(
+    state: &StoreState,
+    leases: &[&Lease],
+    timeout: RowLockTimeout,
+) -> Batch<Released> {
+    in_chunks(state, leases, |leases| async move {
+        let mut batch = PoolBatch::default();
+        for lease in leases {
+            batch.release(Key::new(&lease.resource, state.server.utf8), &lease.lock_id);
+        }
+        pool_batch::releases(&query(state, &batch, timeout).await?, leases.len())
+    })
+    .await
 }
 
-async fn release(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Released> {
-    let mut answers = Vec::with_capacity(leases.len());
-    for part in leases.chunks(at_once(store)) {
-        answers.extend(spread(release_at_once(store, part, patience).await, part.len(), leases.len())?);
-    }
-    Ok(answers)
-}
-
-async fn release_at_once(store: &Inner, leases: &[&Lease], patience: Patience) -> Batch<Released> {
-    let mut questions = Questions::default();
-    for lease in leases {
-        questions.release(Key::of(&lease.resource, store.server.utf8), &lease.lock_id);
-    }
-    questions::releases(&ask(store, &questions, patience).await?, leases.len())
-}
-
-pub(super) async fn break_lock(store: &Inner, resource: &Resource) -> Result<Vec<Holder>> {
-    let mut questions = Questions::default();
-    questions.break_lock(Key::of(resource, store.server.utf8));
-    let rows = store.link.run(&store.pool.break_lock, &questions.parameters()).await?;
-    questions::broken(&rows, false)
+pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Result<Vec<Holder>> {
+    let mut batch = PoolBatch::default();
+    batch.break_lock(Key::new(resource, state.server.utf8));
+    let rows = state.shared.query(&Request::new(&state.pool.break_lock, &batch.parameters())).await?;
+    pool_batch::broken(&rows, PoolTable::Leases)
 }

@@ -1,9 +1,9 @@
--- Ends the statement that a session is in; the lock that only this session has tells its process. When this is answered
--- the signal has been given: it can hit what the session is in, but nothing that is sent to it afterwards. A request to
--- cancel over a connection of its own gives no such answer, and may arrive whenever it likes. No row: there is no such
--- session here.
-SELECT pg_catalog.pg_cancel_backend(l.pid) AS told
+-- Cancels the statement that a session is executing. The process is that of the session which holds the advisory lock $1.
+-- Once this is answered the signal has been sent: it can hit the statement in flight, but none that is sent afterwards. The
+-- driver's cancel request goes over a connection of its own, has no such answer and may arrive at any later time.
+-- No row: there is no such session on this server.
+SELECT pg_catalog.pg_cancel_backend(l.pid) AS signalled
 FROM pg_catalog.pg_locks l
 WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND l.mode = 'ExclusiveLock' AND l.granted
   AND l.classid = (($1 >> 32) & 4294967295)::oid AND l.objid = ($1 & 4294967295)::oid
-  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
+  AND l.database = {this_database}

@@ -1,8 +1,8 @@
--- Releases an advisory lock. False: this session did not have it. The row that shows the holder goes too, unless another
--- session has it locked: nothing depends on it, nothing waits for it, and the sweep deletes it later.
+-- Releases an advisory lock. False: this session did not hold it. The row that shows the holder is deleted too, unless
+-- another session has locked it: no decision depends on the row, no statement waits for it, and a sweep deletes it later.
 WITH ours AS MATERIALIZED (
     SELECT s.lock_id FROM {session} s WHERE s.lock_id = $5 FOR UPDATE SKIP LOCKED
-), gone AS (
+), deleted AS (
     DELETE FROM {session} s USING ours o WHERE s.lock_id = o.lock_id
 )
 SELECT CASE
@@ -10,4 +10,4 @@ SELECT CASE
     WHEN $2 THEN pg_catalog.pg_advisory_unlock(($1 >> 32)::integer, $4)
     WHEN $3 THEN pg_catalog.pg_advisory_unlock_shared($1)
     ELSE pg_catalog.pg_advisory_unlock($1)
-END AS given_back
+END AS released

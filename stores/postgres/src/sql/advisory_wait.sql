@@ -1,5 +1,6 @@
--- Waits for an advisory lock in the server's own queue, and draws its token once it is granted. The row that shows the waiter
--- becomes one that shows a holder, unless another session has it locked: nothing depends on it, and nothing waits for it.
+-- Waits for an advisory lock in the server's own wait queue, and draws its token once it is granted. The row that shows the
+-- waiter becomes one that shows a holder, unless another session has locked it: no decision depends on the row, and no
+-- statement waits for it.
 WITH waited AS MATERIALIZED (
     SELECT CASE
         WHEN $2 AND $3 THEN pg_catalog.pg_advisory_lock_shared(($1 >> 32)::integer, $4) IS NOT NULL

@@ -1,4 +1,4 @@
--- What is to be known of a server that keeps locks. $1: our tables.
+-- The facts about a server that `doctor` reports. $1: our tables.
 SELECT pg_catalog.current_setting('server_version') AS version,
        pg_catalog.pg_is_in_recovery() AS replica,
        pg_catalog.current_setting('transaction_read_only') = 'on' AS read_only,

@@ -1,5 +1,5 @@
--- Mutexes that somebody holds or waits for: of this key, or whose key begins like this. Names that are only hashed
--- into their key come all; the client knows which it wants.
+-- Mutexes with a holder or a waiter: the one with key $1, or all whose key begins with $2. Rows whose key is the hash of
+-- a name are all returned; the client filters them by name.
 SELECT l.key, l.name, l.value, l.token, l.acquired_at,
        l.value <> '' AND l.expire_time > t.now AS held,
        {micros(l.expire_time - t.now)} AS remaining,

@@ -1,9 +1,9 @@
--- Starts the expiry of each lease anew where the lock is still held under its id. The numbers of those come back; the
--- others are not ours any more. The larger token stays, so that a quorum can write back its highest; and so does the
--- later end, because a renewal that was sent earlier may be applied later.
+-- Restarts the expiry of each lease whose lock is still held under its id, and returns the numbers of those leases. The larger
+-- token is kept, so that a quorum can write back its highest one, and so is the later expiry: a renewal that was sent earlier
+-- may be applied later.
 --
--- The rows are read again by FOR NO KEY UPDATE after waiting for their locks, and everything that decides reads that
--- copy: the table itself is seen as it was before the wait, when the lease may have been about to end.
+-- FOR NO KEY UPDATE reads the rows again after waiting for their row locks, and every decision is made on that copy: the table
+-- itself is seen as it was before the wait, when the lease may have been about to expire.
 WITH lease AS MATERIALIZED (
     SELECT *
     FROM unnest($1::text[], $2::text[], $3::bigint[], $4::bigint[]) WITH ORDINALITY AS u (key, id, expiry, token, n)
@@ -11,10 +11,10 @@ WITH lease AS MATERIALIZED (
     SELECT l.key, l.value, l.expire_time, l.token
     FROM {table} l
     WHERE l.key = ANY ($1) AND {limit}
-    ORDER BY l.key  -- one order for all: batches cannot deadlock
+    ORDER BY l.key  -- one order for all batches: they cannot deadlock
     FOR NO KEY UPDATE
 ), due AS MATERIALIZED (
-    -- Joined here, where the batch is, and not row by row below.
+    -- Joined here, once for the batch, and not row by row below.
     SELECT lease.n, locked.key, greatest(locked.token, lease.token) AS token,
            greatest(locked.expire_time, pg_catalog.clock_timestamp() + lease.expiry::double precision * interval '1 microsecond')
                AS expire_time

@@ -1,5 +1,5 @@
--- Which of these rows can be locked now, without waiting for the others; and who has the others locked, as far as that can
--- be told. A row that another session has inserted and not committed is not seen.
+-- Which of these rows can be locked now, without waiting; and which session has locked the others, as far as the server
+-- shows it. A row that another session has inserted and not committed is not visible.
 WITH free AS MATERIALIZED (
     SELECT r.key
     FROM {rows} r

@@ -20,7 +20,7 @@ pub(crate) const EXAMPLES: &str = "\
 Scenarios:
   uncontended  one task acquires and releases one lock
   throughput   64 and 256 tasks, each with its own name
-  handover     from the call of release until a waiter on another connection has the lock
+  handoff      from the call of release until a waiter on another connection has the lock
   contended    64 tasks share one lock, hold it 1 ms and pause 5 ms; then the same across processes
   held         locks that are only renewed; latencies are those of one more lock beside them
   takeover     the holder is killed: the time past its expiry, or past the kill on stores with sessions
@@ -32,7 +32,7 @@ measure on a store without other clients. All names begin with distlock-bench/ a
 
 Examples:
   distlock --store redis://cache.example bench
-  distlock bench --scenario uncontended --scenario handover --seconds 10
+  distlock bench --scenario uncontended --scenario handoff --seconds 10
   distlock bench --json | jq -r '.[] | [.scenario, .tasks, .p50_us, .ratio] | @tsv'
   distlock bench --plot bench.svg";
 

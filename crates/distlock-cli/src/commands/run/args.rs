@@ -31,11 +31,14 @@ pub(crate) struct RunArgs {
     /// Strictly first come, first served, across all machines
     #[arg(long, help_heading = LOCK)]
     pub(super) fair: bool,
+    /// Who we are, for `ls`, `show` and messages [default: host:pid]
+    #[arg(long, value_name = "TEXT", help_heading = LOCK)]
+    pub(super) label: Option<String>,
 
     /// Fail at once if the lock is held
     #[arg(short = 'n', long, conflicts_with = "timeout", help_heading = WAIT)]
     no_wait: bool,
-    /// Wait at most this long, such as 500ms, 10s or 2m [default: no limit]
+    /// Wait at most this long, such as 500ms, 10s or 2m, connecting included [default: no limit]
     #[arg(short = 'w', long, value_name = "DUR", value_parser = duration::parse, help_heading = WAIT)]
     timeout: Option<Duration>,
     /// The exit code if the lock was not acquired
@@ -48,9 +51,12 @@ pub(crate) struct RunArgs {
     /// How often the lock is renewed [default: a third of the expiry]
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = LEASE)]
     extend_every: Option<Duration>,
-    /// Hold the lock at least this long, even if the command ends earlier
+    /// Hold the lock at least this long, even if the command ends earlier; see below
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "0s", help_heading = LEASE)]
     pub(super) hold_at_least: Duration,
+    /// Stop renewing after this long: the lock is then lost like any other [default: no limit]
+    #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = LEASE)]
+    max_hold: Option<Duration>,
     /// The time between SIGTERM and SIGKILL if the lock cannot be renewed; never past the end of the lease
     #[arg(long, value_name = "DUR", value_parser = duration::parse, default_value = "5s", help_heading = LEASE)]
     pub(super) grace: Duration,
@@ -64,8 +70,17 @@ pub(crate) struct RunArgs {
 
     /// The name of the lock
     pub(super) name: String,
+    /// Run this line with `sh -c` instead of a command
+    #[arg(short = 'c', value_name = "LINE")]
+    line: Option<OsString>,
     /// The command to run, and its arguments
-    #[arg(value_name = "COMMAND", required = true, num_args = 1.., trailing_var_arg = true)]
+    #[arg(
+        value_name = "COMMAND",
+        required_unless_present = "line",
+        conflicts_with = "line",
+        num_args = 1..,
+        trailing_var_arg = true
+    )]
     command: Vec<OsString>,
 }
 
@@ -84,16 +99,27 @@ impl RunArgs {
         if let Some(cadence) = self.extend_every {
             options = options.extension_cadence(cadence)?;
         }
+        if let Some(longest) = self.max_hold {
+            options = options.max_hold(longest)?;
+        }
         options.check()?;
         Ok(options)
     }
 
     /// The command. In `run -- -name- -- command` the first dashes end the options, and the second remain in the arguments.
-    pub(super) fn command(&self) -> &[OsString] {
-        match self.command.split_first() {
-            Some((dashes, command)) if dashes == "--" => command,
-            _ => &self.command,
+    pub(super) fn command(&self) -> Vec<OsString> {
+        if let Some(line) = &self.line {
+            return vec!["sh".into(), "-c".into(), line.clone()];
         }
+        match self.command.split_first() {
+            Some((dashes, command)) if dashes == "--" => command.to_vec(),
+            _ => self.command.clone(),
+        }
+    }
+
+    /// The time limit, if there is one that passes.
+    pub(super) fn time_limit(&self) -> Option<Duration> {
+        self.timeout.filter(|limit| !limit.is_zero())
     }
 
     /// Whether to make a single attempt instead of waiting.
@@ -101,7 +127,8 @@ impl RunArgs {
         self.no_wait || self.timeout == Some(Duration::ZERO)
     }
 
-    pub(super) fn acquire(&self, locks: &Locks) -> Acquire {
+    /// Waits for the lock, at most for `left` of the time limit.
+    pub(super) fn acquire(&self, locks: &Locks, left: Option<Duration>) -> Acquire {
         let name = self.name.as_str();
         let acquire = match (self.read, self.write, self.of) {
             (true, ..) => locks.rw_lock(name).read(),
@@ -110,8 +137,8 @@ impl RunArgs {
             _ if self.fair => locks.mutex(name).fair().acquire(),
             _ => locks.mutex(name).acquire(),
         };
-        match self.timeout {
-            Some(limit) => acquire.timeout(limit),
+        match left {
+            Some(left) => acquire.timeout(left),
             None => acquire,
         }
     }

@@ -9,6 +9,10 @@ or its lock file removed) there is no grace: SIGTERM at once, SIGKILL within a s
 Until then the next holder may run at the same time as the command; only a resource that
 refuses old tokens excludes that.
 
+With --hold-at-least the lock stays held for that time after the command: distlock waits for
+it. If distlock is ended before, the lease stays in the store; lock files and advisory locks
+end with distlock.
+
 A watchdog process (shown as lockwatch) ends the command if distlock is killed or paused;
 on the file store it keeps the lock until the command's processes have ended. If both are
 killed with SIGKILL, the kernel kills the command but not the processes that it started,
@@ -22,6 +26,7 @@ Examples:
   distlock run nightly -- ./backup.sh
   distlock run --no-wait nightly -- ./backup.sh    skip the backup if the lock is held
   distlock run --timeout 10s deploy -- make deploy
+  distlock run nightly -c 'pg_dump app | gzip > app.gz'
   distlock run --read catalogue -- ./report.sh     many readers, or one --write
   distlock run --of 4 gpu -- ./train.py            at most four at a time on all machines
   distlock run --hold-at-least 1m hourly -- ./job  no second run by a machine with a late clock";

@@ -4,6 +4,7 @@ mod args;
 mod help;
 
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::time::Duration;
 
 use distlock::store::Fairness;
@@ -24,9 +25,12 @@ use crate::supervisor::{self, CommandEnd, Job, RunOutcome};
 const EXPLAIN_AFTER: Duration = Duration::from_secs(1);
 /// How long to wait for releases in flight before the exit.
 const DRAIN: Duration = Duration::from_secs(3);
+/// The same after a time limit has passed.
+const SHORT_DRAIN: Duration = Duration::from_millis(100);
 
 /// Runs the command and returns its exit code.
 pub(crate) fn execute(store: &StoreArgs, args: &RunArgs) -> Result<u8, Failure> {
+    let begun = BootClock.now();
     let messages = Messages::new(args.quiet, args.verbose > 0);
     if args.verbose > 1 {
         print_events();
@@ -34,7 +38,8 @@ pub(crate) fn execute(store: &StoreArgs, args: &RunArgs) -> Result<u8, Failure> 
     // Everything that can be checked without the store comes first.
     let resource = Resource::new(args.kind(), args.name.as_str())?;
     let options = args.options()?;
-    match args.command().first() {
+    let command = args.command();
+    match command.first() {
         Some(program) => supervisor::check(program)?,
         None => return Err(Failure::usage("there is no command to run; write it after --")),
     }
@@ -45,7 +50,7 @@ pub(crate) fn execute(store: &StoreArgs, args: &RunArgs) -> Result<u8, Failure> 
         .enable_all()
         .build()
         .map_err(|error| cannot_start(error.to_string()))?;
-    let run = Run { store, args, resource, options, messages };
+    let run = Run { store, args, command, resource, options, messages, begun };
     let result = runtime.block_on(run.run(blocked));
     // Dropping the runtime would wait for the blocking threads of the store.
     runtime.shutdown_background();
@@ -87,9 +92,12 @@ fn print_events() {
 struct Run<'a> {
     store: &'a StoreArgs,
     args: &'a RunArgs,
+    command: Vec<OsString>,
     resource: Resource,
     options: Options,
     messages: Messages,
+    /// The time limit counts from here.
+    begun: Moment,
 }
 
 impl Run<'_> {
@@ -97,18 +105,20 @@ impl Run<'_> {
         let original_mask = blocked.original();
         let mut signals =
             blocked.listen().map_err(|error| Failure::new(UNAVAILABLE, format!("cannot start: {error}")))?;
-        let locks = match signals.during(self.store.connect(self.options.clone())).await {
+        let connecting =
+            self.store.connect_as(self.args.label.as_deref(), self.options.clone(), self.time_left());
+        let locks = match signals.during(connecting).await {
             Ok(locks) => locks?,
             Err(signal) => return Ok(RunExit::by_signal(signal)),
         };
         let guard = match signals.during(self.acquire(&locks)).await {
             Ok(Ok(guard)) => guard,
             Ok(Err(failure)) => {
-                drain(&locks).await;
+                drain(&locks, self.time_left().map_or(DRAIN, |left| left.max(SHORT_DRAIN).min(DRAIN))).await;
                 return Err(failure);
             }
             Err(signal) => {
-                drain(&locks).await;
+                drain(&locks, DRAIN).await;
                 self.messages.detail(&format!("{signal} ended the wait for {}", self.resource));
                 return Ok(RunExit::by_signal(signal));
             }
@@ -116,7 +126,7 @@ impl Run<'_> {
         let (token, since) = (guard.token(), BootClock.now());
         self.messages.detail(&format!("acquired {} on {}, token {token}", self.resource, locks.store()));
         let job = Job {
-            command: self.args.command(),
+            command: &self.command,
             variables: vec![("DISTLOCK_NAME", self.args.name.clone()), ("DISTLOCK_TOKEN", token.to_string())],
             grace: self.args.grace,
             cadence: self.options.get_extension_cadence(),
@@ -143,17 +153,23 @@ impl Run<'_> {
         };
         let released = match &outcome {
             Ok(RunOutcome { lost: false, .. }) => self.release(guard, since, &mut signals).await,
-            // Released by `drain`, without waiting for --hold-at-least.
+            // The shutdown in `drain` releases it.
             _ => {
                 drop(guard);
                 ReleaseOutcome::Done
             }
         };
-        drain(&locks).await;
+        drain(&locks, DRAIN).await;
         match (exit, released) {
             (Ok(_), ReleaseOutcome::WasLost) => Ok(RunExit::with(LOST)),
             (exit, _) => exit,
         }
+    }
+
+    /// What is left of the time limit; `None` without one.
+    fn time_left(&self) -> Option<Duration> {
+        let limit = self.args.time_limit()?;
+        Some(limit.saturating_sub(BootClock.now().since(self.begun)))
     }
 
     async fn acquire(&self, locks: &Locks) -> Result<Guard, Failure> {
@@ -175,7 +191,9 @@ impl Run<'_> {
                 }
             };
         }
-        let mut waiting = std::pin::pin!(args.acquire(locks).into_future());
+        // Zero would be a single attempt.
+        let left = self.time_left().map(|left| left.max(Duration::from_millis(1)));
+        let mut waiting = std::pin::pin!(args.acquire(locks, left).into_future());
         let explain = async {
             if self.messages.shows_hints() {
                 tokio::time::sleep(EXPLAIN_AFTER).await;
@@ -213,7 +231,8 @@ impl Run<'_> {
             self.messages.detail(&format!("holding {} until it was held for {least}", self.resource));
         }
         let Ok(released) = signals.during(guard.release()).await else {
-            // A signal ends the wait for --hold-at-least; the shutdown that follows releases the lock.
+            // A signal ends the wait for --hold-at-least. The shutdown that follows leaves a lease in the store for that
+            // time, and releases a lock that lives with this process.
             return ReleaseOutcome::Done;
         };
         match released {
@@ -244,6 +263,6 @@ enum ReleaseOutcome {
 }
 
 /// Waits for work in the background: releases, withdrawn claims, queue entries.
-async fn drain(locks: &Locks) {
-    let _ = tokio::time::timeout(DRAIN, locks.shutdown()).await;
+async fn drain(locks: &Locks, limit: Duration) {
+    let _ = tokio::time::timeout(limit, locks.shutdown()).await;
 }

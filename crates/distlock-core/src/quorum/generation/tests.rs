@@ -1,4 +1,4 @@
-//! The generations of generations forgets nothing too early and keeps nothing for ever.
+//! The table of generations forgets nothing too early and keeps nothing for ever.
 
 use super::*;
 use crate::faults::{Fault, Faults, FaultyStore, Verb};
@@ -131,6 +131,17 @@ async fn generations_that_nothing_depends_on_are_swept_and_those_in_use_are_not(
     released_late(2);
     assert!(quorum.0.generations.len() <= FIRST_SWEEP + 1, "{}", quorum.0.generations.len());
     assert!(Generations::of(&quorum.0, &in_use.lease).is(&in_use));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sweep_that_frees_nothing_is_not_repeated_for_every_further_claim() {
+    let (quorum, _) = quorum();
+    let next_sweep = || quorum.0.generations.lock().sweep_at;
+    let begin = |n: usize| Generations::begin(&quorum.0, &claim(&n.to_string()));
+    let mut in_use: Vec<GenerationRef> = (0..FIRST_SWEEP).map(begin).collect();
+    assert_eq!(next_sweep(), FIRST_SWEEP);
+    in_use.push(begin(FIRST_SWEEP));
+    assert_eq!(next_sweep(), 2 * FIRST_SWEEP);
 }
 
 #[tokio::test(start_paused = true)]

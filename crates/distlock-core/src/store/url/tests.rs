@@ -82,14 +82,11 @@ fn our_parameters_are_taken_and_unknown_ones_refused_by_their_place() {
 fn values_of_ours_have_one_grammar() {
     let read = |value: &str| StoreUrl::parse(&format!("x:?distlock.k={value}")).unwrap();
     assert_eq!(read("2m").take_duration("k").unwrap(), Some(Duration::from_secs(120)));
-    assert_eq!(read("2").take_duration_or_seconds("k").unwrap(), Some(Duration::from_secs(2)));
-    assert_eq!(read("2ms").take_duration_or_seconds("k").unwrap(), Some(Duration::from_millis(2)));
     assert_eq!(read("off").take_switch("k").unwrap(), Some(false));
     assert_eq!(read("b").take_word("k", &["a", "b"]).unwrap(), Some("b"));
     for error in [
         read("secret").take_duration("k").unwrap_err(),
         read("2").take_duration("k").unwrap_err(),
-        read("secret").take_duration_or_seconds("k").unwrap_err(),
         read("secret").take_switch("k").unwrap_err(),
         read("secret").take_word("k", &["a", "b"]).unwrap_err(),
     ] {

@@ -65,13 +65,16 @@ pub async fn locks_acquired_before_a_busy_one_are_released<F: Fixture>(harness: 
                 let begun = Instant::now();
                 let error =
                     one.acquire_all(specs.iter().map(LockSpec::request)).timeout(limit).await.unwrap_err();
-                assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+                // On a busy machine the store may not answer within the limit.
+                let kind = error.kind();
+                assert!(matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable), "{error}");
                 let waited = begun.elapsed();
                 assert!(waited < harness.timing().wait_limit / 2 + limit, "one limit for all: {waited:?}");
-                if error.resource().map(|resource| resource.name()) == Some(busy.name()) {
+                let is_busy = error.resource().map(|resource| resource.name()) == Some(busy.name());
+                if is_busy && kind == ErrorKind::Timeout {
                     break;
                 }
-                // On a busy machine the release of the previous round may not be confirmed yet.
+                // Or the release of the previous round may not be confirmed yet.
                 limit = 4 * limit.max(Duration::from_millis(50));
                 assert!(limit < harness.timing().wait_limit, "{error}, and not {busy:?}");
             }

@@ -1,0 +1,168 @@
+//! The session that all claims share: it holds every lock that is granted at once, and receives grants of permits.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use distlock_core::store::support::reconnect;
+use distlock_core::store::{LossReason, Wake};
+use distlock_core::{Clock, LockId, Result};
+use tokio::sync::{mpsc, oneshot};
+use tokio_postgres::Notification;
+
+use super::key::AdvisoryKey;
+use super::lock_session::LockSession;
+use crate::config::PostgresConfig;
+use crate::error;
+use crate::schema::Schema;
+use crate::wake_format::WAKE_FORMAT;
+
+#[derive(Debug)]
+pub(super) struct SharedSession {
+    pub(super) session: Arc<LockSession>,
+    keys: Mutex<HashMap<AdvisoryKey, KeyUse>>,
+    waiters: Arc<PermitWaiters>,
+}
+
+/// How this session uses a key. The server grants a session a lock again that it holds, so uses are counted here.
+#[derive(Clone, Copy, Debug)]
+struct KeyUse {
+    mode: KeyMode,
+    /// The server has granted the key. Until then the key may be free, and the server down.
+    confirmed: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum KeyMode {
+    Exclusive,
+    /// In shared mode, by this many claims.
+    Shared(usize),
+}
+
+/// The result of reserving a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reservation {
+    /// This session does not use the key: the server decides.
+    New,
+    /// It uses the key in shared mode already, and the claim is for shared mode. The server would grant it ahead of waiters.
+    SharedAgain,
+    /// It uses the key in a mode that excludes the claim.
+    Excluded,
+}
+
+/// Claims that wait for permits, by lock id. The sender passes the token.
+type PermitWaiters = Mutex<HashMap<LockId, oneshot::Sender<u64>>>;
+
+impl reconnect::Connection for SharedSession {
+    fn is_usable(&self) -> bool {
+        self.session.is_alive()
+    }
+}
+
+impl SharedSession {
+    pub(super) async fn open(
+        config: &PostgresConfig,
+        schema: &Schema,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let (sender, notifications) = mpsc::unbounded_channel();
+        let session = LockSession::open(config, clock, Some(sender)).await?;
+        let client = session.connection.client();
+        schema.ensure(client).await?;
+        for preparation in [
+            include_str!("../sql/advisory_advance_tokens.sql"),
+            include_str!("../sql/advisory_delete_stale_rows.sql"),
+        ] {
+            let preparation = schema.tables().fill(preparation);
+            client.batch_execute(&preparation).await.map_err(error::from_statement)?;
+        }
+        session.verify().await?;
+        let waiters = Arc::<PermitWaiters>::default();
+        tokio::spawn(receive(Arc::downgrade(&session), Arc::downgrade(&waiters), notifications));
+        Ok(SharedSession { session, keys: Mutex::default(), waiters })
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashMap<AdvisoryKey, KeyUse>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves a key before the request for it is sent.
+    pub(super) fn reserve(&self, key: AdvisoryKey, shared: bool) -> Reservation {
+        let mut keys = self.keys();
+        match keys.get_mut(&key) {
+            None => {
+                let mode = if shared { KeyMode::Shared(1) } else { KeyMode::Exclusive };
+                keys.insert(key, KeyUse { mode, confirmed: false });
+                Reservation::New
+            }
+            Some(KeyUse { mode: KeyMode::Shared(claims), .. }) if shared => {
+                *claims += 1;
+                Reservation::SharedAgain
+            }
+            Some(_) => Reservation::Excluded,
+        }
+    }
+
+    /// The server granted a reserved key.
+    pub(super) fn confirm(&self, key: AdvisoryKey) {
+        if let Some(key_use) = self.keys().get_mut(&key) {
+            key_use.confirmed = true;
+        }
+    }
+
+    /// Whether the server has granted the key to this session.
+    pub(super) fn is_confirmed(&self, key: AdvisoryKey) -> bool {
+        self.keys().get(&key).is_some_and(|key_use| key_use.confirmed)
+    }
+
+    /// A key was released, or not granted.
+    pub(super) fn unreserve(&self, key: AdvisoryKey) {
+        let mut keys = self.keys();
+        match keys.get_mut(&key) {
+            Some(KeyUse { mode: KeyMode::Shared(claims), .. }) if *claims > 1 => *claims -= 1,
+            _ => {
+                keys.remove(&key);
+            }
+        }
+    }
+
+    /// Registers a claim that waits for permits. The receiver gets the token.
+    pub(super) fn add_waiter(&self, id: &LockId) -> oneshot::Receiver<u64> {
+        let (sender, token) = oneshot::channel();
+        lock(&self.waiters).insert(id.clone(), sender);
+        token
+    }
+
+    pub(super) fn remove_waiter(&self, id: &LockId) {
+        lock(&self.waiters).remove(id);
+    }
+}
+
+fn lock(waiters: &PermitWaiters) -> MutexGuard<'_, HashMap<LockId, oneshot::Sender<u64>>> {
+    waiters.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Receives the notifications of the session.
+async fn receive(
+    session: Weak<LockSession>,
+    waiters: Weak<PermitWaiters>,
+    mut notifications: mpsc::UnboundedReceiver<Notification>,
+) {
+    while let Some(notification) = notifications.recv().await {
+        let (Some(session), Some(waiters)) = (session.upgrade(), waiters.upgrade()) else { return };
+        match WAKE_FORMAT.parse(notification.payload()) {
+            Some(Wake::Granted { lock_id, grant, .. }) => {
+                let waiter = lock(&waiters).remove(&lock_id);
+                if let Some(waiter) = waiter {
+                    // A claim that withdrew meanwhile releases the permits as well.
+                    let _ = waiter.send(grant.token.get());
+                }
+            }
+            Some(Wake::Broken { lock_id, .. }) => {
+                if let Some(hold) = session.life.remove_hold(&lock_id) {
+                    hold.end(LossReason::NotYours);
+                }
+            }
+            _ => tracing::debug!(channel = notification.channel(), "ignored a foreign notification"),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Mutexes: one row of the lease table each.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use distlock_core::store::support::errors;
+use distlock_core::store::{Attempt, Batch, Claim, Holder, Lease, Released, Renewal};
+use distlock_core::{Error, ErrorKind, LockId, Resource, Result};
+use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
+
+use super::store::StoreState;
+use crate::keys::{Key, channel};
+use crate::statement::{Request, RowLockTimeout, Slot, Statement};
+use crate::tables::Tables;
+use crate::values::{
+    GRANT_WINDOW_MICROS, column, from_attempt, from_micros, from_token, item_position, to_micros, to_token,
+};
+
+static ACQUIRE_ONE: [Type; 8] =
+    [Type::TEXT, Type::TEXT, Type::INT8, Type::TEXT, Type::INT8, Type::BOOL, Type::BYTEA, Type::INT8];
+static ACQUIRE_BATCH: [Type; 8] = [
+    Type::TEXT_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::INT8_ARRAY,
+    Type::TEXT_ARRAY,
+    Type::INT8_ARRAY,
+    Type::BOOL_ARRAY,
+    Type::BYTEA_ARRAY,
+    Type::INT8_ARRAY,
+];
+static INSPECT: [Type; 2] = [Type::TEXT, Type::TEXT];
+static RENEW: [Type; 4] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY, Type::INT8_ARRAY];
+static RELEASE_ONE: [Type; 3] = [Type::TEXT, Type::TEXT, Type::INT8];
+static RELEASE_BATCH: [Type; 3] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8];
+
+/// A lone item has a statement without arrays: reading them is a good part of what a lone lock costs the server.
+#[derive(Debug)]
+pub(super) struct MutexStatements {
+    acquire_one: Statement,
+    acquire_batch: Statement,
+    renew: Statement,
+    release_one: Statement,
+    release_batch: Statement,
+    break_lock: Statement,
+    pub(super) inspect: Statement,
+}
+
+impl MutexStatements {
+    pub(super) fn new(tables: &Tables) -> Self {
+        let acquire = |claims, waits, attempt| {
+            let text = include_str!("../sql/lock_acquire.sql").replace("{claims}", claims);
+            text.replace("{waits}", waits).replace("{attempt}", attempt)
+        };
+        // `granted`: how many locks the statement hands off.
+        let release = |leases, granted, broken| {
+            let text = include_str!("../sql/lock_release.sql").replace("{leases}", leases);
+            text.replace("{granted}", granted).replace("{broken}", broken).replace("{window}", "$3")
+        };
+        let acquire_one = acquire(include_str!("../sql/lock_acquire_one.sql"), "$5", "$8");
+        let acquire_batch = acquire(
+            include_str!("../sql/lock_acquire_batch.sql"),
+            "($5)[EXCLUDED.waits]",
+            "($8)[EXCLUDED.waits]",
+        );
+        let (one, one_granted) =
+            (include_str!("../sql/lock_release_one.sql"), "pg_catalog.num_nonnulls(n.next)");
+        let release_one = release(one, one_granted, "");
+        let release_batch =
+            release(include_str!("../sql/lock_release_batch.sql"), "pg_catalog.count(n.next) OVER ()", "");
+        let notify = include_str!("../sql/notify_broken.sql").replace("{id}", "d.value");
+        let broken = format!("CASE WHEN d.released THEN {notify} END AS holder_notified,");
+        let break_lock = release(one, one_granted, &broken);
+        let renew = include_str!("../sql/lock_renew.sql");
+        let inspect = include_str!("../sql/lock_inspect.sql");
+        let statement = |slot, text, types| Statement::new(slot, text, tables, types);
+        MutexStatements {
+            acquire_one: statement(Slot::LockAcquireOne, &acquire_one, &ACQUIRE_ONE),
+            acquire_batch: statement(Slot::LockAcquireBatch, &acquire_batch, &ACQUIRE_BATCH),
+            renew: statement(Slot::LockRenew, renew, &RENEW),
+            release_one: statement(Slot::LockReleaseOne, &release_one, &RELEASE_ONE),
+            release_batch: statement(Slot::LockReleaseBatch, &release_batch, &RELEASE_BATCH),
+            break_lock: statement(Slot::LockBreak, &break_lock, &RELEASE_ONE),
+            inspect: statement(Slot::LockInspect, inspect, &INSPECT),
+        }
+    }
+}
+
+fn keys<'a>(state: &StoreState, resources: impl Iterator<Item = &'a Resource>) -> Vec<Key> {
+    resources.map(|resource| Key::new(resource, state.server.utf8)).collect()
+}
+
+/// No two of the claims may be for one lock.
+pub(super) async fn try_acquire(
+    state: &StoreState,
+    claims: &[&Claim],
+    timeout: RowLockTimeout,
+) -> Batch<Attempt> {
+    let keys = keys(state, claims.iter().map(|claim| &claim.resource));
+    let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
+    let ids: Vec<&str> = claims.iter().map(|claim| claim.lock_id.as_str()).collect();
+    let expiries: Vec<i64> = claims.iter().map(|claim| to_micros(claim.expiry)).collect();
+    // Without a listener a notification would be lost: such a waiter has no inbox, and no release grants to it.
+    let waiting = || claims.iter().map(|claim| claim.waiting.as_ref());
+    let inboxes: Vec<Option<String>> = waiting()
+        .map(|waiting| waiting.filter(|_| state.listens).map(|waiting| channel(&waiting.inbox)))
+        .collect();
+    let waits: Vec<Option<i64>> =
+        waiting().map(|waiting| waiting.map(|waiting| to_micros(waiting.ttl))).collect();
+    let attempts: Vec<Option<i64>> =
+        waiting().map(|waiting| waiting.map(|waiting| from_attempt(waiting.attempt))).collect();
+    let no_overtaking: Vec<bool> = claims.iter().map(|claim| claim.no_overtaking).collect();
+    let hashed: Vec<Option<&[u8]>> = keys.iter().map(|key| key.name.as_deref()).collect();
+    let one: [&(dyn ToSql + Sync); 8];
+    let batch: [&(dyn ToSql + Sync); 8];
+    let request = match claims.len() {
+        1 => {
+            one = [
+                &names[0],
+                &ids[0],
+                &expiries[0],
+                &inboxes[0],
+                &waits[0],
+                &no_overtaking[0],
+                &hashed[0],
+                &attempts[0],
+            ];
+            Request::new(&state.mutex.acquire_one, &one)
+        }
+        _ => {
+            batch = [&names, &ids, &expiries, &inboxes, &waits, &no_overtaking, &hashed, &attempts];
+            Request::new(&state.mutex.acquire_batch, &batch)
+        }
+    };
+    let rows = state.shared.query(&request.with_timeout(timeout)).await?;
+    let rows = by_key(&rows)?;
+    let answer = |(name, id): (&&str, &&str)| {
+        let Some(row) = rows.get(name) else { return Err(errors::too_few_answers()) };
+        if column::<&str>(row, "value")? == *id {
+            return Ok(Attempt::granted(to_token(column(row, "token")?)));
+        }
+        let remaining: Option<i64> = column(row, "remaining")?;
+        Ok(Attempt::busy(remaining.map(from_micros)))
+    };
+    Ok(names.iter().zip(&ids).map(answer).collect())
+}
+
+fn by_key(rows: &[Row]) -> Result<HashMap<&str, &Row>> {
+    rows.iter().map(|row| Ok((column(row, "key")?, row))).collect()
+}
+
+pub(super) async fn renew(state: &StoreState, leases: &[&Lease], timeout: RowLockTimeout) -> Batch<Renewal> {
+    let keys = keys(state, leases.iter().map(|lease| &lease.resource));
+    let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
+    let ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
+    let expiries: Vec<i64> = leases.iter().map(|lease| to_micros(lease.expiry)).collect();
+    let tokens: Vec<i64> = leases.iter().map(|lease| from_token(lease.token)).collect();
+    let parameters: [&(dyn ToSql + Sync); 4] = [&names, &ids, &expiries, &tokens];
+    let request = Request::new(&state.mutex.renew, &parameters).with_timeout(timeout);
+    let mut answers = vec![Renewal::NotYours; leases.len()];
+    for row in &state.shared.query(&request).await? {
+        if let Some(answer) = item_position(row, leases.len())?.and_then(|at| answers.get_mut(at)) {
+            *answer = Renewal::Renewed;
+        }
+    }
+    Ok(answers.into_iter().map(Ok).collect())
+}
+
+pub(super) async fn release(
+    state: &StoreState,
+    leases: &[&Lease],
+    timeout: RowLockTimeout,
+) -> Batch<Released> {
+    let keys = keys(state, leases.iter().map(|lease| &lease.resource));
+    let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
+    let ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
+    let (one, batch): ([&(dyn ToSql + Sync); 3], [&(dyn ToSql + Sync); 3]);
+    let request = match leases.len() {
+        1 => {
+            one = [&names[0], &ids[0], &GRANT_WINDOW_MICROS];
+            Request::new(&state.mutex.release_one, &one)
+        }
+        _ => {
+            batch = [&names, &ids, &GRANT_WINDOW_MICROS];
+            Request::new(&state.mutex.release_batch, &batch)
+        }
+    };
+    let rows = state.shared.query(&request.with_timeout(timeout)).await?;
+    let rows = by_key(&rows)?;
+    let answer = |(name, id): (&&str, &&str)| match rows.get(name) {
+        Some(row) => released(row, id),
+        None => Ok(Released::NotYours),
+    };
+    Ok(names.iter().zip(&ids).map(answer).collect())
+}
+
+/// The answer to one of the leases that a row is about.
+fn released(row: &Row, id: &str) -> Result<Released> {
+    let was_holder = column(row, "released")? && column::<&str>(row, "value")? == id;
+    let was_waiter = || -> Result<bool> {
+        let Some(withdrawn) = column::<Option<&str>>(row, "withdrawn")? else { return Ok(false) };
+        let ids: Vec<String> = serde_json::from_str(withdrawn).map_err(|error| {
+            Error::new(ErrorKind::Corrupt, format!("the wait queue cannot be read: {error}"))
+        })?;
+        Ok(ids.iter().any(|withdrawn| withdrawn == id))
+    };
+    match was_holder || was_waiter()? {
+        true => Ok(Released::Done { woke: column(row, "woke")? }),
+        false => Ok(Released::NotYours),
+    }
+}
+
+pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Result<Vec<Holder>> {
+    let key = Key::new(resource, state.server.utf8).key;
+    let any_holder: Option<&str> = None;
+    let parameters: [&(dyn ToSql + Sync); 3] = [&key, &any_holder, &GRANT_WINDOW_MICROS];
+    let rows = state.shared.query(&Request::new(&state.mutex.break_lock, &parameters)).await?;
+    let mut broken = Vec::new();
+    for row in &rows {
+        if column(row, "released")? {
+            broken.push(holder(row)?);
+        }
+    }
+    Ok(broken)
+}
+
+/// The holder in a row.
+pub(super) fn holder(row: &Row) -> Result<Holder> {
+    let remaining: i64 = column(row, "remaining")?;
+    let acquired_at: SystemTime = column(row, "acquired_at")?;
+    Ok(Holder::new(LockId::from_stored(column::<&str>(row, "value")?), 1)
+        .with_token(to_token(column(row, "token")?))
+        .with_acquired_at(acquired_at)
+        .with_expires_in(from_micros(remaining)))
+}

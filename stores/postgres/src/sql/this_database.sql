@@ -1,0 +1,1 @@
+(SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())
