@@ -139,9 +139,11 @@ impl MysqlBuilder {
         let data = Path::join(folder.path(), "data");
         let program = MARIADB_SERVER.find();
         let data_argument = || OsString::from(format!("--datadir={}", data.display()));
+        // A server that starts removes the temporary tables of all others in its folder for them.
+        let temporary = || OsString::from(format!("--tmpdir={}", folder.path().display()));
         if is_mysql(&program) {
             let args = ["--no-defaults", "--initialize-insecure"].map(OsString::from);
-            spawn::run(&program, args.into_iter().chain([data_argument()]));
+            spawn::run(&program, args.into_iter().chain([data_argument(), temporary()]));
         } else {
             let args = [
                 "--no-defaults",
@@ -151,7 +153,10 @@ impl MysqlBuilder {
                 "--innodb-use-native-aio=0",
             ];
             let installer: PathBuf = MARIADB_INSTALL_DB.find();
-            spawn::run(&installer, args.map(OsString::from).into_iter().chain([data_argument()]));
+            spawn::run(
+                &installer,
+                args.map(OsString::from).into_iter().chain([data_argument(), temporary()]),
+            );
         }
         let port = Port::reserve();
         let path = |name: &str| Path::join(folder.path(), name).display().to_string();
@@ -166,7 +171,7 @@ impl MysqlBuilder {
             ("innodb-use-native-aio", "0".to_owned()),
             ("max-connections", "500".to_owned()),
         ];
-        let mut args: Vec<OsString> = vec!["--no-defaults".into(), data_argument()];
+        let mut args: Vec<OsString> = vec!["--no-defaults".into(), data_argument(), temporary()];
         // MySQL has root at localhost alone, which 127.0.0.1 is only by name.
         args.push(if is_mysql(&program) { "--mysqlx=OFF" } else { "--skip-name-resolve=1" }.into());
         let own = self.settings.into_iter();
