@@ -38,6 +38,8 @@ pub use distlock_etcd as etcd;
 pub use distlock_file as file;
 #[cfg(feature = "mongodb")]
 pub use distlock_mongodb as mongodb;
+#[cfg(feature = "mysql")]
+pub use distlock_mysql as mysql;
 #[cfg(feature = "postgres")]
 pub use distlock_postgres as postgres;
 #[cfg(feature = "redis")]

@@ -13,6 +13,10 @@ static DRIVERS: &[&Driver] = &[
     &distlock_file::DRIVER,
     #[cfg(feature = "mongodb")]
     &distlock_mongodb::DRIVER,
+    #[cfg(feature = "mysql")]
+    &distlock_mysql::DRIVER,
+    #[cfg(feature = "mysql")]
+    &distlock_mysql::SESSION_DRIVER,
     #[cfg(feature = "postgres")]
     &distlock_postgres::DRIVER,
     #[cfg(feature = "postgres")]

@@ -3,6 +3,7 @@
     feature = "etcd",
     feature = "file",
     feature = "mongodb",
+    feature = "mysql",
     feature = "postgres",
     feature = "redis",
     feature = "zookeeper",

@@ -3,6 +3,7 @@
     feature = "etcd",
     feature = "file",
     feature = "mongodb",
+    feature = "mysql",
     feature = "postgres",
     feature = "redis",
     feature = "zookeeper",
@@ -15,6 +16,7 @@ use std::fmt::{Debug, Display};
 
 use distlock_core::store::StoreUrl;
 use distlock_file::FileConfig;
+use distlock_mysql::MysqlConfig;
 use distlock_postgres::PostgresConfig;
 use distlock_redis::{RedisConfig, RedlockConfig};
 use distlock_zookeeper::ZookeeperConfig;
@@ -127,6 +129,24 @@ const PLACES: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
+        &["mysql", "mysql+session"],
+        &[
+            "SCHEME://u:SECRET@h/db",
+            "SCHEME://SECRET@h/db",
+            "SCHEME://u:SECRET@h:1/db?ssl-mode=REQUIRED",
+            "SCHEME://h/db?password=SECRET",
+            "SCHEME://h:SECRET/db",
+            "SCHEME://u:SECRET@h1,h2/db",
+            "SCHEME://h/db?ssl-mode=SECRET",
+            "SCHEME://h/db?ssl-mode=VERIFY_IDENTITY&ssl-ca=/nowhere/SECRET",
+            "SCHEME://h/db?ssl-mode=REQUIRED&ssl-cert=/c&ssl-key=SECRET",
+            "SCHEME://h/db?distlock.table=SECRET!",
+            "SCHEME://h/db?distlock.tabel=SECRET",
+            "SCHEME://h/db?distlock.retention=SECRET",
+            "SCHEME://h/db?distlock.session_timeout=SECRET",
+        ],
+    ),
+    (
         &["file"],
         &[
             "SCHEME:SECRET",
@@ -142,7 +162,7 @@ const PLACES: &[(&[&str], &[&str])] = &[
         &["SCHEME:SECRET", "SCHEME://u:SECRET@h/db", "SCHEME:?password=SECRET", "SCHEME:?distlock.SECRET=1"],
     ),
     // Not URLs, or not ours.
-    (&["u", "redis//u", "mysql", "SECRET", ""], &["SCHEME:SECRET@h", "SCHEME://u:SECRET@h/db?x=SECRET"]),
+    (&["u", "redis//u", "oracle", "SECRET", ""], &["SCHEME:SECRET@h", "SCHEME://u:SECRET@h/db?x=SECRET"]),
 ];
 
 /// Letters that no message of ours has two of beside a special character. No host's name has one of the latter.
@@ -187,6 +207,11 @@ fn told(url: &str) -> Vec<String> {
                 format!("{config:?}")
             })),
         "mongodb" | "mongodb+srv" => {}
+        "mysql" | "mysql+session" => {
+            all.push(outcome(split.and_then(|url| MysqlConfig::from_url(&url)), |config| {
+                format!("{config:?}")
+            }));
+        }
         "zookeeper" | "zookeepers" => {
             all.push(outcome(split.and_then(|url| ZookeeperConfig::from_url(&url)), |config| {
                 format!("{config:?}")

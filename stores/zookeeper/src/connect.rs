@@ -79,11 +79,24 @@ pub(crate) async fn open_client(config: &ZookeeperConfig, timeout: Duration, eag
     if eager {
         connector = connector.with_fail_eagerly();
     }
+    #[cfg(feature = "tls")]
+    check_crypto_provider(config)?;
     let (limit, servers) = (config.connect_timeout, config.connect_string());
     match tokio::time::timeout(limit, connect(connector, config, &servers)).await {
         Ok(connected) => connected.map_err(|error| driver_error(&error)),
         Err(_) => Err(connect_timeout(limit)),
     }
+}
+
+/// The driver uses the crypto provider that the program chose, and two are compiled in. The choice is the application's.
+#[cfg(feature = "tls")]
+fn check_crypto_provider(config: &ZookeeperConfig) -> Result<()> {
+    if config.tls.is_none() || rustls::crypto::CryptoProvider::get_default().is_some() {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::InvalidInput, "the program has not chosen a crypto provider of rustls").advise(
+        "choose one when the program starts, for example rustls::crypto::ring::default_provider().install_default()",
+    ))
 }
 
 #[cfg(feature = "tls")]
@@ -93,9 +106,6 @@ async fn connect(
     servers: &str,
 ) -> Result<Client, zookeeper_client::Error> {
     let Some(certificates) = &config.tls else { return connector.connect(servers).await };
-    // The driver uses the process's provider, and two are compiled in. If the application has chosen none, it is ring, as
-    // elsewhere in distlock.
-    let _ = rustls::crypto::ring::default_provider().install_default();
     let mut options = zookeeper_client::TlsOptions::new();
     if let Some(authority) = &certificates.authority {
         options = options.with_pem_ca(authority)?;

@@ -31,6 +31,10 @@ fn write(folder: &Path, name: &str, content: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_with_a_private_authority_and_a_client_certificate() {
+    let unchosen = StoreUrl::parse("zookeepers://localhost:1?distlock.tls_ca=/dev/null").unwrap();
+    let error = DRIVER.connect(unchosen).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    rustls::crypto::ring::default_provider().install_default().unwrap();
     let (authority, certificate, key) = certificates("localhost");
     let (stranger, ..) = certificates("localhost");
     let port = Port::reserve();

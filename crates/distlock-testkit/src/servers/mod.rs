@@ -31,6 +31,7 @@
 pub mod data;
 pub mod etcd;
 pub mod mongodb;
+pub mod mysql;
 pub mod pgbouncer;
 pub mod port;
 pub mod postgres;
@@ -48,6 +49,7 @@ mod tree;
 pub use data::DataFolder;
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use mongodb::{MongoReplicaSet, MongoServer};
+pub use mysql::MysqlServer;
 pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::{PostgresPair, PostgresServer};

@@ -49,6 +49,22 @@ pub const POSTGRES_BIN: Program = Program {
     patterns: &["/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"],
 };
 
+/// `mariadbd`, which distributions install outside the usual `PATH`. A `mysqld` of MySQL works too.
+pub const MARIADB_SERVER: Program = Program {
+    name: "mariadbd",
+    variable: "DISTLOCK_MARIADB_SERVER",
+    on_path: true,
+    patterns: &["/usr/sbin/mariadbd", "/usr/libexec/mariadbd"],
+};
+
+/// `mariadb-install-db`, which creates the system tables of MariaDB.
+pub const MARIADB_INSTALL_DB: Program = Program {
+    name: "mariadb-install-db",
+    variable: "DISTLOCK_MARIADB_INSTALL_DB",
+    on_path: true,
+    patterns: &["/usr/bin/mariadb-install-db"],
+};
+
 /// `pgbouncer`, which distributions install outside the usual `PATH`.
 pub const PGBOUNCER: Program = Program {
     name: "pgbouncer",

@@ -1,0 +1,194 @@
+//! MariaDB, or MySQL where `DISTLOCK_MARIADB_SERVER` names one.
+
+pub mod wire;
+
+use std::ffi::OsString;
+use std::io;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::clock;
+use super::data::DataFolder;
+use super::port::Port;
+use super::process::{Launch, ServerProcess};
+use super::program::{MARIADB_INSTALL_DB, MARIADB_SERVER};
+use super::spawn;
+use wire::{MysqlConnection, Rows};
+
+/// The database that every server has.
+const DATABASE: &str = "app";
+
+/// A server with the superuser `root`, without a password, and the database `app`.
+///
+/// It does not sync to disk, which tests do not need: data in the kernel survives a kill of the server.
+#[derive(Debug)]
+pub struct MysqlServer {
+    process: ServerProcess,
+}
+
+impl MysqlServer {
+    /// Creates the system tables and starts the server.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::configure().start()
+    }
+
+    /// A builder for a server with other settings than the defaults.
+    pub fn configure() -> MysqlBuilder {
+        MysqlBuilder::default()
+    }
+
+    /// The server's URL.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_of("mysql", DATABASE)
+    }
+
+    /// The URL of a store of this scheme in this database.
+    #[must_use]
+    pub fn url_of(&self, scheme: &str, database: &str) -> String {
+        format!("{scheme}://root@127.0.0.1:{}/{database}", self.port())
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// If the server does not open one within two seconds.
+    pub fn connect(&self) -> io::Result<MysqlConnection> {
+        MysqlConnection::open(self.port(), Duration::from_secs(2))
+    }
+
+    /// Runs SQL in its own session.
+    ///
+    /// # Panics
+    /// If it fails, or does not end within twenty seconds.
+    pub fn sql(&self, sql: &str) -> Rows {
+        let rows = MysqlConnection::open(self.port(), Duration::from_secs(20))
+            .and_then(|mut session| session.query(sql));
+        rows.unwrap_or_else(|e| panic!("{sql} on {}: {e}\n{}", self.name(), self.log_tail()))
+    }
+
+    /// [`sql`](Self::sql) for servers that may be down or paused.
+    ///
+    /// # Errors
+    /// If it fails, or does not end within two seconds.
+    pub fn try_sql(&self, sql: &str) -> io::Result<Rows> {
+        self.connect()?.query(sql)
+    }
+
+    /// The first value of the result, empty without rows.
+    ///
+    /// # Panics
+    /// If it fails, or does not end within twenty seconds.
+    #[must_use]
+    pub fn value(&self, sql: &str) -> String {
+        self.sql(sql).into_iter().flatten().flatten().next().unwrap_or_default()
+    }
+
+    /// The server's clock, in seconds since 1970; `None` if it does not answer in time.
+    #[must_use]
+    pub fn time(&self) -> Option<i64> {
+        let rows = self.try_sql("SELECT TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())").ok()?;
+        rows.first()?.first()?.as_ref()?.parse().ok()
+    }
+
+    /// Moves the server's wall clock by this many seconds from the true time, and waits until the server sees it.
+    ///
+    /// # Panics
+    /// If the server was not started with a movable clock, or does not see it.
+    pub fn move_clock(&self, seconds: i64) {
+        self.set_clock_offset(&format!("{seconds:+}"));
+        clock::wait_until_moved(seconds, || self.time());
+    }
+}
+
+impl Deref for MysqlServer {
+    type Target = ServerProcess;
+
+    fn deref(&self) -> &ServerProcess {
+        &self.process
+    }
+}
+
+/// How to start a [`MysqlServer`].
+#[derive(Debug, Default, Clone)]
+#[must_use]
+pub struct MysqlBuilder {
+    settings: Vec<(String, String)>,
+    movable_clock: bool,
+}
+
+impl MysqlBuilder {
+    /// Sets a value: `setting("max_connections", "10")`.
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Lets the test move the server's wall clock.
+    pub fn movable_clock(mut self) -> Self {
+        self.movable_clock = true;
+        self
+    }
+
+    /// Creates the system tables, starts the server and waits until it accepts sessions.
+    #[must_use]
+    pub fn start(self) -> MysqlServer {
+        let folder = DataFolder::create();
+        let data = Path::join(folder.path(), "data");
+        let program = MARIADB_SERVER.find();
+        let data_argument = || OsString::from(format!("--datadir={}", data.display()));
+        // A server that starts removes the temporary tables of all others in its folder for them.
+        let temporary = || OsString::from(format!("--tmpdir={}", folder.path().display()));
+        if is_mysql(&program) {
+            let args = ["--no-defaults", "--initialize-insecure"].map(OsString::from);
+            spawn::run(&program, args.into_iter().chain([data_argument(), temporary()]));
+        } else {
+            let args = [
+                "--no-defaults",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+                "--innodb-log-file-size=8M",
+                "--innodb-use-native-aio=0",
+            ];
+            let installer: PathBuf = MARIADB_INSTALL_DB.find();
+            spawn::run(
+                &installer,
+                args.map(OsString::from).into_iter().chain([data_argument(), temporary()]),
+            );
+        }
+        let port = Port::reserve();
+        let path = |name: &str| Path::join(folder.path(), name).display().to_string();
+        let defaults = [
+            ("port", port.number().to_string()),
+            ("bind-address", "127.0.0.1".to_owned()),
+            ("socket", path("s")),
+            ("pid-file", path("pid")),
+            ("innodb-buffer-pool-size", "32M".to_owned()),
+            ("innodb-flush-method", "nosync".to_owned()),
+            // The kernel's places for asynchronous requests are few, and every server of every test takes thousands.
+            ("innodb-use-native-aio", "0".to_owned()),
+            ("max-connections", "500".to_owned()),
+        ];
+        let mut args: Vec<OsString> = vec!["--no-defaults".into(), data_argument(), temporary()];
+        // MySQL has root at localhost alone, which 127.0.0.1 is only by name.
+        args.push(if is_mysql(&program) { "--mysqlx=OFF" } else { "--skip-name-resolve=1" }.into());
+        let own = self.settings.into_iter();
+        let all = defaults.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own);
+        args.extend(all.map(|(name, value)| format!("--{name}={value}").into()));
+        let launch = Launch::new(program, folder, port, ready).args(args);
+        let server = MysqlServer { process: launch.movable_clock(self.movable_clock).start() };
+        server.sql(&format!("CREATE DATABASE IF NOT EXISTS {DATABASE}"));
+        server
+    }
+}
+
+/// Whether the program is MySQL's and not MariaDB's.
+fn is_mysql(program: &Path) -> bool {
+    program.file_name().is_some_and(|name| name.to_string_lossy().contains("mysqld"))
+}
+
+fn ready(port: u16) -> Result<(), String> {
+    MysqlConnection::open(port, Duration::from_secs(1)).map(drop).map_err(|e| e.to_string())
+}

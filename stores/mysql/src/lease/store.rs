@@ -1,0 +1,180 @@
+//! The store: sends each verb to the record it is about.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use distlock_core::store::support::batch;
+use distlock_core::store::support::errors;
+use distlock_core::store::{
+    Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
+    Renewal, Store, WakeStream,
+};
+use distlock_core::{RecordKind, Resource, Result};
+
+use super::{LeaseState, inspect, locked_rows, verbs};
+use crate::batch::{Item, Key};
+use crate::doctor;
+use crate::rows::holder;
+use crate::sweep;
+
+/// Locks in tables of a MySQL or MariaDB database. Cheap to clone; clones share their connections.
+///
+/// ```no_run
+/// use distlock_core::Locks;
+/// use distlock_core::store::{Backend, StoreUrl};
+/// use distlock_mysql::{MysqlConfig, MysqlStore};
+///
+/// # async fn example() -> distlock_core::Result<()> {
+/// let url = StoreUrl::parse("mysql://app:secret@db.example/orders?ssl-mode=VERIFY_IDENTITY")?;
+/// let store = MysqlStore::connect(MysqlConfig::from_url(&url)?).await?;
+/// let locks = Locks::new(Backend::lease(store))?;
+/// let guard = locks.mutex("orders/42").acquire().await?;
+/// # drop(guard); Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct MysqlStore {
+    state: Arc<LeaseState>,
+    location: Arc<str>,
+}
+
+impl MysqlStore {
+    pub(super) fn new(state: Arc<LeaseState>, location: String) -> Self {
+        MysqlStore { state, location: location.into() }
+    }
+
+    #[cfg(feature = "bench")]
+    pub(crate) fn state(&self) -> &Arc<LeaseState> {
+        &self.state
+    }
+
+    /// Deletes what was not used for the whole retention time, and returns the number of rows. A background task does this
+    /// too, in one process at a time; while another process does it this returns 0.
+    ///
+    /// # Errors
+    /// If the server cannot be reached or refuses.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the rest for later.
+    pub async fn sweep(&self) -> Result<u64> {
+        sweep::once(&self.state).await
+    }
+
+    /// How many requests were sent so far, each one round trip.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.state.connections.requests()
+    }
+}
+
+/// What the server cannot do.
+const REASONS: &[(&str, &str)] =
+    &[("wake-ups", "MySQL and MariaDB have no messages between sessions; waiters ask again")];
+
+#[async_trait]
+impl Store for MysqlStore {
+    fn describe(&self) -> String {
+        self.location.to_string()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::all();
+        capabilities.push = false;
+        capabilities.max_batch = 500;
+        capabilities.reasons = REASONS;
+        capabilities
+    }
+
+    async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        inspect::inspect(&self.state, query).await
+    }
+
+    async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
+        let text = self.state.verbs.break_lock(resource.kind().record(), &Key::of(resource));
+        let rows = locked_rows::execute(&self.state, &text).await;
+        rows.map_err(|failure| failure.error.about(resource))?.iter().map(holder).collect()
+    }
+
+    async fn doctor(&self) -> Result<Vec<Finding>> {
+        doctor::examine_lease(&self.state).await
+    }
+}
+
+#[async_trait]
+impl LeaseStore for MysqlStore {
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Attempt> {
+        let state = &self.state;
+        batch::by_record_kind(
+            claims,
+            |claims| acquire(state, RecordKind::Lock, claims),
+            |claims| batch::with_possible_weights(claims, |claims| acquire(state, RecordKind::Pool, claims)),
+        )
+        .await
+    }
+
+    async fn renew(&self, leases: &[Lease]) -> Batch<Renewal> {
+        let renew = |record, leases: Vec<_>| {
+            each(&self.state, self.state.verbs.renew(record), leases, verbs::renewal)
+        };
+        batch::by_record_kind(leases, |l| renew(RecordKind::Lock, l), |l| renew(RecordKind::Pool, l)).await
+    }
+
+    async fn release(&self, leases: &[Lease]) -> Batch<Released> {
+        let release = |record, leases: Vec<_>| {
+            each(&self.state, self.state.verbs.release(record), leases, verbs::released)
+        };
+        batch::by_record_kind(leases, |l| release(RecordKind::Lock, l), |l| release(RecordKind::Pool, l))
+            .await
+    }
+
+    async fn subscribe(&self, _: &Inbox) -> Result<WakeStream> {
+        Err(self.capabilities().unsupported("wake-ups"))
+    }
+}
+
+/// Acquires claims about one record. A statement decides on one claim for a mutex, and on one claim of each lock id for a
+/// pool; others are decided after it.
+async fn acquire(state: &LeaseState, record: RecordKind, claims: Vec<&Claim>) -> Batch<Attempt> {
+    let mut answers: Vec<Option<Result<Attempt>>> = claims.iter().map(|_| None).collect();
+    let mut left = Vec::new();
+    for (n, claim) in claims.iter().enumerate() {
+        let item = Item::of_claim(n, claim);
+        match item.check() {
+            Ok(()) => left.push(item),
+            Err(error) => answers[n] = Some(Err(error)),
+        }
+    }
+    while !left.is_empty() {
+        let mut seen = HashSet::new();
+        let (now, later): (Vec<_>, Vec<_>) = left.into_iter().partition(|item| {
+            let id = (record == RecordKind::Pool).then(|| claims[item.n].lock_id.as_str());
+            seen.insert((item.key, id))
+        });
+        left = later;
+        let sent: Vec<&Claim> = now.iter().map(|item| claims[item.n]).collect();
+        let places: Vec<usize> = now.iter().map(|item| item.n).collect();
+        let verb = state.verbs.acquire(record, &sent);
+        let answered = locked_rows::run(state, verb, now, |item, row| {
+            verbs::attempt(item, claims[item.n].capacity, row)
+        })
+        .await;
+        let answered = match answered {
+            Err(error) if places.len() < claims.len() => batch::all_failed(&error, places.len()),
+            answered => answered?,
+        };
+        for (n, answer) in places.into_iter().zip(answered) {
+            answers[n] = Some(answer);
+        }
+    }
+    Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(errors::too_few_answers()))).collect())
+}
+
+async fn each<A>(
+    state: &LeaseState,
+    verb: &verbs::Verb,
+    leases: Vec<&Lease>,
+    answer: fn(Option<&mysql_async::Row>) -> Result<A>,
+) -> Batch<A> {
+    let items = leases.iter().enumerate().map(|(n, lease)| Item::of_lease(n, lease)).collect();
+    locked_rows::run(state, verb, items, |_, row| answer(row)).await
+}

@@ -1,0 +1,110 @@
+//! The statements of each verb, and what their rows mean.
+
+use distlock_core::store::support::errors;
+use distlock_core::store::{Attempt, Claim, Released, Renewal};
+use distlock_core::{FencingToken, RecordKind, Result};
+use mysql_async::Row;
+
+use crate::batch::{Item, Key};
+use crate::identifier::Tables;
+use crate::rows::{optional, required, time_left};
+
+/// The statements of one verb about one record.
+#[derive(Debug)]
+pub(super) struct Verb {
+    pub(super) statements: String,
+    /// The table whose rows it locks.
+    pub(super) record: RecordKind,
+}
+
+#[derive(Debug)]
+pub(super) struct Verbs {
+    acquire_lock: Verb,
+    acquire_lock_queued: Verb,
+    acquire_pool: Verb,
+    renew: [Verb; 2],
+    release: [Verb; 2],
+    break_lock: [String; 2],
+}
+
+/// An index for arrays of both records.
+fn index(record: RecordKind) -> usize {
+    match record {
+        RecordKind::Lock => 0,
+        RecordKind::Pool => 1,
+    }
+}
+
+impl Verbs {
+    pub(super) fn new(tables: &Tables) -> Self {
+        let verb = |record, text: &str| Verb { statements: tables.statement(text), record };
+        let lock = |text: &str| verb(RecordKind::Lock, text);
+        let pool = |text: &str| verb(RecordKind::Pool, text);
+        Verbs {
+            acquire_lock: lock(include_str!("../sql/lock_acquire.sql")),
+            acquire_lock_queued: lock(include_str!("../sql/lock_acquire_queued.sql")),
+            acquire_pool: pool(include_str!("../sql/pool_acquire.sql")),
+            renew: [lock(include_str!("../sql/lock_renew.sql")), pool(include_str!("../sql/pool_renew.sql"))],
+            release: [
+                lock(include_str!("../sql/lock_release.sql")),
+                pool(include_str!("../sql/pool_release.sql")),
+            ],
+            break_lock: [include_str!("../sql/lock_break.sql"), include_str!("../sql/pool_break.sql")]
+                .map(|text| tables.statement(text)),
+        }
+    }
+
+    /// A waiter's first attempt leaves no entry in the wait queue of a mutex: most mutexes are free then, and the next
+    /// attempt follows soon. A pool is first come, first served, so there the first attempt counts.
+    pub(super) fn acquire(&self, record: RecordKind, claims: &[&Claim]) -> &Verb {
+        let is_queued = |claim: &&Claim| {
+            claim.no_overtaking || claim.waiting.as_ref().is_some_and(|waiting| waiting.attempt > 1)
+        };
+        match record {
+            RecordKind::Pool => &self.acquire_pool,
+            RecordKind::Lock if claims.iter().any(is_queued) => &self.acquire_lock_queued,
+            RecordKind::Lock => &self.acquire_lock,
+        }
+    }
+
+    pub(super) fn renew(&self, record: RecordKind) -> &Verb {
+        &self.renew[index(record)]
+    }
+
+    pub(super) fn release(&self, record: RecordKind) -> &Verb {
+        &self.release[index(record)]
+    }
+
+    pub(super) fn break_lock(&self, record: RecordKind, key: &Key) -> String {
+        self.break_lock[index(record)].replace("{key}", &key.literal())
+    }
+}
+
+/// The answer to a claim. Without a row there is none: the statements answer every claim.
+pub(super) fn attempt(item: &Item<'_>, capacity: u32, row: Option<&Row>) -> Result<Attempt> {
+    let row = row.ok_or_else(errors::too_few_answers)?;
+    if item.is_pool() {
+        let theirs: u32 = required(row, "capacity")?;
+        if theirs != capacity {
+            return Err(errors::capacity_mismatch(item.resource, theirs, capacity));
+        }
+    }
+    if optional::<i64>(row, "granted")? == Some(1) {
+        return Ok(Attempt::granted(FencingToken::new(required(row, "token")?)));
+    }
+    Ok(Attempt::busy(optional(row, "remaining")?.map(time_left)))
+}
+
+fn is_ours(row: Option<&Row>) -> Result<bool> {
+    row.map_or(Ok(false), |row| Ok(optional::<i64>(row, "ours")? == Some(1)))
+}
+
+/// The answer to a renewal. Without a row the record does not exist.
+pub(super) fn renewal(row: Option<&Row>) -> Result<Renewal> {
+    Ok(if is_ours(row)? { Renewal::Renewed } else { Renewal::NotYours })
+}
+
+/// The answer to a release. Nothing is woken: waiters ask again.
+pub(super) fn released(row: Option<&Row>) -> Result<Released> {
+    Ok(if is_ours(row)? { Released::Done { woke: false } } else { Released::NotYours })
+}

@@ -1,0 +1,190 @@
+//! `GET_LOCK`: mutexes that live with a session of the server.
+
+mod actor;
+mod inspect;
+mod lock_name;
+mod statements;
+mod store;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use distlock_core::store::support::reconnect::{Connection as Reconnectable, Reconnect};
+use distlock_core::{BootClock, Clock};
+use distlock_core::{LockId, Result};
+use mysql_async::Pool;
+
+pub use store::MysqlSessionStore;
+
+use crate::batch::micros;
+use crate::config::{CONNECT_TIMEOUT, MysqlConfig};
+use crate::connections::{Connections, Source};
+use crate::identifier::Tables;
+use crate::schema::{self, Purpose};
+use crate::server::Server;
+use crate::sweep::{self, Swept, Target};
+use actor::SessionActor;
+use lock_name::LockName;
+
+/// How many sessions without a lock are kept for the next waiters.
+const MOST_SPARE: usize = 4;
+
+/// What clones of a store share.
+#[derive(Debug)]
+pub(crate) struct SessionState {
+    /// For requests that need no session of their own: inspect, break, doctor.
+    pub(crate) connections: Connections,
+    pub(crate) tables: Tables,
+    pub(crate) server: Server,
+    pub(crate) plain_text: bool,
+    timeout: Duration,
+    retention: Duration,
+    setup: String,
+    clock: Mutex<Arc<dyn Clock>>,
+    /// The session that takes free locks. Many holds share it.
+    shared: Reconnect<SessionActor>,
+    /// Sessions without a lock, for the next waiters.
+    spare: Mutex<Vec<Arc<SessionActor>>>,
+    holds: Mutex<HashMap<LockId, Hold>>,
+}
+
+/// Where a lock is held.
+#[derive(Clone, Debug)]
+struct Hold {
+    session: Arc<SessionActor>,
+    name: LockName,
+    is_shared: bool,
+}
+
+impl SessionState {
+    fn holds(&self) -> MutexGuard<'_, HashMap<LockId, Hold>> {
+        self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Opens a session of its own.
+    async fn open_session(&self) -> Result<SessionActor> {
+        let connection = self.connections.source().open(&self.setup).await?;
+        Ok(SessionActor::start(connection, self.tables.clone(), self.clock(), self.timeout))
+    }
+
+    /// The session that takes free locks.
+    async fn shared_session(&self) -> Result<Arc<SessionActor>> {
+        self.shared.get(|| self.open_session()).await
+    }
+
+    /// A session that holds nothing and that no other task uses.
+    async fn spare_session(&self) -> Result<Arc<SessionActor>> {
+        loop {
+            let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            match spare {
+                Some(session) if session.is_usable() => return Ok(session),
+                Some(_) => {}
+                None => return Ok(Arc::new(self.open_session().await?)),
+            }
+        }
+    }
+
+    /// Keeps a session that holds nothing.
+    fn keep_spare(&self, session: Arc<SessionActor>) {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if spare.len() < MOST_SPARE && session.is_usable() {
+            spare.push(session);
+        }
+    }
+}
+
+impl Swept for SessionState {
+    fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    fn targets(&self) -> Vec<Target> {
+        let spent = format!(
+            "t.acquired_at <= @distlock_now - {} AND t.token < @distlock_now DIV 1000 AND IS_FREE_LOCK({}) = 1",
+            micros(self.retention),
+            lock_name::FROM_KEY
+        );
+        vec![Target { ending: "_session", spent }]
+    }
+}
+
+impl MysqlSessionStore {
+    /// Connects, and creates the table of the fencing tokens if it is not there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) or
+    /// [`ErrorKind::Denied`](distlock_core::ErrorKind::Denied) if the server cannot be reached or refuses us;
+    /// [`ErrorKind::Unsupported`](distlock_core::ErrorKind::Unsupported) on a Galera node, and before MySQL 5.7.5 and MariaDB
+    /// 10.0.2, where a second lock of a session frees the first.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind but the table if it was created.
+    pub async fn connect(config: MysqlConfig) -> Result<Self> {
+        let location = config.location();
+        open(Source::of_config(&config), &config, config.is_plain_text(), location).await
+    }
+
+    /// Uses a pool that the application has already, and the names and time limits of `config`. A connection that served a
+    /// session never goes back to the pool: it is closed.
+    ///
+    /// # Errors
+    /// As for [`connect`](MysqlSessionStore::connect).
+    ///
+    /// # Cancel safety
+    /// As for [`connect`](MysqlSessionStore::connect).
+    pub async fn with_client(pool: Pool, config: MysqlConfig) -> Result<Self> {
+        open(Ok(Source::Pool(pool)), &config, false, "mysql pool".to_owned()).await
+    }
+}
+
+async fn open(
+    source: Result<Source>,
+    config: &MysqlConfig,
+    plain_text: bool,
+    location: String,
+) -> Result<MysqlSessionStore> {
+    let opened = async {
+        let connections = Connections::new(source?, crate::lease::SETUP.to_owned());
+        let mut connection = connections.open().await?;
+        let server = Server::examine(&mut connection).await?;
+        server.check_session()?;
+        let tables = config.tables(server.database.as_deref())?;
+        schema::ensure(&mut connection, &tables, Purpose::Session).await?;
+        connections.keep(connection);
+        let timeout = config.get_session_timeout();
+        Ok(SessionState {
+            connections,
+            tables,
+            server,
+            plain_text,
+            timeout,
+            retention: config.get_retention(),
+            // The server ends a session that sends nothing for this long.
+            setup: crate::lease::SETUP
+                .replace("wait_timeout = 28800", &format!("wait_timeout = {}", timeout.as_secs())),
+            clock: Mutex::new(Arc::new(BootClock)),
+            shared: Reconnect::new(CONNECT_TIMEOUT * 2),
+            spare: Mutex::default(),
+            holds: Mutex::default(),
+        })
+    };
+    let state = opened.await.map_err(|error: distlock_core::Error| error.on(location.clone()))?;
+    let state = Arc::new(state);
+    sweep::start(&state);
+    Ok(MysqlSessionStore::new(state, location))
+}
+
+impl Reconnectable for SessionActor {
+    fn is_usable(&self) -> bool {
+        SessionActor::is_usable(self)
+    }
+}
