@@ -242,7 +242,7 @@ impl Wait<'_> {
                 return Ok(Outcome::PlaceLost);
             }
         };
-        // Whoever queued behind us may wait for the announcement of our grant.
+        // The next waiter may wait for the announcement of our grant.
         let announce = followed && self.claim.resource.kind() == Kind::Semaphore && self.claim.capacity > 1;
         let own = OwnNode { lock_id, node, path };
         tokio::spawn(own.guard(Arc::clone(self.session), self.own_watch, announce));

@@ -1,7 +1,7 @@
 //! The queue of a resource: its children in the order of their sequence numbers, and who of them holds.
 //!
 //! One rule serves every primitive: an entry is granted as soon as its weight and the weights of all entries before it fit
-//! the capacity. Entries before it can only disappear, so a grant stays valid, and nobody is overtaken. A mutex is a queue of
+//! the capacity. Entries before it can only disappear, so a grant stays valid, and no entry is overtaken. A mutex is a queue of
 //! capacity 1; in a reader-writer lock a reader weighs 1 and a writer weighs everything.
 //!
 //! Weights are in the names of the nodes, so one list of children is enough to decide. The names are those of Apache
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn every_schedule_of_releases_keeps_the_capacity_and_the_order() {
-        // All subsets of the earlier entries may be gone: whoever is granted fits, and so does everyone before it.
+        // All subsets of the earlier entries may be gone: a granted entry fits, and so do all entries before it.
         let names: Vec<String> = [2, 1, 3, 1, 1, 4, 2]
             .iter()
             .enumerate()

@@ -30,8 +30,7 @@ const TICK: Duration = Duration::from_millis(1);
 const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
 /// How long a waiter that the store has already answered retries while the store is unreachable.
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(30);
-/// The least time that the store gets for its first answer, however short the time limit: without an answer, contention
-/// cannot be distinguished from an outage.
+/// The least time-out of the first attempt: without an answer, contention looks like an outage.
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// How many grants may have expired on arrival before the acquisition fails.
 const MAX_STALE_GRANTS: u32 = 2;
@@ -205,9 +204,7 @@ impl<'a> Acquisition<'a> {
             _ => self.probe_limit.unwrap_or(request),
         };
         self.may_be_stored = true;
-        if self.attempts > 0
-            && let Some(head) = &self.head
-        {
+        if let Some(head) = self.head.as_ref().filter(|_| self.attempts > 0) {
             head.asks_again();
         }
         self.attempts += 1;
@@ -252,8 +249,7 @@ impl<'a> Acquisition<'a> {
         self.last_answer.is_some_and(|answered| now.since(answered) <= RECENT)
     }
 
-    /// Handles a failed attempt. A waiter that the store has answered before retries for a while. A new one gets the
-    /// error after a second attempt, which a stale connection may need.
+    /// Handles a failed attempt. A waiter that was answered before retries for a while, a new one retries once.
     fn failed(&mut self, error: Error) -> Result<AttemptOutcome> {
         let now = self.shared.clock.now();
         let first = self.outage_since.is_none();

@@ -11,6 +11,7 @@ use std::panic::AssertUnwindSafe;
 use tokio::time::sleep;
 
 use crate::client::User;
+use crate::excuses;
 use crate::observations::Verb;
 use crate::rules;
 use crate::runtimes::DropAfter;
@@ -120,7 +121,7 @@ impl User {
         );
         let works = self.world.plan.nodes - troubled.len() >= self.world.majority();
         let excused = !works
-            || !rules::behind_unanswered(&self.world, &observed, self.process.slot, Verb::Release, begun)
+            || !excuses::behind_unanswered(&self.world, &observed, self.process.slot, Verb::Release, begun)
                 .is_zero()
             || !self.process.works()
             || self.process.shut_down.load(SeqCst)

@@ -7,6 +7,7 @@
 
 mod client;
 mod ending;
+mod excuses;
 mod hold;
 mod link;
 mod losses;

@@ -7,14 +7,15 @@ use std::time::Duration;
 use distlock_core::store::Query;
 use distlock_core::{ErrorKind, LossReason, Resource};
 
+use crate::excuses::{delayed, slower_than_limit};
 use crate::observations::{End, Observations, Op, Verb, Wait, runs_since, says_held};
 use crate::trace_format::shown;
 use crate::world::World;
 
 /// How long an acquisition may take if its own requests have no faults.
-const PROMPT: Duration = Duration::from_millis(1_500);
+pub const PROMPT: Duration = Duration::from_millis(1_500);
 /// For how long after an outage withdrawals may be in flight.
-const BACKLOG: Duration = Duration::from_secs(10);
+pub const BACKLOG: Duration = Duration::from_secs(10);
 /// After this long without an answer the store looks down to other callers too.
 const UNANSWERED: Duration = Duration::from_millis(2_200);
 
@@ -230,54 +231,6 @@ fn slow(world: &World, observed: &Observations, op: &Op, now: Duration) -> Probl
         limit + (3 * world.plan.request_timeout + Duration::from_secs(3)) * each
     };
     (took > most).then(|| (LIVENESS, format!("answered after {took:?}, {most:?} are allowed")))
-}
-
-/// How long unanswered requests may delay an acquisition.
-fn delayed(world: &World, observed: &Observations, op: &Op) -> Duration {
-    let behind = |verb| behind_unanswered(world, observed, op.process.slot, verb, op.started);
-    let releases = if op.wait == Wait::Try { behind(Verb::Release) } else { Duration::ZERO };
-    behind(Verb::Acquire) + releases
-}
-
-/// Whether a request of the process took longer than an acquisition waits for an answer after its time limit.
-fn slower_than_limit(observed: &Observations, op: &Op, now: Duration) -> bool {
-    let slack = match op.wait {
-        Wait::Forever => return false,
-        Wait::Try => return false,
-        Wait::Limit(limit) => (limit / 2).clamp(Duration::from_millis(100), Duration::from_millis(250)),
-    };
-    observed.requests.iter().any(|request| {
-        request.slot == op.process.slot
-            && request.sent <= now
-            && request.answered.is_none_or(|at| at >= op.started && at > request.sent + slack)
-    })
-}
-
-/// How long unanswered requests may delay others: not at all while another slot is free.
-pub fn behind_unanswered(
-    world: &World,
-    observed: &Observations,
-    slot: usize,
-    verb: Verb,
-    started: Duration,
-) -> Duration {
-    // A quorum has one request of a kind in flight.
-    let places = if world.plan.nodes > 1 { 1 } else { world.plan.max_in_flight };
-    let timeout = world.plan.request_timeout;
-    // The withdrawals after an outage are sent one by one if batches are small.
-    let backlog = verb == Verb::Release && world.plan.max_batch < 10;
-    if backlog && observed.outages_of(slot, started.saturating_sub(BACKLOG), world.time()).next().is_some() {
-        return timeout;
-    }
-    let from = started.saturating_sub(timeout);
-    let stuck = observed.requests.iter().filter(|request| {
-        request.slot == slot
-            // A quorum acquires with renewals too, which carry the token.
-            && (request.verb == verb || (world.plan.nodes > 1 && request.verb == Verb::Renew))
-            && (from..=world.time()).contains(&request.sent)
-            && request.answered.is_none_or(|at| at > request.sent + timeout.min(PROMPT) / 4)
-    });
-    timeout * (stuck.count() / places) as u32
 }
 
 /// Checks a lost guard. `held_until` is the last moment at which it was seen held.

@@ -23,7 +23,7 @@ use crate::sweep::{self, Swept, Target};
 use locked_rows::LockedRows;
 use verbs::Verbs;
 
-/// How a session of ours is set up, whatever the server's defaults and whoever had it before. A row that another session
+/// How a session of ours is set up, whatever the server's defaults and its previous user. A row that another session
 /// keeps locked fails after a second (the shortest that the servers know), a table after five.
 pub(crate) const SETUP: &str = "SET SESSION autocommit = 1, completion_type = 0, timestamp = DEFAULT,
         sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, sql_select_limit = DEFAULT,

@@ -157,7 +157,7 @@ async fn connections_that_break_all_the_time_never_give_two_holders() {
                 tokio::task::yield_now().await;
                 assert!(!guard.is_lost(), "{:?}", guard.loss());
                 inside.store(false, Ordering::SeqCst);
-                // The reply may be lost; the lock must become free all the same.
+                // The reply may be lost; the lock must still become free.
                 let _ = guard.release().await;
             }
         });

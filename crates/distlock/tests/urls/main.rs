@@ -11,6 +11,8 @@
 ))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod places;
+
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
 
@@ -21,149 +23,7 @@ use distlock_postgres::PostgresConfig;
 use distlock_redis::{RedisConfig, RedlockConfig};
 use distlock_zookeeper::ZookeeperConfig;
 use fastrand::Rng;
-
-/// URLs with a secret (`SECRET`) wherever one may stand, rightly or by mistake. `SCHEME` is each scheme of the line.
-const PLACES: &[(&[&str], &[&str])] = &[
-    (
-        &["redis", "rediss", "valkey", "valkeys"],
-        &[
-            "SCHEME://SECRET@127.0.0.1:1",
-            "SCHEME://u:SECRET@127.0.0.1:1/0",
-            "SCHEME://:SECRET@h",
-            "SCHEME://h:SECRET",
-            "SCHEME://h/SECRET",
-            "SCHEME://h?password=SECRET",
-            "SCHEME://h/0?pass=SECRET&user=me@srv",
-            "SCHEME://h?protocol=SECRET",
-            "SCHEME://u:SECRET@h?distlock.prefix=app:&distlock.retention=2h",
-            "SCHEME://h?distlock.sentinel_password=SECRET",
-        ],
-    ),
-    (
-        &["unix", "redis+unix", "valkey+unix"],
-        &[
-            "SCHEME:///nowhere?pass=SECRET",
-            "SCHEME:///nowhere?db=SECRET&user=SECRET",
-            "SCHEME://u:SECRET@h/nowhere?db=1",
-        ],
-    ),
-    (
-        &["redis+sentinel", "rediss+sentinel"],
-        &[
-            "SCHEME://u:SECRET@h1:1,h2:2/main",
-            "SCHEME://h1/main?distlock.sentinel_user=u&distlock.sentinel_password=SECRET",
-            "SCHEME://h1/main?distlock.sentinel_passwort=SECRET",
-        ],
-    ),
-    (
-        &["redis+cluster", "rediss+cluster", "redlock", "redlocks"],
-        &[
-            "SCHEME://:SECRET@h",
-            "SCHEME://SECRET@h1,h2,h3",
-            "SCHEME://u:SECRET@h1:1,h2:2,h3:3",
-            "SCHEME://u:SECRET@h1,v:SECRET@h2,w:SECRET@h3",
-            "SCHEME://h1,h2,u:SECRET@h3",
-            "SCHEME://h1,h2:SECRET,h3",
-            "SCHEME://h1,h2/SECRET",
-            "SCHEME://h1,h2?password=SECRET&user=me@srv",
-            "SCHEME://h1,h2?distlock.node_timeout=SECRET",
-        ],
-    ),
-    (
-        &["etcd"],
-        &[
-            "SCHEME://u:SECRET@h1:1,h2:2",
-            "SCHEME://SECRET@h",
-            "SCHEME://h:SECRET",
-            "SCHEME://h/SECRET",
-            "SCHEME://h?password=SECRET",
-            "SCHEME://h?distlock.tls_ca=/nowhere/SECRET",
-            "SCHEME://h?distlock.tls=SECRET",
-            "SCHEME://u:SECRET@h?distlock.response_timeout=SECRET",
-        ],
-    ),
-    (
-        &["zookeeper", "zookeepers"],
-        &[
-            "SCHEME://u:SECRET@127.0.0.1:1",
-            "SCHEME://SECRET@h1,h2:2",
-            "SCHEME://:SECRET@h1/chroot",
-            "SCHEME://h1:SECRET,h2",
-            "SCHEME://h?password=SECRET",
-            "SCHEME://h?distlock.acl=SECRET",
-            "SCHEME://u:SECRET@h?distlock.session_timeout=4s",
-        ],
-    ),
-    (
-        &["mongodb", "mongodb+srv"],
-        &[
-            "SCHEME://u:SECRET@db.example/app",
-            "SCHEME://SECRET@db.example/app",
-            "SCHEME://u:SECRET@h1:1,h2:2/app?replicaSet=r",
-            "SCHEME://db.example:SECRET/app",
-            "SCHEME://db.example/app?password=SECRET",
-            "SCHEME://u:p@db.example/app?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:SECRET",
-            "SCHEME://db.example/app?tlsCertificateKeyFile=/k&tlsCertificateKeyFilePassword=SECRET",
-            "SCHEME://db.example/app?proxyHost=p&proxyUsername=u&proxyPassword=SECRET",
-            "SCHEME://db.example/app?readPreference=SECRET",
-            "SCHEME://db.example/app?distlock.collection=.SECRET",
-        ],
-    ),
-    (
-        &["postgres", "postgresql", "postgres+advisory", "postgresql+advisory"],
-        &[
-            "SCHEME://u:SECRET@h/db",
-            "SCHEME://SECRET@h",
-            "SCHEME://u:SECRET@h1:1,h2:2/db?sslmode=require&application_name=me@host",
-            "SCHEME://localhost/db?password=SECRET&user=me@srv",
-            "SCHEME://localhost/db?user=SECRET&password=SECRET",
-            "SCHEME://h/db?sslpassword=SECRET",
-            "SCHEME://h/db?sslmode=require&sslkey=SECRET",
-            "SCHEME://h/db?sslmode=SECRET",
-            "SCHEME://h/db?sslmode=verify-full&sslrootcert=/nowhere/SECRET",
-            "SCHEME://h:SECRET/db",
-            "SCHEME:///db?host=SECRET@h",
-            "SCHEME://h/db?distlock.table=SECRET!",
-            "SCHEME://h/db?distlock.tabel=SECRET",
-            "SCHEME://h/db?distlock.retention=SECRET",
-        ],
-    ),
-    (
-        &["mysql", "mysql+session"],
-        &[
-            "SCHEME://u:SECRET@h/db",
-            "SCHEME://SECRET@h/db",
-            "SCHEME://u:SECRET@h:1/db?ssl-mode=REQUIRED",
-            "SCHEME://h/db?password=SECRET",
-            "SCHEME://h:SECRET/db",
-            "SCHEME://u:SECRET@h1,h2/db",
-            "SCHEME://h/db?ssl-mode=SECRET",
-            "SCHEME://h/db?ssl-mode=VERIFY_IDENTITY&ssl-ca=/nowhere/SECRET",
-            "SCHEME://h/db?ssl-mode=REQUIRED&ssl-cert=/c&ssl-key=SECRET",
-            "SCHEME://h/db?distlock.table=SECRET!",
-            "SCHEME://h/db?distlock.tabel=SECRET",
-            "SCHEME://h/db?distlock.retention=SECRET",
-            "SCHEME://h/db?distlock.session_timeout=SECRET",
-        ],
-    ),
-    (
-        &["file"],
-        &[
-            "SCHEME:SECRET",
-            "SCHEME://u:SECRET@h/dir",
-            "SCHEME:///tmp/x?password=SECRET",
-            "SCHEME:///tmp/x?SECRET",
-            "SCHEME:///tmp/x?distlock.access=SECRET",
-            "SCHEME:///tmp/x?distlock.SECRET=1",
-        ],
-    ),
-    (
-        &["memory"],
-        &["SCHEME:SECRET", "SCHEME://u:SECRET@h/db", "SCHEME:?password=SECRET", "SCHEME:?distlock.SECRET=1"],
-    ),
-    // Not URLs, or not ours.
-    (&["u", "redis//u", "oracle", "SECRET", ""], &["SCHEME:SECRET@h", "SCHEME://u:SECRET@h/db?x=SECRET"]),
-];
+use places::PLACES;
 
 /// Letters that no message of ours has two of beside a special character. No host's name has one of the latter.
 const RARE: &[char] = &['Q', 'X', 'Z', 'J', 'K', 'V', 'W'];
