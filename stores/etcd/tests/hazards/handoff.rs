@@ -45,7 +45,8 @@ async fn sixty_four_waiters_cost_as_much_per_handoff_as_four() {
         let few = messages_per_handoff(&server, kind, 4).await;
         let many = messages_per_handoff(&server, kind, 64).await;
         println!("{kind}: {few:.2} messages per handoff with 4 waiters, {many:.2} with 64");
-        assert!(many <= few + 0.5, "{kind}: {few} messages with 4 waiters, {many} with 64");
+        // The last of few waiters have no waiter behind them, whose part they save; a herd would cost 64 messages.
+        assert!(many <= few + 1.5, "{kind}: {few} messages with 4 waiters, {many} with 64");
         assert!(many <= if kind == Kind::Semaphore { 7.5 } else { 4.5 }, "{kind}: {many}");
     }
 }
