@@ -15,8 +15,6 @@ static DRIVERS: &[&Driver] = &[
     &distlock_mongodb::DRIVER,
     #[cfg(feature = "mysql")]
     &distlock_mysql::DRIVER,
-    #[cfg(feature = "mysql")]
-    &distlock_mysql::SESSION_DRIVER,
     #[cfg(feature = "postgres")]
     &distlock_postgres::DRIVER,
     #[cfg(feature = "postgres")]

@@ -90,8 +90,9 @@ macro_rules! faults {
     };
 }
 
+// Not the session store: it notices the end of its session up to half a second late, so two clients may hold a lock for that
+// long. That is why it is a preview.
 faults!(lease, false);
-faults!(session, true);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_is_an_error_and_a_guard_is_lost_before_its_lease_can_pass() {

@@ -107,7 +107,7 @@ pub(crate) const PLACES: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
-        &["mysql", "mysql+session"],
+        &["mysql"],
         &[
             "SCHEME://u:SECRET@h/db",
             "SCHEME://SECRET@h/db",
