@@ -64,7 +64,7 @@ pub trait Store: Send + Sync + Debug + 'static {
     /// higher; the holders' guards turn lost at their next renewal.
     ///
     /// # Errors
-    /// [`ErrorKind::Unsupported`], naming the holder and what to do, where the store has no such thing.
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), naming the holder and what to do, where the store has no such thing.
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>>;
 
     /// Connects, and says what was found and what is dangerous there.

@@ -171,7 +171,7 @@ pub struct Waiting {
     /// After this long without another attempt the waiter counts as gone.
     pub ttl: Duration,
     /// The number of this attempt: it rises with each attempt of a lock id. The wait queue remembers the highest
-    /// number it has seen for a waiter, and a pushed grant repeats it ([`PushedGrant::attempt`]). An attempt that is
+    /// number it has seen for a waiter, and a pushed grant repeats it ([`PushedGrant::attempt`](super::PushedGrant::attempt)). An attempt that is
     /// applied after a later one of the same lock id changes nothing in the queue.
     pub attempt: u64,
 }

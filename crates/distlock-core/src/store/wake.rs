@@ -63,7 +63,7 @@ impl Wake {
 pub struct PushedGrant {
     /// The token.
     pub token: FencingToken,
-    /// [`Waiting::attempt`] of the attempt that the store answered last before this grant. The waiter accepts the
+    /// [`Waiting::attempt`](super::Waiting::attempt) of the attempt that the store answered last before this grant. The waiter accepts the
     /// grant only if that is the newest attempt it sent: any other grant may have ended already.
     pub attempt: u64,
     /// By the store's clock, the time from its decision on that attempt to the grant. With it the waiter, which knows
