@@ -350,6 +350,7 @@ impl LeaseStore for FaultyStore {
         let stream = self.call(Verb::Subscribe, |inner| async move { inner.subscribe(inbox).await }).await?;
         let ended = async move {
             tokio::select! {
+                biased;
                 () = ends.cancelled() => {}
                 () = panics.cancelled() => panic_quietly(),
             }

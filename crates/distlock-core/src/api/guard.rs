@@ -139,6 +139,7 @@ impl Guard {
                 return reason.clone();
             }
             tokio::select! {
+                biased;
                 () = held.signal().cancelled() => {}
                 () = sleep_until(self.clock(), held.deadline()) => {}
             }

@@ -77,6 +77,9 @@ impl Wait {
 /// without: a batch of time-outs must not be a batch of requests.
 const HOLDER_LOOKUPS: usize = 8;
 
+/// How long a single attempt waits for the releases of its own process that are in flight, before it asks the store.
+const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
+
 /// The state that the background task, the batchers and the guards share. It is in no reference cycle.
 pub(crate) struct Shared {
     pub(crate) backend: Backend,
@@ -248,7 +251,8 @@ impl Engine {
         let started = shared.clock.now();
         let span = telemetry::acquire_span(&resource, &shared.store_name);
         if wait == Wait::Once {
-            shared.releases.settled(&resource).await;
+            let patience = (options.get_request_timeout() / 2).min(RELEASE_PATIENCE);
+            let _ = tokio::time::timeout(patience, shared.releases.settled(&resource)).await;
         }
         let outcome = match &shared.lease {
             Some(side) => acquire_lease::acquire(shared, side, claim, options, wait).instrument(span).await,
@@ -300,6 +304,7 @@ impl Engine {
         let shared = Arc::clone(&self.shared);
         self.shared.commands.send(Command::Background(Box::pin(async move {
             tokio::select! {
+                biased;
                 () = lost.cancelled() => release::undo(&shared, other),
                 () = over.cancelled() => {}
             }

@@ -76,6 +76,7 @@ async fn wait_minimum_hold(shared: &Shared, held: &Held) {
     let until = held.held_at_least_until();
     while shared.clock.now() < until && held.loss(&*shared.clock).is_none() {
         tokio::select! {
+            biased;
             () = held.signal().cancelled() => {}
             () = shared.closing.cancelled() => return,
             () = sleep_until(&*shared.clock, until) => {}

@@ -294,6 +294,7 @@ fn adopt<O: StoreOperation>(
     let channel = Arc::clone(commands);
     commands.send(Command::Work(Box::pin(async move {
         let longest = items.iter().map(O::lifetime).max().unwrap_or_default();
+        let unanswered = items.clone();
         let undo = {
             let commands = Arc::clone(&channel);
             move |answers| {
@@ -304,11 +305,17 @@ fn adopt<O: StoreOperation>(
         };
         match timeout(request_timeout, &mut call).await {
             Ok(answers) => undo(answers),
-            Err(_) => channel.send(Command::Stuck(Box::pin(async move {
-                if let Ok(answers) = timeout(longest, call).await {
-                    undo(answers);
+            Err(_) => {
+                // The store may have applied it after the first withdrawal, and its answer may never come.
+                for item in unanswered {
+                    O::orphaned(&channel, item, Err(no_answer::<O>(request_timeout)));
                 }
-            }))),
+                channel.send(Command::Stuck(Box::pin(async move {
+                    if let Ok(answers) = timeout(longest, call).await {
+                        undo(answers);
+                    }
+                })));
+            }
         }
     })));
 }

@@ -4,7 +4,7 @@ use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::common::{MS, SECOND, World, options, until};
+use crate::common::{MS, SECOND, World, begin, options, until};
 use distlock_core::faults::{Fault, Verb};
 use distlock_core::{ErrorKind, LossReason, ReleaseError};
 
@@ -109,15 +109,30 @@ async fn an_unanswered_request_does_not_block_the_next_ones() {
 async fn a_very_late_answer_is_undone_although_the_engine_was_dropped() {
     let world = World::new();
     let (locks, _clock, faults) = world.process();
-    // Applied after its time-out, and answered much later.
-    faults.always(Verb::Acquire, Fault::none().delay_before(800 * MS).delay_after(10 * SECOND));
+    // Applied after its time-out and its withdrawals, and answered much later.
+    faults.always(Verb::Acquire, Fault::none().delay_before(4 * SECOND).delay_after(10 * SECOND));
     let long = options().expiry(60 * SECOND).unwrap();
     let error = locks.mutex("a").options(long).acquire().await.unwrap_err();
     assert!(error.is_outcome_unknown(), "{error}");
     drop(locks);
-    tokio::time::sleep(3 * SECOND).await;
+    tokio::time::sleep(6 * SECOND).await;
     assert_eq!(world.records("a").await.len(), 1, "it was applied, and is not answered yet");
-    tokio::time::sleep(12 * SECOND).await;
+    tokio::time::sleep(14 * SECOND).await;
+    assert!(world.records("a").await.is_empty(), "left to its expiry: {:?}", world.records("a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_applied_after_its_withdrawal_and_never_answered_is_withdrawn_again() {
+    let world = World::new();
+    let (locks, _clock, faults) = world.process();
+    let long = locks.with_options(options().expiry(60 * SECOND).unwrap());
+    faults.next(Verb::Acquire, 1, Fault::hang_after().delay_before(100 * MS));
+    let mut asking = Box::pin(long.mutex("a").acquire().into_future());
+    assert!(!begin(&mut asking).await);
+    drop(asking);
+    tokio::time::sleep(200 * MS).await;
+    assert_eq!(world.records("a").await.len(), 1, "the withdrawal arrived before it was applied");
+    tokio::time::sleep(2 * SECOND).await;
     assert!(world.records("a").await.is_empty(), "left to its expiry: {:?}", world.records("a").await);
 }
 
