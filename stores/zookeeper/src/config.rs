@@ -56,6 +56,7 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
 ];
 
 /// The certificates of a TLS connection, in PEM.
+#[cfg_attr(not(feature = "tls"), allow(dead_code))]
 #[derive(Clone, Default)]
 pub(crate) struct Certificates {
     pub(crate) authority: Option<String>,
