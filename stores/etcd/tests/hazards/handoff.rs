@@ -45,8 +45,9 @@ async fn sixty_four_waiters_cost_as_much_per_handoff_as_four() {
         let few = messages_per_handoff(&server, kind, 4).await;
         let many = messages_per_handoff(&server, kind, 64).await;
         println!("{kind}: {few:.2} messages per handoff with 4 waiters, {many:.2} with 64");
-        // The last of few waiters have no waiter behind them, whose part they save; a herd would cost 64 messages.
-        assert!(many <= few + 1.5, "{kind}: {few} messages with 4 waiters, {many} with 64");
-        assert!(many <= if kind == Kind::Semaphore { 7.5 } else { 4.5 }, "{kind}: {many}");
+        // The last of few waiters have no waiter behind them, whose part they save, and whether a watch finds its key gone
+        // already depends on the load: up to two messages. A herd would cost 64.
+        assert!(many <= few + 2.5, "{kind}: {few} messages with 4 waiters, {many} with 64");
+        assert!(many <= if kind == Kind::Semaphore { 9.0 } else { 5.5 }, "{kind}: {many}");
     }
 }
