@@ -57,6 +57,7 @@
 mod baseline;
 mod batch;
 mod config;
+mod connect;
 mod connections;
 mod doctor;
 mod error;
@@ -66,6 +67,7 @@ mod rows;
 mod schema;
 mod server;
 mod session;
+
 mod sweep;
 
 pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, DEFAULT_TABLE, MysqlConfig};

@@ -108,10 +108,11 @@ async fn connect(
     let Some(certificates) = &config.tls else { return connector.connect(servers).await };
     let mut options = zookeeper_client::TlsOptions::new();
     if let Some(authority) = &certificates.authority {
-        options = options.with_pem_ca(authority)?;
+        options = options.with_pem_ca(&String::from_utf8_lossy(authority))?;
     }
     if let Some((certificate, key)) = &certificates.client {
-        options = options.with_pem_identity(certificate, key.expose())?;
+        options = options
+            .with_pem_identity(&String::from_utf8_lossy(certificate), &String::from_utf8_lossy(key))?;
     }
     connector.with_tls(options).secure_connect(servers).await
 }
