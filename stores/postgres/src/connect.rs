@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Notification};
+use tokio_postgres::{AsyncMessage, Client, NoTls, Notification};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::PostgresConfig;
@@ -75,8 +76,29 @@ pub(crate) async fn open(
     config: &PostgresConfig,
     notifications: Option<Notifications>,
 ) -> Result<Connection> {
-    let tls = config.tls.connector()?;
-    let (client, mut connection) = config.client.connect(tls).await.map_err(error::from_connect)?;
+    let (client, driver) = match config.tls.connector()? {
+        Some(tls) => {
+            let (client, connection) = config.client.connect(tls).await.map_err(error::from_connect)?;
+            (client, drive(connection, notifications))
+        }
+        None => {
+            let (client, connection) = config.client.connect(NoTls).await.map_err(error::from_connect)?;
+            (client, drive(connection, notifications))
+        }
+    };
+    let server = server_info(&client).await?;
+    Ok(Connection::new(client, server, driver))
+}
+
+/// Starts the task that drives a connection.
+fn drive<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    notifications: Option<Notifications>,
+) -> Driver
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let ended = CancellationToken::new();
     let end_guard = ended.clone().drop_guard();
     let ended_idle = Arc::new(AtomicBool::new(false));
@@ -104,9 +126,7 @@ pub(crate) async fn open(
             }
         }
     });
-    let driver = Driver { ended, ended_idle, task: task.abort_handle() };
-    let server = server_info(&client).await?;
-    Ok(Connection::new(client, server, driver))
+    Driver { ended, ended_idle, task: task.abort_handle() }
 }
 
 async fn server_info(client: &Client) -> Result<ServerInfo> {

@@ -182,14 +182,15 @@ fn open(info: redis::ConnectionInfo, tls: Option<&Certificates>) -> Result<Clien
 }
 
 /// The driver uses the process's default crypto provider of rustls. If there is none, rustls chooses the only one that is
-/// compiled in; if there are several, it panics. We choose none, because that is the application's decision, and return an error
-/// instead of the panic.
+/// compiled in; if there are several, or none, it panics. We install none, because that is the application's decision, and
+/// return an error instead of the panic.
 #[cfg(feature = "tls")]
 fn check_crypto_provider() -> Result<(), redis::RedisError> {
     std::panic::catch_unwind(|| drop(rustls::ClientConfig::builder())).map_err(|_| {
         redis::RedisError::from((
             redis::ErrorKind::InvalidClientConfig,
-            "several crypto providers of rustls are compiled in: choose one when the program starts, for example \
+            "no crypto provider of rustls, or several, are compiled in: enable one of the features tls-ring and tls-aws-lc-rs of \
+             distlock, or choose one when the program starts, for example \
              rustls::crypto::ring::default_provider().install_default()",
         ))
     })

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use distlock_core::store::support::errors::connect_timeout;
+#[cfg(feature = "tls")]
+use distlock_core::store::support::errors::no_crypto_provider;
 use distlock_core::store::{Backend, Driver};
 use distlock_core::{Error, ErrorKind, Result};
 use zookeeper_client::{Client, Connector};
@@ -94,9 +96,7 @@ fn check_crypto_provider(config: &ZookeeperConfig) -> Result<()> {
     if config.tls.is_none() || rustls::crypto::CryptoProvider::get_default().is_some() {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidInput, "the program has not chosen a crypto provider of rustls").advise(
-        "choose one when the program starts, for example rustls::crypto::ring::default_provider().install_default()",
-    ))
+    Err(no_crypto_provider())
 }
 
 #[cfg(feature = "tls")]

@@ -21,6 +21,15 @@ pub fn connect_timeout(limit: Duration) -> Error {
     unavailable(format!("no connection within {limit:?}"))
 }
 
+/// TLS is wanted, and it is unknown with which crypto provider of rustls: none is compiled in, or several are.
+#[must_use]
+pub fn no_crypto_provider() -> Error {
+    Error::new(ErrorKind::InvalidInput, "no crypto provider of rustls is chosen for TLS").advise(
+        "enable one of the features tls-ring and tls-aws-lc-rs of distlock, or call install_default of a \
+         rustls::crypto::CryptoProvider when the program starts",
+    )
+}
+
 /// No reply to a request within the time limit; its outcome is unknown.
 #[must_use]
 pub fn no_reply(limit: Duration) -> Error {
