@@ -30,7 +30,8 @@ const fn driver() -> Driver {
             Ok(Backend::session(ZookeeperStore::connect(config).await?))
         })
     })
-    .with_options(OPTIONS);
+    .with_options(OPTIONS)
+    .with_check(|url| ZookeeperConfig::from_url(url).map(drop));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(crate::baseline::open(url)));
     driver
