@@ -22,6 +22,10 @@ use crate::store::{Backend, Capabilities, Finding, Holder, Query, Record, Store}
 /// and a list may be long.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The longest label and the longest description, in bytes.
+const MAX_LABEL: usize = 128;
+const MAX_DESCRIPTION: usize = 64;
+
 /// Runs an operator's request within the time limit. A panic in the store's code becomes an error.
 async fn within_limit<T>(
     store: &dyn Store,
@@ -63,7 +67,13 @@ impl Locks {
     /// Locks with another clock, label or options.
     #[must_use]
     pub fn builder(backend: Backend) -> LocksBuilder {
-        LocksBuilder { backend, clock: Arc::new(BootClock), label: None, options: Options::default() }
+        LocksBuilder {
+            backend,
+            clock: Arc::new(BootClock),
+            label: None,
+            description: None,
+            options: Options::default(),
+        }
     }
 
     /// The same store and engine with other default options.
@@ -252,6 +262,7 @@ pub struct LocksBuilder {
     backend: Backend,
     clock: Arc<dyn Clock>,
     label: Option<String>,
+    description: Option<String>,
     options: Options,
 }
 
@@ -270,6 +281,15 @@ impl LocksBuilder {
         self
     }
 
+    /// More about this holder for operators, stored in every lock id behind the label: the `distlock` command writes the
+    /// user and the program. Every client of the store can read it, so it must hold no secret.
+    /// See [`LockId::description`](crate::LockId::description).
+    #[must_use]
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.description = Some(description.into());
+        self
+    }
+
     /// The options that locks begin with.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
@@ -280,24 +300,33 @@ impl LocksBuilder {
     /// Starts the engine on the current runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] outside a Tokio runtime, or with a label that
-    /// is empty, longer than 128 bytes, or holds anything but printable ASCII without spaces and `#`.
+    /// [`ErrorKind::InvalidInput`] outside a Tokio runtime, or with a label or a description that is empty, longer than
+    /// 128 or 64 bytes, or holds anything but printable ASCII without spaces and `#`.
     pub fn build(self) -> Result<Locks> {
-        let label = match self.label {
+        let mut label = match self.label {
             None => LockIds::default_label(),
             Some(label) => {
-                let fits = !label.is_empty() && label.len() <= 128;
-                if !fits || !label.chars().all(|c| c.is_ascii_graphic() && c != '#') {
-                    return Err(Error::new(
-                        ErrorKind::InvalidInput,
-                        format!("the label {label:?} is not 1 to 128 printable ASCII characters without # and spaces"),
-                    )
-                    .advise("use something like web-3:812"));
-                }
+                check_text("label", &label, MAX_LABEL)?;
                 label
             }
         };
+        if let Some(description) = &self.description {
+            check_text("description", description, MAX_DESCRIPTION)?;
+            label = format!("{label}#{description}");
+        }
         let engine = Engine::start(self.backend, self.clock, &label, self.options.get_request_timeout())?;
         Ok(Locks { engine, options: Arc::new(self.options) })
     }
+}
+
+fn check_text(what: &str, text: &str, longest: usize) -> Result<()> {
+    let fits = !text.is_empty() && text.len() <= longest;
+    if fits && text.chars().all(|c| c.is_ascii_graphic() && c != '#') {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!("the {what} {text:?} is not 1 to {longest} printable ASCII characters without # and spaces"),
+    )
+    .advise("use something like web-3:812"))
 }
