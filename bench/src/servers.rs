@@ -2,7 +2,9 @@
 
 use std::any::Any;
 
-use distlock_testkit::servers::{EtcdServer, MongoReplicaSet, PostgresServer, RedisServer, ZookeeperServer};
+use distlock_testkit::servers::{
+    EtcdServer, MongoReplicaSet, MysqlServer, PostgresServer, RedisServer, ZookeeperServer,
+};
 
 use crate::machine;
 
@@ -47,6 +49,12 @@ pub(crate) const ALL: &[StoreServer] = &[
         name: "mongodb",
         setup: "replica set of one, write concern majority with journal",
         start: mongodb,
+        max_held: unlimited,
+    },
+    StoreServer {
+        name: "mysql",
+        setup: "lease table, durable (innodb_flush_log_at_trx_commit = 1)",
+        start: mysql,
         max_held: unlimited,
     },
     StoreServer { name: "etcd", setup: "one member, durable (fsync on)", start: etcd, max_held: unlimited },
@@ -100,6 +108,18 @@ fn mongodb() -> RunningServer {
     let version =
         set.primary().command("admin", &info).map(|info| info.text("version").to_owned()).unwrap_or_default();
     RunningServer { url, version: format!("MongoDB {version}"), _guard: Box::new(set) }
+}
+
+fn mysql() -> RunningServer {
+    let server = MysqlServer::configure()
+        .setting("innodb-flush-method", "fsync")
+        .setting("innodb_flush_log_at_trx_commit", "1")
+        .setting("max_connections", "300")
+        .start();
+    let version = server.value("SELECT VERSION()");
+    let product = if version.contains("MariaDB") { "MariaDB" } else { "MySQL" };
+    let number = version.split('-').next().unwrap_or_default().to_owned();
+    RunningServer { url: server.url(), version: format!("{product} {number}"), _guard: Box::new(server) }
 }
 
 fn etcd() -> RunningServer {

@@ -29,7 +29,7 @@ pub use clock::VirtualClock;
 pub use clock::{BootClock, Clock, Moment};
 pub use error::{Error, ErrorKind, Result};
 pub use fencing::{StaleToken, TokenGate};
-pub use options::{MAX_EXPIRY, MIN_EXPIRY, Options};
+pub use options::{LOCK_OPTIONS, MAX_EXPIRY, MIN_EXPIRY, Options};
 pub use resource::{
     FencingToken, Kind, LockId, LockIds, MAX_NAME_BYTES, MAX_PERMITS, RecordKind, Resource, WRITER_WEIGHT,
 };

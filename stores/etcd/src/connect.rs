@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use distlock_core::store::support::config::Certificates;
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use crate::client::Client;
-use crate::config::{Address, Certificates, EtcdConfig, invalid};
+use crate::config::{Address, EtcdConfig, invalid};
 use crate::store::EtcdStore;
 use crate::txn;
 

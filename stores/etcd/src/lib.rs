@@ -86,8 +86,9 @@ pub static DRIVER: Driver = driver();
 const SCHEMES: &[&str] = &["etcd"];
 
 const fn driver() -> Driver {
-    let driver =
-        Driver::new(SCHEMES, "etcd://host:2379", |url| Box::pin(connect(url))).with_options(config::OPTIONS);
+    let driver = Driver::new(SCHEMES, "etcd://host:2379", |url| Box::pin(connect(url)))
+        .with_options(config::OPTIONS)
+        .with_check(|url| EtcdConfig::from_url(url).map(drop));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(baseline::open(url)));
     driver

@@ -59,6 +59,7 @@ const fn driver() -> Driver {
         Box::pin(async move { Ok(Backend::lease(MongoStore::connect(MongoConfig::from_url(&url)?).await?)) })
     })
     .with_options(config::URL_OPTIONS)
+    .with_check(|url| MongoConfig::from_url(url).map(drop))
     .with_schema(|url| {
         let config = MongoConfig::from_url(url)?;
         Ok(indexes::script(&config.names(config.default_database())?))

@@ -57,6 +57,7 @@
 mod baseline;
 mod batch;
 mod config;
+mod connect;
 mod connections;
 mod doctor;
 mod error;
@@ -66,6 +67,7 @@ mod rows;
 mod schema;
 mod server;
 mod session;
+
 mod sweep;
 
 pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, DEFAULT_TABLE, MysqlConfig};
@@ -86,6 +88,7 @@ const fn lease_driver() -> Driver {
         Box::pin(async move { Ok(Backend::lease(MysqlStore::connect(MysqlConfig::from_url(&url)?).await?)) })
     })
     .with_options(config::LEASE_OPTIONS)
+    .with_check(|url| MysqlConfig::from_url(url).map(drop))
     .with_schema(|url| print_schema(url, Purpose::Lease));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(baseline::connect_lease(url)));
@@ -99,6 +102,7 @@ const fn session_driver() -> Driver {
         })
     })
     .with_options(config::SESSION_OPTIONS)
+    .with_check(|url| MysqlConfig::from_url(url).map(drop))
     .with_schema(|url| print_schema(url, Purpose::Session));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(baseline::connect_session(url)));

@@ -135,6 +135,7 @@ const fn lease_driver() -> Driver {
         )
     })
     .with_options(config::LEASE_OPTIONS)
+    .with_check(|url| PostgresConfig::from_url(url).map(drop))
     .with_schema(|url| schema::print(url, StoreKind::Lease));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| {
@@ -156,6 +157,7 @@ const fn advisory_driver() -> Driver {
         },
     )
     .with_options(config::ADVISORY_OPTIONS)
+    .with_check(|url| PostgresConfig::from_url(url).map(drop))
     .with_schema(|url| schema::print(url, StoreKind::Advisory));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::store::support::config::Certificates;
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use redis::io::tcp::TcpSettings;
@@ -11,7 +12,7 @@ use redis::{
     RedisConnectionInfo, Value,
 };
 
-use crate::config::{Address, Certificates, Credentials, RedisConfig};
+use crate::config::{Address, Credentials, RedisConfig};
 use crate::error;
 use crate::net::{ServerConnection, Subscriptions, check_master};
 
@@ -169,7 +170,7 @@ fn milliseconds(time: &Value) -> Option<u64> {
 fn open(info: redis::ConnectionInfo, tls: Option<&Certificates>) -> Result<Client, redis::RedisError> {
     let Some(certificates) = tls else { return Client::open(info) };
     check_crypto_provider()?;
-    if certificates.authority.is_none() && certificates.client.is_none() {
+    if certificates.is_empty() {
         return Client::open(info);
     }
     let client_tls = certificates

@@ -105,11 +105,19 @@ const SCHEMES: &[&str] = &[
 ];
 
 const fn driver() -> Driver {
-    let driver =
-        Driver::new(SCHEMES, "redis://host:6379", |url| Box::pin(connect(url))).with_options(config::OPTIONS);
+    let driver = Driver::new(SCHEMES, "redis://host:6379", |url| Box::pin(connect(url)))
+        .with_options(config::OPTIONS)
+        .with_check(check);
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(baseline::open(url)));
     driver
+}
+
+fn check(url: &StoreUrl) -> Result<()> {
+    match url.scheme() {
+        "redlock" | "redlocks" => RedlockConfig::from_url(url).map(drop),
+        _ => RedisConfig::from_url(url).map(drop),
+    }
 }
 
 async fn connect(url: StoreUrl) -> Result<Backend> {

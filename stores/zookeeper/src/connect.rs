@@ -30,7 +30,8 @@ const fn driver() -> Driver {
             Ok(Backend::session(ZookeeperStore::connect(config).await?))
         })
     })
-    .with_options(OPTIONS);
+    .with_options(OPTIONS)
+    .with_check(|url| ZookeeperConfig::from_url(url).map(drop));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(crate::baseline::open(url)));
     driver
@@ -108,10 +109,11 @@ async fn connect(
     let Some(certificates) = &config.tls else { return connector.connect(servers).await };
     let mut options = zookeeper_client::TlsOptions::new();
     if let Some(authority) = &certificates.authority {
-        options = options.with_pem_ca(authority)?;
+        options = options.with_pem_ca(&String::from_utf8_lossy(authority))?;
     }
     if let Some((certificate, key)) = &certificates.client {
-        options = options.with_pem_identity(certificate, key.expose())?;
+        options = options
+            .with_pem_identity(&String::from_utf8_lossy(certificate), &String::from_utf8_lossy(key))?;
     }
     connector.with_tls(options).secure_connect(servers).await
 }

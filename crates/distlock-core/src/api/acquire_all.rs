@@ -7,6 +7,7 @@ use futures_core::future::BoxFuture;
 
 use super::guard::Guard;
 use super::guard_set::GuardSet;
+use super::handle::Handle;
 use super::locks::Locks;
 use super::request::Request;
 use super::timeout::TimeLimit;
@@ -62,18 +63,18 @@ impl AcquireAll {
                 .doing("acquire all")
                 .advise("name each resource once: it would wait for itself"));
         }
-        self.requests.iter().try_for_each(|request| request.check(&self.locks).map(drop))
+        self.requests.iter().try_for_each(|request| request.check_input(&self.locks.options).map(drop))
     }
 
     /// Acquires all of them once. The inner error: one was lost meanwhile, and all are released.
-    async fn acquire_once(&self, limit: &TimeLimit) -> Result<Result<GuardSet>> {
-        let clock = &self.locks.engine.shared.clock;
+    async fn acquire_once(&self, locks: &Handle, limit: &TimeLimit) -> Result<Result<GuardSet>> {
+        let clock = self.locks.clock();
         let mut acquired = Acquired(Vec::with_capacity(self.requests.len()));
         for request in &self.requests {
-            acquired.0.push(request.acquire(&self.locks, limit).await?);
+            acquired.0.push(request.acquire(locks, limit).await?);
             // The rest would be waited for in vain.
             if let Some(lost) = acquired.loss(clock.now()) {
-                return Ok(Err(lost.doing("acquire all").on(self.locks.store().to_owned())));
+                return Ok(Err(lost.doing("acquire all").on(locks.store().to_owned())));
             }
         }
         Ok(Ok(GuardSet::new(std::mem::take(&mut acquired.0))))
@@ -88,9 +89,11 @@ impl IntoFuture for AcquireAll {
         Box::pin(async move {
             self.sort_and_check()?;
             let limit = TimeLimit::starting_now(&self.locks, self.timeout);
-            let clock = &self.locks.engine.shared.clock;
+            let handle = self.locks.handle(&limit).await?;
+            self.requests.iter().try_for_each(|request| request.check(&handle).map(drop))?;
+            let clock = self.locks.clock();
             loop {
-                match self.acquire_once(&limit).await? {
+                match self.acquire_once(&handle, &limit).await? {
                     Ok(set) => return Ok(set),
                     Err(lost) if limit.wait == Wait::Once || limit.wait.over(clock.now()) => {
                         return Err(lost);

@@ -88,6 +88,10 @@ impl Guard {
         }
     }
 
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     fn clock(&self) -> &dyn crate::Clock {
         &*self.engine.shared.clock
     }

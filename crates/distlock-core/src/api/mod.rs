@@ -4,6 +4,8 @@ mod acquire;
 mod acquire_all;
 mod guard;
 mod guard_set;
+mod handle;
+mod lazy;
 mod locks;
 mod mutex;
 mod request;

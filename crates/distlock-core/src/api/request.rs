@@ -7,11 +7,14 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 
 use super::guard::{Guard, QueueHold};
+use super::handle::Handle;
+#[cfg(doc)]
 use super::locks::Locks;
 use super::timeout::TimeLimit;
 use crate::clock::sleep_until;
 use crate::engine::Wait;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
 use crate::resource::{Kind, MAX_PERMITS, Resource, WRITER_WEIGHT};
 use crate::store::{Claim, Fairness, Holder};
 
@@ -70,14 +73,20 @@ impl Request {
     }
 
     /// Finds everything that is wrong with it and its options, before anything is sent.
-    pub(crate) fn check(&self, locks: &Locks) -> Result<Resource> {
+    pub(crate) fn check_input(&self, options: &Options) -> Result<Resource> {
         let resource =
             Resource::new(self.kind, Arc::clone(&self.name)).map_err(|error| error.doing("acquire"))?;
         let complete = |error: Error| error.doing("acquire").about(&resource);
-        locks.options.check().map_err(complete)?;
+        options.check().map_err(complete)?;
         if self.kind == Kind::Semaphore {
             self.check_permits().map_err(complete)?;
         }
+        Ok(resource)
+    }
+
+    /// The same, and whether the store has it.
+    pub(crate) fn check(&self, locks: &Handle) -> Result<Resource> {
+        let resource = self.check_input(&locks.options)?;
         locks.engine.require(self.kind)?;
         if self.needs_queue(locks) {
             locks.engine.require(Kind::FairQueue)?;
@@ -101,11 +110,11 @@ impl Request {
     }
 
     /// A fair mutex needs a queue of its own in front, unless the server queues by itself.
-    fn needs_queue(&self, locks: &Locks) -> bool {
+    fn needs_queue(&self, locks: &Handle) -> bool {
         self.fair && locks.capabilities().fairness != Fairness::Native
     }
 
-    fn claim(&self, locks: &Locks, resource: Resource) -> Claim {
+    fn claim(&self, locks: &Handle, resource: Resource) -> Claim {
         locks
             .engine
             .claim(resource, &locks.options)
@@ -118,14 +127,14 @@ impl Request {
     ///
     /// # Cancel safety
     /// Dropping the future at any point leaves nothing held and nothing waiting.
-    pub(crate) async fn try_acquire(&self, locks: &Locks, limit: &TimeLimit) -> Result<Option<Guard>> {
+    pub(crate) async fn try_acquire(&self, locks: &Handle, limit: &TimeLimit) -> Result<Option<Guard>> {
         let resource = self.check(locks)?;
         let clock = &*locks.engine.shared.clock;
         let outcome = limit.enforce(clock, self.attempt(locks, resource.clone(), limit.wait)).await;
         outcome.map_err(|error| error.doing("acquire").about(&resource).on(locks.store().to_owned()))
     }
 
-    async fn attempt(&self, locks: &Locks, resource: Resource, wait: Wait) -> Result<Option<Guard>> {
+    async fn attempt(&self, locks: &Handle, resource: Resource, wait: Wait) -> Result<Option<Guard>> {
         let (engine, options) = (&locks.engine, &locks.options);
         let queue = if self.needs_queue(locks) {
             let queue = Resource::new(Kind::FairQueue, Arc::clone(&self.name))?;
@@ -146,7 +155,7 @@ impl Request {
     ///
     /// # Cancel safety
     /// As for [`try_acquire`](Request::try_acquire).
-    pub(crate) async fn acquire(&self, locks: &Locks, limit: &TimeLimit) -> Result<Guard> {
+    pub(crate) async fn acquire(&self, locks: &Handle, limit: &TimeLimit) -> Result<Guard> {
         let acquiring = pin!(self.try_acquire(locks, limit));
         let (outcome, holders) = match limit.lookup_at() {
             None => (acquiring.await?, Vec::new()),
@@ -165,12 +174,12 @@ impl Request {
     }
 
     /// The holders, for a message: none if the store does not tell, or if enough waiters ask already.
-    async fn holders(&self, locks: &Locks) -> Vec<Holder> {
+    async fn holders(&self, locks: &Handle) -> Vec<Holder> {
         let Ok(_permit) = locks.engine.shared.holder_lookups.try_acquire() else { return Vec::new() };
         locks.holders(self.kind, Arc::clone(&self.name)).await.unwrap_or_default()
     }
 
-    fn timed_out(&self, locks: &Locks, after: Duration, holders: &[Holder]) -> Error {
+    fn timed_out(&self, locks: &Handle, after: Duration, holders: &[Holder]) -> Error {
         let error = Error::timed_out(after, holders).on(locks.store().to_owned());
         match Resource::new(self.kind, Arc::clone(&self.name)) {
             Ok(resource) => error.about(&resource),

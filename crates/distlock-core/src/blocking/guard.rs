@@ -90,8 +90,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
-            let limit = inner.longest_release();
-            self.blocking.wait_in_background(limit, async move {
+            let (engine, limit) = (Arc::clone(inner.engine()), inner.longest_release());
+            self.blocking.wait_in_background(&engine, limit, async move {
                 let _ = inner.release().await;
             });
         }

@@ -26,13 +26,14 @@ use crate::api::Request;
 use crate::error::Result;
 use crate::options::Options;
 use crate::resource::Kind;
-use crate::store::{Backend, Capabilities, Finding, Holder, Query, Record};
+use crate::store::{Capabilities, Finding, Holder, Query, Record, StoreSource};
 
 /// Locks on one store, for threads. The blocking twin of [`crate::Locks`].
 #[derive(Clone, Debug)]
 pub struct Locks {
+    // Before the runtime, which waits for the end of the engine when it is dropped.
+    locks: crate::Locks,
     blocking: Arc<Blocking>,
-    options: Arc<Options>,
 }
 
 impl Locks {
@@ -42,9 +43,10 @@ impl Locks {
     /// Those of the connection; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) inside an async
     /// runtime, where nothing may block; [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if no thread can
     /// be started.
-    pub fn open<F>(connecting: F) -> Result<Self>
+    pub fn open<F, S>(connecting: F) -> Result<Self>
     where
-        F: Future<Output = Result<Backend>>,
+        F: Future<Output = Result<S>>,
+        S: Into<StoreSource>,
     {
         Locks::open_with(connecting, Options::default())
     }
@@ -53,44 +55,39 @@ impl Locks {
     ///
     /// # Errors
     /// As for [`open`](Locks::open).
-    pub fn open_with<F>(connecting: F, options: Options) -> Result<Self>
+    pub fn open_with<F, S>(connecting: F, options: Options) -> Result<Self>
     where
-        F: Future<Output = Result<Backend>>,
+        F: Future<Output = Result<S>>,
+        S: Into<StoreSource>,
     {
-        let options = Arc::new(options);
-        let blocking = Blocking::start(async {
-            let backend = connecting.await?;
-            crate::Locks::builder(backend).options((*options).clone()).build()
-        })?;
-        Ok(Locks { blocking: Arc::new(blocking), options })
+        let blocking =
+            Blocking::start(async { crate::Locks::builder(connecting.await?).options(options).build() })?;
+        let locks = blocking.locks().clone();
+        Ok(Locks { blocking: Arc::new(blocking), locks })
     }
 
-    /// The same store and engine with other default options.
+    /// The same store and engine with other default options; see [`crate::Locks::with_options`].
     #[must_use]
     pub fn with_options(&self, options: Options) -> Self {
-        Locks { blocking: Arc::clone(&self.blocking), options: Arc::new(options) }
-    }
-
-    fn locks(&self) -> crate::Locks {
-        crate::Locks { engine: Arc::clone(&self.blocking.locks().engine), options: Arc::clone(&self.options) }
+        Locks { blocking: Arc::clone(&self.blocking), locks: self.locks.with_options(options) }
     }
 
     /// A mutex.
     #[must_use]
     pub fn mutex(&self, name: impl Into<Arc<str>>) -> Mutex {
-        Mutex { blocking: Arc::clone(&self.blocking), inner: self.locks().mutex(name) }
+        Mutex { blocking: Arc::clone(&self.blocking), inner: self.locks.mutex(name) }
     }
 
     /// A reader-writer lock.
     #[must_use]
     pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
-        RwLock { blocking: Arc::clone(&self.blocking), inner: self.locks().rw_lock(name) }
+        RwLock { blocking: Arc::clone(&self.blocking), inner: self.locks.rw_lock(name) }
     }
 
     /// A semaphore.
     #[must_use]
     pub fn semaphore(&self, name: impl Into<Arc<str>>, permits: u32) -> Semaphore {
-        Semaphore { blocking: Arc::clone(&self.blocking), inner: self.locks().semaphore(name, permits) }
+        Semaphore { blocking: Arc::clone(&self.blocking), inner: self.locks.semaphore(name, permits) }
     }
 
     /// All of these or none; see [`crate::Locks::acquire_all`]. With a time limit if one is given.
@@ -102,7 +99,7 @@ impl Locks {
         I: IntoIterator,
         I::Item: Into<Request>,
     {
-        let mut asking = self.locks().acquire_all(requests);
+        let mut asking = self.locks.acquire_all(requests);
         if let Some(limit) = timeout {
             asking = asking.timeout(limit);
         }
@@ -122,6 +119,14 @@ impl Locks {
     /// If the store cannot be reached or refuses.
     pub fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
         self.blocking.wait(self.blocking.locks().inspect(query))?
+    }
+
+    /// Asks the store one thing; see [`crate::Locks::ping`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ping(&self) -> Result<()> {
+        self.blocking.wait(self.locks.ping())?
     }
 
     /// Forced release; see [`crate::Locks::break_lock`].

@@ -23,8 +23,9 @@ fn try_acquire(blocking: &Arc<Blocking>, asking: TryAcquire) -> Result<Option<Gu
 /// The blocking twin of [`crate::Mutex`].
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    pub(super) blocking: Arc<Blocking>,
+    // Before the runtime, which waits for the end of the engine when it is dropped.
     pub(super) inner: crate::Mutex,
+    pub(super) blocking: Arc<Blocking>,
 }
 
 impl Mutex {
@@ -68,8 +69,9 @@ impl Mutex {
 /// The blocking twin of [`crate::RwLock`].
 #[derive(Clone, Debug)]
 pub struct RwLock {
-    pub(super) blocking: Arc<Blocking>,
+    // Before the runtime, which waits for the end of the engine when it is dropped.
     pub(super) inner: crate::RwLock,
+    pub(super) blocking: Arc<Blocking>,
 }
 
 impl RwLock {
@@ -131,8 +133,9 @@ impl RwLock {
 /// The blocking twin of [`crate::Semaphore`].
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    pub(super) blocking: Arc<Blocking>,
+    // Before the runtime, which waits for the end of the engine when it is dropped.
     pub(super) inner: crate::Semaphore,
+    pub(super) blocking: Arc<Blocking>,
 }
 
 impl Semaphore {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long the last handle waits for releases in flight when it is dropped.
@@ -71,12 +72,13 @@ impl Blocking {
     /// It enters no runtime: a guard may be dropped by a thread-local, after those of the runtime are gone.
     pub(super) fn wait_in_background(
         &self,
+        engine: &Engine,
         limit: Duration,
         work: impl Future<Output = ()> + Send + 'static,
     ) {
         let done = Arc::new(Done::default());
         let tell = TellDone(Arc::clone(&done));
-        self.locks().engine.leave(Box::pin(async move {
+        engine.leave(Box::pin(async move {
             let _tell = tell;
             work.await;
         }));
@@ -89,9 +91,9 @@ impl Blocking {
 impl Drop for Blocking {
     fn drop(&mut self) {
         let Some((locks, runtime)) = self.parts.take() else { return };
-        let shared = Arc::clone(&locks.engine.shared);
+        let shared = locks.started().map(|engine| Arc::clone(&engine.shared));
         drop(locks);
-        if !inside_a_runtime() {
+        if let Some(shared) = shared.filter(|_| !inside_a_runtime()) {
             // The engine's task ends when everything that was dropped has been released.
             shared.wait_for_end(DRAIN);
         }

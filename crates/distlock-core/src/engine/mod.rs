@@ -245,9 +245,7 @@ impl Engine {
     ) -> Result<Option<Arc<Held>>> {
         let shared = &self.shared;
         let resource = claim.resource.clone();
-        if shared.closing.is_cancelled() || shared.commands.is_dead() {
-            return Err(shared.explain(shared.stopped(), "acquire", &resource));
-        }
+        self.check_running("acquire").map_err(|error| error.about(&resource))?;
         let started = shared.clock.now();
         let span = telemetry::acquire_span(&resource, &shared.store_name);
         if wait == Wait::Once {
@@ -271,6 +269,15 @@ impl Engine {
             }
             Err(error) => Err(shared.explain(error, "acquire", &resource)),
         }
+    }
+
+    /// Returns an error if the engine was shut down, or its runtime has ended.
+    pub(crate) fn check_running(&self, doing: &'static str) -> Result<()> {
+        let shared = &self.shared;
+        if shared.closing.is_cancelled() || shared.commands.is_dead() {
+            return Err(shared.stopped().doing(doing).on(Arc::clone(&shared.store_name)));
+        }
+        Ok(())
     }
 
     /// Releases a hold and waits for the store's answer.
