@@ -19,6 +19,7 @@ mod options;
 pub mod quorum;
 mod resource;
 pub mod store;
+mod token_formats;
 
 pub use api::{
     Acquire, AcquireAll, Guard, GuardSet, Locks, LocksBuilder, Mutex, ReleaseError, Request, RwLock,

@@ -54,7 +54,7 @@ fn read_only(message: &str) -> Error {
         .advise("connect to the primary; of several hosts in the URL the one that takes writes is used")
 }
 
-fn from_server(code: &SqlState, message: &str) -> Error {
+pub(crate) fn from_server(code: &SqlState, message: &str) -> Error {
     let message = message.replace('\n', " ");
     let state = code.code();
     match state {

@@ -40,7 +40,7 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// Dropping the future may leave the transaction waiting for the lock: drop the transaction too.
     pub async fn lock(&self, key: AdvisoryKey) -> Result<()> {
-        self.call(key, false, "pg_advisory_xact_lock").await.map(drop)
+        self.call(key, LockFunction::Lock).await.map(drop)
     }
 
     /// Waits until the transaction holds the lock in shared mode.
@@ -51,7 +51,7 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// As for [`lock`](TransactionLocks::lock).
     pub async fn lock_shared(&self, key: AdvisoryKey) -> Result<()> {
-        self.call(key, false, "pg_advisory_xact_lock_shared").await.map(drop)
+        self.call(key, LockFunction::LockShared).await.map(drop)
     }
 
     /// One attempt to lock exclusively. Returns whether the transaction holds the lock.
@@ -62,7 +62,7 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// Dropping the future leaves the outcome unknown: the transaction may hold the lock.
     pub async fn try_lock(&self, key: AdvisoryKey) -> Result<bool> {
-        self.call(key, true, "pg_try_advisory_xact_lock").await
+        self.call(key, LockFunction::TryLock).await
     }
 
     /// One attempt to lock in shared mode. Returns whether the transaction holds the lock.
@@ -73,34 +73,61 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// As for [`try_lock`](TransactionLocks::try_lock).
     pub async fn try_lock_shared(&self, key: AdvisoryKey) -> Result<bool> {
-        self.call(key, true, "pg_try_advisory_xact_lock_shared").await
+        self.call(key, LockFunction::TryLockShared).await
     }
 
-    /// An unnamed statement in one round trip, which works through a pooler. `returns_bool`: the function returns whether it
-    /// locked, and not `void`.
-    async fn call(&self, key: AdvisoryKey, returns_bool: bool, function: &str) -> Result<bool> {
-        let granted = if returns_bool { "" } else { " IS NOT NULL" };
+    /// An unnamed statement in one round trip, which works through a pooler.
+    async fn call(&self, key: AdvisoryKey, function: LockFunction) -> Result<bool> {
+        let text = function.statement(key);
         let rows = match key {
             AdvisoryKey::One(key) => {
                 let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&key, Type::INT8)];
-                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1){granted}"), typed).await
+                self.0.query_typed(&text, typed).await
             }
             AdvisoryKey::Pair(first, second) => {
                 let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&first, Type::INT4), (&second, Type::INT4)];
-                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1, $2){granted}"), typed).await
+                self.0.query_typed(&text, typed).await
             }
         };
         let rows = rows.map_err(|error| {
             if error::has_code(&error, &[SqlState::LOCK_NOT_AVAILABLE]) {
-                return Error::new(
-                    ErrorKind::Timeout,
-                    format!("timed out waiting for the advisory lock {key}: lock_timeout passed"),
-                );
+                return lock_timeout_passed(key);
             }
             error::from_statement(error).doing("acquire an advisory lock in a transaction")
         })?;
         Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
     }
+}
+
+/// The server's functions for advisory locks of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LockFunction {
+    Lock,
+    LockShared,
+    TryLock,
+    TryLockShared,
+}
+
+impl LockFunction {
+    /// A statement that returns whether the transaction holds the lock; the functions that wait return `void`.
+    pub(crate) fn statement(self, key: AdvisoryKey) -> String {
+        let (function, granted) = match self {
+            LockFunction::Lock => ("pg_advisory_xact_lock", " IS NOT NULL"),
+            LockFunction::LockShared => ("pg_advisory_xact_lock_shared", " IS NOT NULL"),
+            LockFunction::TryLock => ("pg_try_advisory_xact_lock", ""),
+            LockFunction::TryLockShared => ("pg_try_advisory_xact_lock_shared", ""),
+        };
+        let parameters = match key {
+            AdvisoryKey::One(_) => "$1",
+            AdvisoryKey::Pair(..) => "$1, $2",
+        };
+        format!("SELECT pg_catalog.{function}({parameters}){granted}")
+    }
+}
+
+pub(crate) fn lock_timeout_passed(key: AdvisoryKey) -> Error {
+    let what = format!("timed out waiting for the advisory lock {key}: lock_timeout passed");
+    Error::new(ErrorKind::Timeout, what)
 }
 
 impl std::fmt::Debug for TransactionLocks<'_> {
