@@ -51,7 +51,7 @@ async fn many_first_uses_make_one_connection() {
     }
     door.open.add_permits(10);
     for task in tasks {
-        task.await.unwrap().unwrap();
+        drop(task.await.unwrap().unwrap());
     }
     assert_eq!((door.attempts.load(Ordering::SeqCst), locks.store()), (1, "memory"));
 }
