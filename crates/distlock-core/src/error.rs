@@ -33,6 +33,8 @@ pub enum ErrorKind {
     Corrupt,
     /// The lock was lost while it was in use.
     Lost,
+    /// The caller cancelled the wait; nothing is held.
+    Cancelled,
     /// `shutdown` was called, or the runtime of the engine is gone.
     ShutDown,
     /// The store broke a rule of ours or its driver panicked: a defect worth reporting.
