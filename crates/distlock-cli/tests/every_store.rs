@@ -52,9 +52,8 @@ impl StoreFixture {
 impl StoreFixture {
     /// Waits until a second client is counted, where the store shows waiters.
     fn waiter_is_counted(&self) {
-        let listed = || -> serde_json::Value {
-            serde_json::from_str(&self.run_to_end(0, &["ls", "--json"])).unwrap()
-        };
+        let listed =
+            || -> serde_json::Value { serde_json::from_str(&self.run_to_end(0, &["ls", "--json"])).unwrap() };
         let now = listed()[0]["waiting"].clone();
         if now.is_null() {
             return;
