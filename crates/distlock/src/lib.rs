@@ -28,7 +28,7 @@ pub use distlock_core::{
     Acquire, AcquireAll, BootClock, CancellationToken, Clock, Error, ErrorKind, FencingToken, Guard,
     GuardSet, Kind, LOCK_OPTIONS, LockId, Locks, LocksBuilder, LossReason, MAX_EXPIRY, MAX_NAME_BYTES,
     MAX_PERMITS, MIN_EXPIRY, Moment, Mutex, Options, ReleaseError, Request, Resource, Result, RwLock,
-    Semaphore, StaleToken, TokenGate, TryAcquire,
+    Semaphore, StaleToken, TokenGate, TryAcquire, TryAcquireAll,
 };
 pub use registry::{connect, connect_lazy, drivers, open, open_lazy, open_within, schema};
 
@@ -65,6 +65,9 @@ pub mod store {
         Record, StoreSource, UrlOption, Waiter,
     };
 }
+
+#[doc(inline)]
+pub use distlock_core::telemetry;
 
 /// For tests of code that uses locks: a clock that follows Tokio's paused time, and faults on purpose.
 #[cfg(feature = "test-util")]

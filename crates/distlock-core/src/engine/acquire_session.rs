@@ -11,7 +11,8 @@ use super::held::{Grant, Held};
 use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
 use super::pending_releases::PendingRelease;
 use super::store_call::{AcquireOperation, contained, no_answer};
-use super::{Shared, Wait};
+use super::telemetry::WaitGauge;
+use super::{Shared, Wait, own_holds};
 use crate::clock::sleep_until;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -25,6 +26,7 @@ pub(super) async fn acquire(
     claim: Claim,
     options: &Arc<Options>,
     wait: Wait,
+    gauge: &WaitGauge<'_>,
 ) -> Result<Option<Arc<Held>>> {
     let Backend::Session(store) = &shared.backend else {
         return Err(Error::new(ErrorKind::Internal, "a session store was expected"));
@@ -37,7 +39,9 @@ pub(super) async fn acquire(
             (None, None)
         }
         RecordKind::Lock => {
-            match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Server).await? {
+            match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Server, gauge)
+                .await?
+            {
                 LocalOutcome::Head(head) => (Some(head), None),
                 LocalOutcome::Probe { probe, .. } => (None, Some(probe)),
                 LocalOutcome::Busy => return Ok(None),
@@ -45,6 +49,11 @@ pub(super) async fn acquire(
         }
     };
     let wait = if probe.is_some() { Wait::Once } else { wait };
+    if wait != Wait::Once {
+        // The server says nothing until it grants. What this task holds itself is known here.
+        gauge.begin(None);
+        own_holds::warn_if_self(shared, &claim);
+    }
     let withdraw = CancellationToken::new();
     if wait == Wait::Once {
         withdraw.cancel();
@@ -89,6 +98,8 @@ pub(super) async fn acquire(
         options: Arc::clone(options),
         session: Some(hold.session.clone()),
         head,
+        own_holds: Arc::clone(&shared.own_holds),
+        weight: claim.weight,
     });
     shared.watch(held.deadline(), &held);
     let dependent: Weak<Held> = Arc::downgrade(&held);
