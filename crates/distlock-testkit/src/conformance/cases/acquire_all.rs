@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use distlock_core::{ErrorKind, Kind, Locks, Request};
+use distlock_core::{ErrorKind, Locks, Request};
 
 use crate::conformance::loss_cause::LossCause;
 use crate::conformance::{Fixture, Harness};
