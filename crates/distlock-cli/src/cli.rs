@@ -11,6 +11,12 @@ Examples:
   distlock --store redis://cache.example run --timeout 10s migrate -- ./migrate.sh
   distlock ls
 
+Without --store and DISTLOCK_STORE the locks are lock files of this user on this machine
+($XDG_STATE_HOME/distlock, or ~/.local/state/distlock): other users and other machines do
+not see them. To share locks, name the same store everywhere: between users of one machine
+a folder of their group, --store 'file:///var/lib/locks?distlock.access=group'; between
+machines a server.
+
 The store is a URL: file:///dir, redis://host, postgres://host/db, mongodb://host/db and so
 on. Put a URL with a password into DISTLOCK_STORE: other users of the machine can see the
 command line.";

@@ -2,6 +2,8 @@
 
 use distlock::{Error, ErrorKind};
 
+/// The lock is free: nothing to show or to break.
+pub(crate) const FREE: u8 = 1;
 /// Wrong usage: a bad option, name or URL, or a request that the store does not support.
 pub(crate) const USAGE: u8 = 64;
 /// The store is unavailable, or denied access.

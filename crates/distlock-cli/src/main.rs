@@ -9,6 +9,7 @@ mod deadlines;
 mod duration;
 mod exit;
 mod holders;
+mod identity;
 mod listing;
 mod output;
 mod process_tree;
@@ -50,8 +51,8 @@ fn main() -> ExitCode {
     let result = match &cli.command {
         Command::Run(args) => commands::run::execute(store, args),
         Command::Ls(args) => commands::ls::execute(store, args).map(|()| 0),
-        Command::Show(args) => commands::show::execute(store, args).map(|()| 0),
-        Command::Break(args) => commands::break_lock::execute(store, args).map(|()| 0),
+        Command::Show(args) => commands::show::execute(store, args),
+        Command::Break(args) => commands::break_lock::execute(store, args),
         Command::Doctor(args) => commands::doctor::execute(store, args).map(|()| 0),
         Command::Bench(args) => commands::bench::execute(store, args).map(|()| 0),
         Command::Schema(args) => commands::schema::execute(store, args).map(|()| 0),

@@ -6,6 +6,8 @@ use clap::Args;
 use distlock::store::Connected;
 use distlock::{Error, ErrorKind, Locks, Options, Result};
 
+use crate::identity::Identity;
+
 /// The file store in `$XDG_STATE_HOME/distlock`: no server, no set-up.
 const DEFAULT: &str = "file:";
 
@@ -14,7 +16,7 @@ const VARIABLE: &str = "DISTLOCK_STORE";
 /// The store of the locks.
 #[derive(Args, Clone)]
 pub(crate) struct StoreArgs {
-    /// The URL of the store [default: lock files in $XDG_STATE_HOME/distlock]
+    /// The URL of the store [default: lock files of this user in $XDG_STATE_HOME/distlock; see `distlock --help` to share locks]
     #[arg(
         long = "store",
         value_name = "URL",
@@ -43,13 +45,14 @@ impl StoreArgs {
 
     /// Connects with these options as defaults.
     pub(crate) async fn connect(&self, options: Options) -> Result<Locks> {
-        self.connect_as(None, options, None).await
+        self.connect_as(None, None, options, None).await
     }
 
-    /// The same under a label, within a time limit.
+    /// The same under a label and for a command, within a time limit.
     pub(crate) async fn connect_as(
         &self,
         label: Option<&str>,
+        identity: Option<&Identity>,
         options: Options,
         limit: Option<Duration>,
     ) -> Result<Locks> {
@@ -58,12 +61,14 @@ impl StoreArgs {
             Some(limit) => open_within(url, limit).await?,
             None => open(url).await?,
         };
-        let builder = Locks::builder(backend).options(options);
-        match label {
-            Some(label) => builder.label(label),
-            None => builder,
+        let mut builder = Locks::builder(backend).options(options);
+        if let Some(label) = label {
+            builder = builder.label(label);
         }
-        .build()
+        if let Some(identity) = identity {
+            builder = builder.description(identity.description());
+        }
+        builder.build()
     }
 }
 

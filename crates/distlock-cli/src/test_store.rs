@@ -2,7 +2,7 @@
 //! fails on command, so that a test can lose a lock.
 //!
 //! A fault is a file in the folder: `renew.fail` fails every renewal, `renew.hang` never replies to one, likewise for
-//! `acquire` and `release`; `doctor.warn` adds a warning to `doctor`. Mutexes only.
+//! `acquire`, `release` and `inspect`; `doctor.warn` adds a warning to `doctor`. Mutexes only.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -184,6 +184,7 @@ impl Store for TestStore {
     }
 
     async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
+        self.fault("inspect").await?;
         self.transaction(|state, now| {
             let matching = state.0.iter().filter(|(name, _)| query.matches(Kind::Mutex, name));
             matching

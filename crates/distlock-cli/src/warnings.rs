@@ -1,6 +1,8 @@
 //! Warnings of the library, such as an unreadable record: one line each on stderr.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
+use std::sync::{Mutex, PoisonError};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -12,10 +14,15 @@ use crate::table::escape;
 /// Prints the warnings of the library from now on.
 pub(crate) fn show() {
     // Fails only if there is a subscriber already.
-    let _ = tracing::subscriber::set_global_default(Warnings);
+    let _ = tracing::subscriber::set_global_default(Warnings::default());
 }
 
-struct Warnings;
+/// How many different warnings are remembered.
+const REMEMBERED: usize = 1_000;
+
+/// Each warning is printed once: `ls --watch` reads the same record again and again.
+#[derive(Default)]
+struct Warnings(Mutex<BTreeSet<String>>);
 
 impl Subscriber for Warnings {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -25,7 +32,11 @@ impl Subscriber for Warnings {
     fn event(&self, event: &Event<'_>) {
         let mut text = WarningText::default();
         event.record(&mut text);
-        print(&format!("warning: {}", escape(&text.0)));
+        let text = escape(&text.0);
+        let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if printed.len() < REMEMBERED && printed.insert(text.clone()) {
+            print(&format!("warning: {text}"));
+        }
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

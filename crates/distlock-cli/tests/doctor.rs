@@ -41,7 +41,7 @@ fn json_has_the_same_findings_as_the_text() {
 fn the_default_store_needs_no_set_up() {
     let sandbox = Sandbox::new();
     let done = sandbox.distlock().arg("doctor").output().unwrap();
-    assert!(code(&done) <= 1, "{}", stderr(&done));
+    assert_eq!(code(&done), 0, "{}{}", stdout(&done), stderr(&done));
     assert!(
         stdout(&done).contains(&sandbox.path("state/distlock").display().to_string()),
         "{}",

@@ -107,6 +107,24 @@ fn a_closed_stdin_does_not_fail_the_run() {
 }
 
 #[test]
+fn without_home_the_folder_of_the_user_is_found() {
+    let sandbox = Sandbox::new();
+    let listed = |home: Option<&str>| {
+        let mut command = sandbox.distlock();
+        command.env_remove("XDG_STATE_HOME").env_remove("HOME").args(["ls", "nothing/has/this/prefix"]);
+        if let Some(home) = home {
+            command.env("HOME", home);
+        }
+        command.output().unwrap()
+    };
+    let unset = listed(None);
+    assert_eq!(code(&unset), 0, "{}", stderr(&unset));
+    // A relative folder would be another one in each current folder.
+    let relative = listed(Some("home"));
+    assert_eq!(code(&relative), 64, "{}", stderr(&relative));
+}
+
+#[test]
 fn the_store_variable_is_used_and_an_empty_one_counts_as_unset() {
     let sandbox = Sandbox::new();
     let url = format!("file://{}", sandbox.path("by-variable").display());

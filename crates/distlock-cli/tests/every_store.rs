@@ -6,7 +6,7 @@ mod common;
 
 use std::process::Command;
 
-use common::{BINARY, Background, Sandbox, code, sh, stderr, stdout, wait_until_dead};
+use common::{BINARY, Background, Sandbox, code, sh, stderr, stdout, wait_for, wait_until_dead};
 use distlock_testkit::servers::{
     EtcdServer, MongoServer, MysqlServer, PostgresServer, RedisServer, ServerProcess, ZookeeperServer,
 };
@@ -49,8 +49,33 @@ impl StoreFixture {
     }
 }
 
+impl StoreFixture {
+    /// Waits until a second client is counted, where the store shows waiters.
+    fn waiter_is_counted(&self) {
+        let listed =
+            || -> serde_json::Value { serde_json::from_str(&self.run_to_end(0, &["ls", "--json"])).unwrap() };
+        let now = listed()[0]["waiting"].clone();
+        if now.is_null() {
+            return;
+        }
+        assert_eq!(now, 0);
+        let waiter = Background::start(self.distlock().args(["run", NAME, "true"]));
+        wait_for("a counted waiter", || (listed()[0]["waiting"] == 1).then_some(()));
+        waiter.send(nix::sys::signal::Signal::SIGTERM);
+        waiter.finish();
+    }
+}
+
 fn every_command_works(url: String, server: &ServerProcess, has_schema: bool, pushes: bool) {
     let store = StoreFixture::new(url);
+    let fresh = store.distlock().arg("doctor").output().unwrap();
+    // Test servers have warnings of their own, such as a single member; what is not created yet is none.
+    assert!([0, 1].contains(&code(&fresh)), "{}", stderr(&fresh));
+    let warnings: Vec<String> =
+        stdout(&fresh).lines().filter(|line| line.starts_with("[!!]")).map(str::to_owned).collect();
+    for word in ["missing", "not exist", "no table", "index"] {
+        assert!(!warnings.iter().any(|line| line.contains(word)), "a fresh store: {warnings:?}");
+    }
     let (holder, token, _) = store.hold("10s");
     let busy = store.distlock().args(["run", "--no-wait", NAME, "true"]).output().unwrap();
     assert_eq!(code(&busy), 75, "{}", stderr(&busy));
@@ -67,6 +92,13 @@ fn every_command_works(url: String, server: &ServerProcess, has_schema: bool, pu
     assert!(listed[0]["holder"].as_str().unwrap().ends_with(&format!(":{}", holder.pid())), "{listed}");
     assert_eq!(listed[0]["token"], token, "{listed}");
     assert!(store.run_to_end(0, &["show", NAME]).contains("mutex"));
+    let shown = store.run_to_end(0, &["show", NAME, "--json"]);
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown[0]["command"], "sh", "{shown}");
+    assert!(shown[0]["user"].is_string(), "{shown}");
+    store.waiter_is_counted();
+    assert_eq!(store.run_to_end(1, &["show", "free", "--json"]), "[]\n");
+    store.run_to_end(1, &["break", "free", "--yes"]);
 
     let broken = store.distlock().args(["break", NAME, "--yes"]).output().unwrap();
     let said = stderr(&broken);

@@ -115,6 +115,27 @@ fn a_shell_under_the_lock_has_the_terminal_until_it_ends() {
 }
 
 #[test]
+fn ls_watch_draws_in_place_and_ctrl_c_ends_it() {
+    let sandbox = Sandbox::new();
+    let run = sandbox.hold(sandbox.distlock().args(["run", "x"]));
+    let mut terminal = TestTerminal::with_shell(&sandbox, &[]);
+    terminal.type_in("stty cols 40; $D ls --watch=100ms\n");
+    terminal.until("\u{1b}[2J\u{1b}[H");
+    let first = terminal.until("\u{1b}[J");
+    assert!(first.contains("KIND") && first.contains(" x "), "{first:?}");
+    let widths = first.split("\u{1b}[K").map(|line| line.trim_matches(['\r', '\n']).chars().count());
+    // The header has a colour, which takes no room.
+    assert!(widths.max().unwrap() <= 40 + "\u{1b}[1m\u{1b}[0m".len(), "{first:?}");
+    drop(run);
+    terminal.until("no lock is held");
+    let rest = terminal.until("\u{1b}[J");
+    assert!(!rest.contains("KIND"), "{rest:?}");
+    terminal.type_in("\u{3}");
+    terminal.until(PROMPT);
+    assert_eq!(terminal.last_code(), 130);
+}
+
+#[test]
 fn ctrl_c_ends_the_command_and_the_loop_around_it() {
     let sandbox = Sandbox::new();
     let mut terminal = TestTerminal::with_shell(&sandbox, &[]);

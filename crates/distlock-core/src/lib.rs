@@ -20,6 +20,7 @@ pub mod quorum;
 mod resource;
 pub mod store;
 pub mod telemetry;
+mod token_formats;
 
 pub use api::{
     Acquire, AcquireAll, Guard, GuardSet, Locks, LocksBuilder, Mutex, ReleaseError, Request, RwLock,

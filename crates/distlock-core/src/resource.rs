@@ -174,7 +174,16 @@ impl LockId {
     /// The label in front: who holds, for people. The whole text if it is not one of ours.
     #[must_use]
     pub fn label(&self) -> &str {
-        self.0.rsplit_once('#').map_or(&*self.0, |(label, _)| label)
+        self.0.split_once('#').map_or(&*self.0, |(label, _)| label)
+    }
+
+    /// What the holder said of itself behind its label
+    /// ([`LocksBuilder::description`](crate::LocksBuilder::description)), if it did and the id is one of ours.
+    #[must_use]
+    pub fn description(&self) -> Option<&str> {
+        let (_, rest) = self.0.split_once('#')?;
+        let (description, _) = rest.rsplit_once('#')?;
+        self.inbox().is_some().then_some(description)
     }
 }
 
@@ -333,6 +342,11 @@ mod tests {
             assert!(LockId::from_stored(foreign).inbox().is_none(), "{foreign:?}");
         }
         assert_ne!(LockIds::new("x").next(), LockIds::new("x").next());
+        let described = LockIds::new("web-3:812#alice:backup.sh").next();
+        assert_eq!((described.label(), described.description()), ("web-3:812", Some("alice:backup.sh")));
+        assert!(described.inbox().is_some());
+        assert_eq!(a.description(), None);
+        assert_eq!(LockId::from_stored("a#b#c").description(), None, "not one of ours");
         let expected: Vec<String> = (3..300).map(|n| format!("{}-{n:x}", ids.prefix())).collect();
         assert_eq!((3..300).map(|_| ids.next().as_str().to_owned()).collect::<Vec<_>>(), expected);
     }

@@ -24,7 +24,8 @@
 //! | `distlock.tls` | `off` | whether to use TLS; on if certificates are given |
 //! | `distlock.tls_ca`, `distlock.tls_cert`, `distlock.tls_key` | the system's | PEM files: the authority to trust, the client certificate and its key |
 //!
-//! Certificates are always checked. Without an authority, those of the system are trusted.
+//! Certificates are always checked. Without an authority, those of the system are trusted. TLS uses the process's default crypto
+//! provider of rustls, or else the one of the feature `tls-ring` or `tls-aws-lc-rs`.
 //!
 //! # How it works
 //! A claim is a key `PREFIX KIND/NAME/LOCK-ID` with a lease. The creation revisions of the keys are the queue: a claim is granted

@@ -73,12 +73,15 @@ impl FileConfig {
         FileConfig { dir: dir.into(), access: Access::default(), wakeups: Wakeups::default() }
     }
 
-    /// Lock files in the default folder of this user: `$XDG_STATE_HOME/distlock`, or `~/.local/state/distlock`.
+    /// Lock files in the default folder of this user: `$XDG_STATE_HOME/distlock`, or `~/.local/state/distlock`. Without
+    /// `HOME`, the home folder is that of the user database.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] if neither `XDG_STATE_HOME` nor `HOME` is an absolute path.
+    /// [`ErrorKind::InvalidInput`] if neither `XDG_STATE_HOME` nor the user's home folder is an absolute path.
     pub fn user_default() -> Result<Self> {
-        user_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME")).map(FileConfig::new)
+        // Without `HOME`, as in a system service, this asks the user database.
+        let home = std::env::home_dir().map(PathBuf::into_os_string);
+        user_dir(std::env::var_os("XDG_STATE_HOME"), home).map(FileConfig::new)
     }
 
     /// Sets which users may use the locks.
@@ -158,7 +161,8 @@ fn user_dir(state_home: Option<OsString>, home: Option<OsString>) -> Result<Path
         .ok_or_else(|| {
             Error::new(
                 ErrorKind::InvalidInput,
-                "there is no default folder for lock files: neither XDG_STATE_HOME nor HOME is an absolute path",
+                "there is no default folder for lock files: neither XDG_STATE_HOME nor HOME is an absolute path, and the user \
+                 has no home folder otherwise",
             )
             .doing("find the default folder of the file store")
             .advise("set HOME, or name a folder with file:///dir")

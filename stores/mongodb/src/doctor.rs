@@ -126,11 +126,25 @@ async fn indexes(state: &StoreState) -> Vec<Finding> {
         };
         let batch = found.get_document("cursor").and_then(|cursor| cursor.get_array("firstBatch"));
         let found: Vec<&Document> = batch.into_iter().flatten().filter_map(Bson::as_document).collect();
+        // The index of `_id` comes with the collection.
+        if found.len() <= 1 && is_empty(state, &collection).await {
+            findings.push(Finding::ok(format!(
+                "{collection} was not used yet: the first lock creates it, with its indexes"
+            )));
+            continue;
+        }
         for index in wanted {
             findings.push(index_finding(&collection, &index, &found));
         }
     }
     findings
+}
+
+/// Whether a collection has no document, as far as we may see.
+async fn is_empty(state: &StoreState, collection: &str) -> bool {
+    let found = state.commands.run(doc! { "find": collection, "limit": 1_i64, "singleBatch": true }).await;
+    let batch = found.as_ref().ok().and_then(|found| found.get_document("cursor").ok());
+    batch.and_then(|cursor| cursor.get_array("firstBatch").ok()).is_some_and(Vec::is_empty)
 }
 
 fn index_finding(collection: &str, wanted: &Document, found: &[&Document]) -> Finding {

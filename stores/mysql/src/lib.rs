@@ -48,7 +48,7 @@
 //! # TLS
 //! `ssl-mode` is `DISABLED` (the default), `REQUIRED` or `VERIFY_IDENTITY`, the latter with `ssl-ca` or the system's
 //! certificates. `PREFERRED` and `VERIFY_CA` are refused: the driver cannot do what they say. The driver takes the process's
-//! default crypto provider of rustls, and the store installs none.
+//! default crypto provider of rustls, or the only one that is compiled in: the features `tls-ring` and `tls-aws-lc-rs` add one.
 //!
 //! # Rights
 //! `SELECT, INSERT, UPDATE, DELETE` on the tables, and `CREATE` unless they exist (`distlock schema`).
@@ -57,6 +57,7 @@
 mod baseline;
 mod batch;
 mod config;
+mod connect;
 mod connections;
 mod doctor;
 mod error;
@@ -66,6 +67,7 @@ mod rows;
 mod schema;
 mod server;
 mod session;
+
 mod sweep;
 
 pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, DEFAULT_TABLE, MysqlConfig};

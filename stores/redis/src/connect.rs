@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::store::support::config::Certificates;
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use redis::io::tcp::TcpSettings;
@@ -11,7 +12,7 @@ use redis::{
     RedisConnectionInfo, Value,
 };
 
-use crate::config::{Address, Certificates, Credentials, RedisConfig};
+use crate::config::{Address, Credentials, RedisConfig};
 use crate::error;
 use crate::net::{ServerConnection, Subscriptions, check_master};
 
@@ -169,7 +170,7 @@ fn milliseconds(time: &Value) -> Option<u64> {
 fn open(info: redis::ConnectionInfo, tls: Option<&Certificates>) -> Result<Client, redis::RedisError> {
     let Some(certificates) = tls else { return Client::open(info) };
     check_crypto_provider()?;
-    if certificates.authority.is_none() && certificates.client.is_none() {
+    if certificates.is_empty() {
         return Client::open(info);
     }
     let client_tls = certificates
@@ -181,14 +182,15 @@ fn open(info: redis::ConnectionInfo, tls: Option<&Certificates>) -> Result<Clien
 }
 
 /// The driver uses the process's default crypto provider of rustls. If there is none, rustls chooses the only one that is
-/// compiled in; if there are several, it panics. We choose none, because that is the application's decision, and return an error
-/// instead of the panic.
+/// compiled in; if there are several, or none, it panics. We install none, because that is the application's decision, and
+/// return an error instead of the panic.
 #[cfg(feature = "tls")]
 fn check_crypto_provider() -> Result<(), redis::RedisError> {
     std::panic::catch_unwind(|| drop(rustls::ClientConfig::builder())).map_err(|_| {
         redis::RedisError::from((
             redis::ErrorKind::InvalidClientConfig,
-            "several crypto providers of rustls are compiled in: choose one when the program starts, for example \
+            "no crypto provider of rustls, or several, are compiled in: enable one of the features tls-ring and tls-aws-lc-rs of \
+             distlock, or choose one when the program starts, for example \
              rustls::crypto::ring::default_provider().install_default()",
         ))
     })

@@ -56,7 +56,8 @@
 //!   them must be passed, the store sends the call again.
 //! - Replication is asynchronous: a fail-over may lose the latest grants. `distlock.min_replicas` makes that rarer.
 //! - A Redlock serves mutexes and reader-writer locks. Semaphores and fair mutexes over majorities are unsound and refused.
-//! - TLS uses the process's default crypto provider of rustls, and the store installs none.
+//! - TLS uses the process's default crypto provider of rustls, or the only one that is compiled in. The features `tls-ring` and
+//!   `tls-aws-lc-rs` add one; neither is a default, because a second one breaks applications that use rustls themselves.
 //!
 //! # Rights
 //! `~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall

@@ -8,7 +8,7 @@ use distlock::{Kind, Locks, Options, Resource};
 
 use super::block_on;
 use crate::duration;
-use crate::exit::Failure;
+use crate::exit::{FREE, Failure};
 use crate::output;
 use crate::stderr::print;
 use crate::store::StoreArgs;
@@ -19,6 +19,9 @@ Where the store can push, a `distlock run` that holds the lock learns of it at o
 its command within a second; other holders learn of it at their next renewal. Until then the
 old and the next holder may run at the same time: make sure that the old one is dead, or
 that the protected resource refuses old tokens. The command prints what holds for each holder.
+
+Exit code: 0 if the lock was broken, 1 if it was free or the answer was no, 69 if the store
+failed.
 
 Examples:
   distlock break nightly
@@ -55,7 +58,7 @@ pub(crate) struct BreakArgs {
     yes: bool,
 }
 
-pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<(), Failure> {
+pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<u8, Failure> {
     let wanted = args.kind.map(Kind::from);
     Resource::new(wanted.unwrap_or(Kind::Mutex), args.name.as_str())?;
     let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
@@ -73,7 +76,7 @@ pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<(), Failure
         let record = match held.as_slice() {
             [] => {
                 print(&format!("{:?} is not held on {}: nothing to break", args.name, locks.store()));
-                return Ok(());
+                return Ok(FREE);
             }
             [record] => record,
             several => return Err(ambiguous(&args.name, &locks, several)),
@@ -87,13 +90,13 @@ pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<(), Failure
         let kind = record.kind;
         if broken.is_empty() {
             print(&format!("{kind} {:?} was released meanwhile", args.name));
-            return Ok(());
+            return Ok(FREE);
         }
         output::write(&format!("broke {kind} {:?}, held by {}\n", args.name, holders(&broken)))?;
         for holder in &broken {
             print(&notice(locks.capabilities(), holder));
         }
-        Ok(())
+        Ok(0)
     })
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod ls;
 pub(crate) mod run;
 pub(crate) mod schema;
 pub(crate) mod show;
+mod watch;
 
 use std::future::Future;
 

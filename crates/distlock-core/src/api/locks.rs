@@ -18,6 +18,10 @@ use crate::options::Options;
 use crate::resource::{Kind, LockIds};
 use crate::store::{Capabilities, Connected, Finding, Holder, Query, Record, Source, StoreSource};
 
+/// The longest label and the longest description, in bytes.
+const MAX_LABEL: usize = 128;
+const MAX_DESCRIPTION: usize = 64;
+
 /// Locks on one store: makes mutexes, reader-writer locks and semaphores. Cheap to clone and to share.
 ///
 /// ```
@@ -56,7 +60,13 @@ impl Locks {
     #[must_use]
     pub fn builder(store: impl Into<StoreSource>) -> LocksBuilder {
         let StoreSource(store) = store.into();
-        LocksBuilder { store, clock: Arc::new(BootClock), label: None, options: Options::default() }
+        LocksBuilder {
+            store,
+            clock: Arc::new(BootClock),
+            label: None,
+            description: None,
+            options: Options::default(),
+        }
     }
 
     /// The same store and engine with other default options: what `options` names changes, the rest stays.
@@ -292,6 +302,7 @@ pub struct LocksBuilder {
     store: Source,
     clock: Arc<dyn Clock>,
     label: Option<String>,
+    description: Option<String>,
     options: Options,
 }
 
@@ -310,6 +321,15 @@ impl LocksBuilder {
         self
     }
 
+    /// More about this holder for operators, stored in every lock id behind the label: the `distlock` command writes the
+    /// user and the program. Every client of the store can read it, so it must hold no secret.
+    /// See [`LockId::description`](crate::LockId::description).
+    #[must_use]
+    pub fn description(mut self, description: impl Into<String>) -> Self {
+        self.description = Some(description.into());
+        self
+    }
+
     /// The options that locks begin with. What they name wins over the store's URL.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
@@ -320,23 +340,20 @@ impl LocksBuilder {
     /// Starts the engine on the current runtime; for a [lazy](crate::store::Lazy) store the first use does it, on its own runtime.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidInput`] outside a Tokio runtime, or with a label that
-    /// is empty, longer than 128 bytes, or holds anything but printable ASCII without spaces and `#`.
+    /// [`ErrorKind::InvalidInput`] outside a Tokio runtime, or with a label or a description that is empty, longer than
+    /// 128 or 64 bytes, or holds anything but printable ASCII without spaces and `#`.
     pub fn build(self) -> Result<Locks> {
-        let label = match self.label {
+        let mut label = match self.label {
             None => LockIds::default_label(),
             Some(label) => {
-                let fits = !label.is_empty() && label.len() <= 128;
-                if !fits || !label.chars().all(|c| c.is_ascii_graphic() && c != '#') {
-                    return Err(Error::new(
-                        ErrorKind::InvalidInput,
-                        format!("the label {label:?} is not 1 to 128 printable ASCII characters without # and spaces"),
-                    )
-                    .advise("use something like web-3:812"));
-                }
+                check_text("label", &label, MAX_LABEL)?;
                 label
             }
         };
+        if let Some(description) = &self.description {
+            check_text("description", description, MAX_DESCRIPTION)?;
+            label = format!("{label}#{description}");
+        }
         match self.store {
             Source::Connected(Connected { backend, options, .. }) => {
                 let options = Arc::new(self.options.over(&options));
@@ -350,4 +367,16 @@ impl LocksBuilder {
             }
         }
     }
+}
+
+fn check_text(what: &str, text: &str, longest: usize) -> Result<()> {
+    let fits = !text.is_empty() && text.len() <= longest;
+    if fits && text.chars().all(|c| c.is_ascii_graphic() && c != '#') {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::InvalidInput,
+        format!("the {what} {text:?} is not 1 to {longest} printable ASCII characters without # and spaces"),
+    )
+    .advise("use something like web-3:812"))
 }

@@ -19,9 +19,10 @@ pub use store::MysqlSessionStore;
 
 use crate::batch::micros;
 use crate::config::{CONNECT_TIMEOUT, MysqlConfig};
+use crate::connect::{self, Connected};
 use crate::connections::{Connections, Source};
 use crate::identifier::Tables;
-use crate::schema::{self, Purpose};
+use crate::schema::Purpose;
 use crate::server::Server;
 use crate::sweep::{self, Swept, Target};
 use actor::SessionActor;
@@ -152,33 +153,24 @@ async fn open(
     plain_text: bool,
     location: String,
 ) -> Result<MysqlSessionStore> {
-    let opened = async {
-        let connections = Connections::new(source?, crate::lease::SETUP.to_owned());
-        let mut connection = connections.open().await?;
-        let server = Server::examine(&mut connection).await?;
-        server.check_session()?;
-        let tables = config.tables(server.database.as_deref())?;
-        schema::ensure(&mut connection, &tables, Purpose::Session).await?;
-        connections.keep(connection);
-        let timeout = config.get_session_timeout();
-        Ok(SessionState {
-            connections,
-            tables,
-            server,
-            plain_text,
-            timeout,
-            retention: config.get_retention(),
-            // The server ends a session that sends nothing for this long.
-            setup: crate::lease::SETUP
-                .replace("wait_timeout = 28800", &format!("wait_timeout = {}", timeout.as_secs())),
-            clock: Mutex::new(Arc::new(BootClock)),
-            shared: Reconnect::new(CONNECT_TIMEOUT * 2),
-            spare: Mutex::default(),
-            holds: Mutex::default(),
-        })
-    };
-    let state = opened.await.map_err(|error: distlock_core::Error| error.on(location.clone()))?;
-    let state = Arc::new(state);
+    let Connected { connections, tables, server } =
+        connect::connect(source, config, Purpose::Session, &location).await?;
+    let timeout = config.get_session_timeout();
+    let state = Arc::new(SessionState {
+        connections,
+        tables,
+        server,
+        plain_text,
+        timeout,
+        retention: config.get_retention(),
+        // The server ends a session that sends nothing for this long.
+        setup: connect::SETUP
+            .replace("wait_timeout = 28800", &format!("wait_timeout = {}", timeout.as_secs())),
+        clock: Mutex::new(Arc::new(BootClock)),
+        shared: Reconnect::new(CONNECT_TIMEOUT * 2),
+        spare: Mutex::default(),
+        holds: Mutex::default(),
+    });
     sweep::start(&state);
     Ok(MysqlSessionStore::new(state, location))
 }

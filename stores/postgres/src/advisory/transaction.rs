@@ -8,6 +8,11 @@ use tokio_postgres::{CancelToken, NoTls, Transaction};
 use super::key::AdvisoryKey;
 use crate::error;
 
+/// Around a wait that may fail, so that the transaction stays usable.
+pub(crate) const SAVEPOINT: &str = "SAVEPOINT distlock_wait";
+pub(crate) const RELEASE: &str = "RELEASE SAVEPOINT distlock_wait";
+pub(crate) const ROLL_BACK: &str = "ROLLBACK TO SAVEPOINT distlock_wait; RELEASE SAVEPOINT distlock_wait";
+
 /// Acquires advisory locks that end with a transaction, by commit or by rollback. They need no release and no tables.
 ///
 /// ```no_run
@@ -46,7 +51,7 @@ impl<'a> TransactionLocks<'a> {
     /// (the request has no secret but its number). A client that insists on TLS (`sslmode=require`) cannot send it; the wait then
     /// ends with the connection. The transaction can only be rolled back.
     pub async fn lock(&self, key: AdvisoryKey) -> Result<()> {
-        self.wait(key, "pg_try_advisory_xact_lock", "pg_advisory_xact_lock").await
+        self.wait(key, LockFunction::TryLock, LockFunction::Lock).await
     }
 
     /// Waits until the transaction holds the lock in shared mode.
@@ -57,7 +62,7 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// As for [`lock`](TransactionLocks::lock).
     pub async fn lock_shared(&self, key: AdvisoryKey) -> Result<()> {
-        self.wait(key, "pg_try_advisory_xact_lock_shared", "pg_advisory_xact_lock_shared").await
+        self.wait(key, LockFunction::TryLockShared, LockFunction::LockShared).await
     }
 
     /// One attempt to lock exclusively. Returns whether the transaction holds the lock.
@@ -68,7 +73,7 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// Dropping the future leaves the outcome unknown: the transaction may hold the lock.
     pub async fn try_lock(&self, key: AdvisoryKey) -> Result<bool> {
-        self.call(key, true, "pg_try_advisory_xact_lock").await
+        self.call(key, LockFunction::TryLock).await
     }
 
     /// One attempt to lock in shared mode. Returns whether the transaction holds the lock.
@@ -79,12 +84,12 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// As for [`try_lock`](TransactionLocks::try_lock).
     pub async fn try_lock_shared(&self, key: AdvisoryKey) -> Result<bool> {
-        self.call(key, true, "pg_try_advisory_xact_lock_shared").await
+        self.call(key, LockFunction::TryLockShared).await
     }
 
     /// One attempt, which does not overtake waiters, and then a wait.
-    async fn wait(&self, key: AdvisoryKey, attempt: &str, wait: &str) -> Result<()> {
-        if self.call(key, true, attempt).await? {
+    async fn wait(&self, key: AdvisoryKey, attempt: LockFunction, wait: LockFunction) -> Result<()> {
+        if self.call(key, attempt).await? {
             return Ok(());
         }
         let savepoint = async |statement: &str| {
@@ -92,41 +97,36 @@ impl<'a> TransactionLocks<'a> {
                 |error| error::from_statement(error).doing("acquire an advisory lock in a transaction");
             self.0.batch_execute(statement).await.map_err(failed)
         };
-        savepoint("SAVEPOINT distlock_wait").await?;
+        savepoint(SAVEPOINT).await?;
         let cancel = CancelOnDrop(Some(self.0.cancel_token()));
-        let waited = self.call(key, false, wait).await;
+        let waited = self.call(key, wait).await;
         cancel.disarm();
         match waited {
-            Ok(_) => savepoint("RELEASE SAVEPOINT distlock_wait").await,
+            Ok(_) => savepoint(RELEASE).await,
             Err(error) => {
                 // If this fails too, the connection is gone, and the first error says why.
-                let _ =
-                    savepoint("ROLLBACK TO SAVEPOINT distlock_wait; RELEASE SAVEPOINT distlock_wait").await;
+                let _ = savepoint(ROLL_BACK).await;
                 Err(error)
             }
         }
     }
 
-    /// An unnamed statement in one round trip, which works through a pooler. `returns_bool`: the function returns whether it
-    /// locked, and not `void`.
-    async fn call(&self, key: AdvisoryKey, returns_bool: bool, function: &str) -> Result<bool> {
-        let granted = if returns_bool { "" } else { " IS NOT NULL" };
+    /// An unnamed statement in one round trip, which works through a pooler.
+    async fn call(&self, key: AdvisoryKey, function: LockFunction) -> Result<bool> {
+        let text = function.statement(key);
         let rows = match key {
             AdvisoryKey::One(key) => {
                 let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&key, Type::INT8)];
-                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1){granted}"), typed).await
+                self.0.query_typed(&text, typed).await
             }
             AdvisoryKey::Pair(first, second) => {
                 let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&first, Type::INT4), (&second, Type::INT4)];
-                self.0.query_typed(&format!("SELECT pg_catalog.{function}($1, $2){granted}"), typed).await
+                self.0.query_typed(&text, typed).await
             }
         };
         let rows = rows.map_err(|error| {
             if error::has_code(&error, &[SqlState::LOCK_NOT_AVAILABLE]) {
-                return Error::new(
-                    ErrorKind::Timeout,
-                    format!("timed out waiting for the advisory lock {key}: lock_timeout passed"),
-                );
+                return lock_timeout_passed(key);
             }
             if error::has_code(&error, &[SqlState::T_R_DEADLOCK_DETECTED]) {
                 return deadlock(key);
@@ -164,6 +164,37 @@ impl Drop for CancelOnDrop {
             });
         }
     }
+}
+
+/// The server's functions for advisory locks of a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LockFunction {
+    Lock,
+    LockShared,
+    TryLock,
+    TryLockShared,
+}
+
+impl LockFunction {
+    /// A statement that returns whether the transaction holds the lock; the functions that wait return `void`.
+    pub(crate) fn statement(self, key: AdvisoryKey) -> String {
+        let (function, granted) = match self {
+            LockFunction::Lock => ("pg_advisory_xact_lock", " IS NOT NULL"),
+            LockFunction::LockShared => ("pg_advisory_xact_lock_shared", " IS NOT NULL"),
+            LockFunction::TryLock => ("pg_try_advisory_xact_lock", ""),
+            LockFunction::TryLockShared => ("pg_try_advisory_xact_lock_shared", ""),
+        };
+        let parameters = match key {
+            AdvisoryKey::One(_) => "$1",
+            AdvisoryKey::Pair(..) => "$1, $2",
+        };
+        format!("SELECT pg_catalog.{function}({parameters}){granted}")
+    }
+}
+
+pub(crate) fn lock_timeout_passed(key: AdvisoryKey) -> Error {
+    let what = format!("timed out waiting for the advisory lock {key}: lock_timeout passed");
+    Error::new(ErrorKind::Timeout, what)
 }
 
 impl std::fmt::Debug for TransactionLocks<'_> {

@@ -16,6 +16,7 @@ pub(crate) use self::help::EXAMPLES;
 use crate::duration;
 use crate::exit::{Failure, LOST, NOT_EXECUTABLE, UNAVAILABLE, of_signal};
 use crate::holders::held_by;
+use crate::identity::Identity;
 use crate::signals::{self, Blocked, Signals};
 use crate::stderr::Messages;
 use crate::store::StoreArgs;
@@ -105,8 +106,10 @@ impl Run<'_> {
         let original_mask = blocked.original();
         let mut signals =
             blocked.listen().map_err(|error| Failure::new(UNAVAILABLE, format!("cannot start: {error}")))?;
+        let identity = self.command.first().map(|program| Identity::running(program));
+        let label = self.args.label.as_deref();
         let connecting =
-            self.store.connect_as(self.args.label.as_deref(), self.options.clone(), self.time_left());
+            self.store.connect_as(label, identity.as_ref(), self.options.clone(), self.time_left());
         let locks = match signals.during(connecting).await {
             Ok(locks) => locks?,
             Err(signal) => return Ok(RunExit::by_signal(signal)),
