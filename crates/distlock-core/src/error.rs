@@ -27,6 +27,8 @@ pub enum ErrorKind {
     Unsupported,
     /// The resource exists with another shape, such as a semaphore of another capacity.
     Mismatch,
+    /// The store ended a wait because clients wait for each other.
+    Deadlock,
     /// The store is full: disk, memory, open files.
     Exhausted,
     /// What the store holds under our name was not written by us.
@@ -45,7 +47,7 @@ impl ErrorKind {
     /// Whether the same call can succeed later without any change by an operator.
     #[must_use]
     pub const fn is_transient(self) -> bool {
-        matches!(self, ErrorKind::Timeout | ErrorKind::Unavailable)
+        matches!(self, ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Deadlock)
     }
 }
 
