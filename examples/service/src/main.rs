@@ -43,7 +43,9 @@ async fn main() -> Result<(), BoxError> {
     println!("listening on {}", listener.local_addr()?);
     let job = tokio::spawn(cron::run(locks.clone(), database.clone()));
     let served = axum::serve(listener, web::router(web::App { locks: locks.clone(), database, metrics }))
-        .with_graceful_shutdown(async move { drop(terminate.recv().await) })
+        .with_graceful_shutdown(async move {
+            terminate.recv().await;
+        })
         .await;
 
     // The requests are done. What is still held, such as the cron job's lock, is released, so that no replica waits for an expiry.
