@@ -23,6 +23,9 @@ use crate::store::{Backend, Claim, Fairness, Lease, SessionHold, SessionStore};
 const MAX_UNREACHED: u32 = 2;
 /// How often a claim is tried again whose session ends soon after it was sent.
 const MAX_INTERRUPTED: u32 = 10;
+/// How often a claim takes over the capacity on record, and how long it waits before that at most.
+const MAX_ADOPTIONS: u32 = 50;
+const ADOPTION_PAUSE: Duration = Duration::from_millis(10);
 /// A claim that was with the server for this long has waited there.
 const WAITED: Duration = Duration::from_secs(1);
 /// How long a claim that had waited is tried again while the store is unreachable.
@@ -65,10 +68,17 @@ pub(super) async fn acquire(
         gauge.begin(None);
         own_holds::warn_if_self(shared, &claim);
     }
-    let mut outage = Outage::default();
+    let (mut outage, mut adoptions) = (Outage::default(), 0);
     let hold = loop {
         let begun = shared.clock.now();
         match attempt(shared, store, claim.clone(), wait, request_timeout).await {
+            Err(error) if claim.adoptable_capacity(&error).is_some() && adoptions < MAX_ADOPTIONS => {
+                claim.capacity = claim.adoptable_capacity(&error).unwrap_or(claim.capacity);
+                claim.lock_id = shared.ids.next();
+                adoptions += 1;
+                // Two clients that take over each other's number at once do not meet again.
+                tokio::time::sleep(ADOPTION_PAUSE.mul_f64(fastrand::f64())).await;
+            }
             Err(error) => {
                 let Some(pause) = outage.pause(shared, &error, begun, wait).filter(|_| !is_probe) else {
                     break Err(error);
