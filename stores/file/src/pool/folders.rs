@@ -12,11 +12,8 @@ use super::slot::SlotName;
 use crate::error::io_error;
 use crate::folder::Folder;
 use crate::format::Owner;
-use crate::layout::{Layout, if_present, split};
+use crate::layout::{Layout, if_present, recreating, split};
 use crate::lock_file::{LockFile, is_locked};
-
-/// How often in a row another program may remove the folder while it is opened.
-const REOPENS: u32 = 20;
 
 /// The pool lock: the locked `gate` file, which also counts the tokens. Dropping it unlocks.
 #[derive(Debug)]
@@ -71,18 +68,11 @@ impl Drop for PoolLock {
 
 /// Opens the pool's folder and its `gate` file. A folder that is removed meanwhile is created again.
 fn open(layout: &Layout, paths: &PoolPaths) -> Result<(Folder, LockFile)> {
-    let open = || -> io::Result<(Folder, LockFile)> {
+    let opened = recreating(|| {
         let dir = layout.create_folder(&paths.dir)?;
         let file = LockFile::open_in(layout, &dir, &paths.gate)?;
         Ok((dir, file))
-    };
-    let mut opened = open();
-    for _ in 0..REOPENS {
-        match &opened {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => opened = open(),
-            _ => break,
-        }
-    }
+    });
     opened.map_err(|error| io_error(error, "open the lock file", &paths.gate))
 }
 
