@@ -79,6 +79,11 @@ impl Request {
             self.check_permits().map_err(complete)?;
         }
         locks.engine.require(self.kind)?;
+        if !locks.options.get_hold_at_least().is_zero() && !locks.capabilities().minimum_hold {
+            return Err(
+                complete(locks.capabilities().unsupported("minimum hold times")).on(locks.store().to_owned())
+            );
+        }
         if self.needs_queue(locks) {
             locks.engine.require(Kind::FairQueue)?;
         }
@@ -112,6 +117,7 @@ impl Request {
             .with_weight(self.weight)
             .with_capacity(self.capacity)
             .with_no_overtaking(self.fair)
+            .with_hold_at_least(locks.options.get_hold_at_least())
     }
 
     /// Acquires, waiting as asked. `Ok(None)`: it was contended until then.

@@ -63,6 +63,9 @@ pub struct Claim {
     /// For a lock record: do not take a free lock before a waiter that registered earlier. Pools never do,
     /// whatever this says. A store for which this is not one step may ignore it: it is about order, not safety.
     pub no_overtaking: bool,
+    /// For session stores: how long the lock stays held after the grant, also if the session ends before. Zero: not longer
+    /// than the session. Lease stores need not look at it: their expiry covers it.
+    pub hold_at_least: Duration,
 }
 
 impl Claim {
@@ -78,7 +81,15 @@ impl Claim {
             cadence: None,
             waiting: None,
             no_overtaking: false,
+            hold_at_least: Duration::ZERO,
         }
+    }
+
+    /// The same with a minimum hold time.
+    #[must_use]
+    pub fn with_hold_at_least(mut self, hold_at_least: Duration) -> Self {
+        self.hold_at_least = hold_at_least;
+        self
     }
 
     /// The same about another resource.
