@@ -128,7 +128,10 @@ fn handoff(state: &Arc<StoreState>, lock_id: LockId, fields: &Document) -> Optio
         fields.get("fencingToken").and_then(number),
     ) else {
         // An event without a field that did not change, such as the same millisecond as before.
-        return Some(Wake::retry(lock_id));
+        let Some(name) = state.waiters.name_if_left(&lock_id) else { return Some(Wake::retry(lock_id)) };
+        // Its token is not known: the handoff finds it out.
+        tokio::spawn(mutex::pass_on(Arc::clone(state), name, lock_id, i64::MIN));
+        return None;
     };
     match state.waiters.handed_off(&lock_id, HandoffEvent { acquired_at, expires_at, token }) {
         HandoffAction::Wake(wake) => Some(wake),

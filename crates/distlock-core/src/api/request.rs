@@ -96,6 +96,10 @@ impl Request {
     pub(crate) fn check(&self, locks: &Handle) -> Result<Resource> {
         let resource = self.check_input(&locks.options)?;
         locks.engine.require(self.kind)?;
+        if !locks.options.get_hold_at_least().is_zero() && !locks.capabilities().minimum_hold {
+            let unsupported = locks.capabilities().unsupported("minimum hold times");
+            return Err(unsupported.doing("acquire").about(&resource).on(locks.store().to_owned()));
+        }
         if self.needs_queue(locks) {
             locks.engine.require(Kind::FairQueue)?;
         }
@@ -124,8 +128,11 @@ impl Request {
 
     fn claim(&self, locks: &Handle, resource: Resource) -> Claim {
         let claim = locks.engine.claim(resource, &locks.options);
-        let mut claim =
-            claim.with_weight(self.weight).with_capacity(self.capacity).with_no_overtaking(self.fair);
+        let mut claim = claim
+            .with_weight(self.weight)
+            .with_capacity(self.capacity)
+            .with_no_overtaking(self.fair)
+            .with_hold_at_least(locks.options.get_hold_at_least());
         claim.adopts_capacity = self.resizable && self.kind == Kind::Semaphore;
         claim
     }

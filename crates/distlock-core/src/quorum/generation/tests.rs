@@ -28,6 +28,7 @@ fn claim(id: &str) -> Claim {
         cadence: None,
         no_overtaking: false,
         adopts_capacity: false,
+        hold_at_least: Duration::ZERO,
     }
 }
 

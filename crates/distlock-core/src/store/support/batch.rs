@@ -259,6 +259,7 @@ mod tests {
             cadence: None,
             no_overtaking: false,
             adopts_capacity: false,
+            hold_at_least: Duration::ZERO,
         }
     }
 

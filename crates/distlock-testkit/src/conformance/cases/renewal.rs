@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_core::{Kind, Options};
+use distlock_core::{ErrorKind, Kind, Options};
 
 use crate::actors::TestOptions;
 use crate::conformance::stalls::retry_if_stalled;
@@ -75,7 +75,20 @@ async fn expire<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
 /// A lock with `hold_at_least` stays held for that time although it is released or dropped at once.
 pub async fn hold_at_least_keeps_a_lock_released_early<F: Fixture>(harness: Harness<F>) {
     let capabilities = harness.locks().await.capabilities().clone();
-    harness.for_each(LockSpec::every_exclusive(&capabilities, "held at least"), release_early).await;
+    let specs = LockSpec::every_exclusive(&capabilities, "held at least");
+    if capabilities.minimum_hold {
+        harness.for_each(specs, release_early).await;
+    } else {
+        harness.for_each(specs, refuse_minimum_hold).await;
+    }
+}
+
+/// A store whose locks end with the session says so before anything is sent.
+async fn refuse_minimum_hold<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
+    let options = TestOptions { hold_at_least: Duration::from_millis(400), ..harness.long_lease() };
+    let locks = harness.locks_with(options).await;
+    let error = spec.acquire(&locks).timeout(harness.timing().wait_limit).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{spec:?}: {error}");
 }
 
 async fn release_early<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
