@@ -107,7 +107,7 @@ pub(crate) const PLACES: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
-        &["mysql"],
+        &["mysql", "mysql+session"],
         &[
             "SCHEME://u:SECRET@h/db",
             "SCHEME://SECRET@h/db",
