@@ -55,14 +55,20 @@ pub(crate) const ALL: &[StoreServer] = &[
         name: "mysql",
         setup: "lease table, durable (innodb_flush_log_at_trx_commit = 1)",
         start: mysql,
-        max_held: unlimited,
+        max_held: || 10_000,
     },
-    StoreServer { name: "etcd", setup: "one member, durable (fsync on)", start: etcd, max_held: unlimited },
+    StoreServer {
+        name: "etcd",
+        setup: "one member, durable (fsync on)",
+        start: etcd,
+        // Each grant waits for the disk.
+        max_held: || 10_000,
+    },
     StoreServer {
         name: "zookeeper",
         setup: "one server, every transaction on disk",
         start: zookeeper,
-        max_held: unlimited,
+        max_held: || 10_000,
     },
     StoreServer {
         name: "file",

@@ -27,12 +27,16 @@ pub enum ErrorKind {
     Unsupported,
     /// The resource exists with another shape, such as a semaphore of another capacity.
     Mismatch,
+    /// The store ended a wait because clients wait for each other.
+    Deadlock,
     /// The store is full: disk, memory, open files.
     Exhausted,
     /// What the store holds under our name was not written by us.
     Corrupt,
     /// The lock was lost while it was in use.
     Lost,
+    /// The caller cancelled the wait; nothing is held.
+    Cancelled,
     /// `shutdown` was called, or the runtime of the engine is gone.
     ShutDown,
     /// The store broke a rule of ours or its driver panicked: a defect worth reporting.
@@ -43,7 +47,7 @@ impl ErrorKind {
     /// Whether the same call can succeed later without any change by an operator.
     #[must_use]
     pub const fn is_transient(self) -> bool {
-        matches!(self, ErrorKind::Timeout | ErrorKind::Unavailable)
+        matches!(self, ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Deadlock)
     }
 }
 
@@ -265,7 +269,11 @@ impl Inner {
             written = true;
         }
         if let Some(store) = &self.store {
-            write!(f, "{}{store}", if written { " on " } else { "" })?;
+            let preposition = match &self.action {
+                Some(Action::Failed(action)) if action == "connect" => " to ",
+                _ => " on ",
+            };
+            write!(f, "{}{store}", if written { preposition } else { "" })?;
             written = true;
         }
         Ok(written)
@@ -276,7 +284,7 @@ impl Inner {
         let mut shown = self.detail.to_string();
         let mut next = self.source.as_deref().map(|source| source as &(dyn std::error::Error + 'static));
         while let Some(source) = next {
-            let text = source.to_string().replace('\n', " ");
+            let text = without_os_code(&source.to_string()).replace('\n', " ");
             if !shown.contains(&text) {
                 write!(f, ": {text}")?;
                 shown.push_str(&text);
@@ -285,6 +293,26 @@ impl Inner {
         }
         Ok(())
     }
+}
+
+/// The text without `(os error 111)`: the words before it say the same.
+pub(crate) fn without_os_code(text: &str) -> String {
+    const MARK: &str = " (os error ";
+    let mut rest = text;
+    let mut kept = String::with_capacity(text.len());
+    while let Some((before, after)) = rest.split_once(MARK) {
+        kept.push_str(before);
+        let digits = after.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-');
+        match digits.strip_prefix(')') {
+            Some(after) => rest = after,
+            None => {
+                kept.push_str(MARK);
+                rest = after;
+            }
+        }
+    }
+    kept.push_str(rest);
+    kept
 }
 
 impl fmt::Display for Error {
@@ -372,6 +400,11 @@ mod tests {
         assert_eq!(source, "line one\nline two");
         let told = Error::new(ErrorKind::Unavailable, "refused").caused_by(io::Error::other("refused"));
         assert_eq!(format!("{told:#}"), "refused");
+        let coded = Error::new(ErrorKind::Unavailable, "Connection refused")
+            .caused_by(io::Error::from_raw_os_error(111))
+            .doing("connect")
+            .on("redis h:1");
+        assert_eq!(format!("{coded:#}"), "cannot connect to redis h:1: Connection refused");
     }
 
     #[test]

@@ -19,10 +19,12 @@ mod options;
 pub mod quorum;
 mod resource;
 pub mod store;
+pub mod telemetry;
+mod token_formats;
 
 pub use api::{
     Acquire, AcquireAll, Guard, GuardSet, Locks, LocksBuilder, Mutex, ReleaseError, Request, RwLock,
-    Semaphore, TryAcquire,
+    Semaphore, TryAcquire, TryAcquireAll,
 };
 #[cfg(any(test, feature = "test-util"))]
 pub use clock::VirtualClock;

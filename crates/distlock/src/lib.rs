@@ -21,6 +21,7 @@
 //!
 //! See [`Locks`] for what there is, [`Guard`] for what a held lock tells, and [`blocking`] for programs without an
 //! async runtime. To write a store of your own, use the crate `distlock-core`.
+#![doc = include_str!("../docs/guide.md")]
 
 mod registry;
 
@@ -28,7 +29,7 @@ pub use distlock_core::{
     Acquire, AcquireAll, BootClock, CancellationToken, Clock, Error, ErrorKind, FencingToken, Guard,
     GuardSet, Kind, LOCK_OPTIONS, LockId, Locks, LocksBuilder, LossReason, MAX_EXPIRY, MAX_NAME_BYTES,
     MAX_PERMITS, MIN_EXPIRY, Moment, Mutex, Options, ReleaseError, Request, Resource, Result, RwLock,
-    Semaphore, StaleToken, TokenGate, TryAcquire,
+    Semaphore, StaleToken, TokenGate, TryAcquire, TryAcquireAll,
 };
 pub use registry::{connect, connect_lazy, drivers, open, open_lazy, open_within, schema};
 
@@ -65,6 +66,9 @@ pub mod store {
         Record, StoreSource, UrlOption, Waiter,
     };
 }
+
+#[doc(inline)]
+pub use distlock_core::telemetry;
 
 /// For tests of code that uses locks: a clock that follows Tokio's paused time, and faults on purpose.
 #[cfg(feature = "test-util")]

@@ -95,7 +95,7 @@ const RULES: &[ServerErrorRule] = &[
         text: "user name is empty",
         kind: ErrorKind::Denied,
         detail: "the server requires a user",
-        advice: "put it into the URL: etcd://user:password@host",
+        advice: "put user:password into the URL: etcd://user:password@host",
         next: NextStep::Fail,
         outcome_unknown: false,
     },
@@ -179,7 +179,8 @@ pub(crate) fn of_status(status: &Status) -> Failure {
         }
         _ if was_not_sent(status) => {
             let tls = ["certificate", "handshake", "tls", "alert"].iter().any(|word| text.contains(word));
-            let error = errors::unavailable(format!("no connection could be opened: {text}"));
+            // The transport wraps the reason several times.
+            let error = errors::unavailable(errors::brief(innermost(status)));
             let error = if tls {
                 error.advise("check the certificate of the server and distlock.tls_ca")
             } else {
@@ -213,6 +214,17 @@ fn was_not_sent(status: &Status) -> bool {
         source = error.source();
     }
     false
+}
+
+/// The last error below a status, which has the reason.
+fn innermost(status: &Status) -> String {
+    let mut text = status.message().to_owned();
+    let mut source = std::error::Error::source(status);
+    while let Some(error) = source {
+        text = error.to_string();
+        source = error.source();
+    }
+    text
 }
 
 /// The errors below a status, in one line.

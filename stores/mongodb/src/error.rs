@@ -1,6 +1,6 @@
 //! Driver errors as ours: is the server unreachable, does it refuse us, and is the outcome of the request known?
 
-use distlock_core::store::support::errors::{self, IS_IT_REACHABLE};
+use distlock_core::store::support::errors::{self, IS_IT_REACHABLE, brief};
 use distlock_core::{Error, ErrorKind};
 use mongodb::bson::{Bson, Document};
 use mongodb::error::{CommandError, ErrorKind as DriverKind};
@@ -11,6 +11,7 @@ pub(crate) const DUPLICATE_KEY: i32 = 11000;
 /// The collection does not exist.
 pub(crate) const NAMESPACE_NOT_FOUND: i32 = 26;
 
+const ADD_LOGIN: &str = "put user:password into the URL: mongodb://user:password@host/database";
 const GRANT_RIGHTS: &str =
     "give the user the role readWrite on the database (find, insert, update, remove, changeStream)";
 const USE_OWN_COLLECTION: &str = "use a collection of its own for the locks (distlock.collection)";
@@ -22,26 +23,22 @@ pub(crate) fn from_driver(error: &mongodb::error::Error) -> Error {
     match &*error.kind {
         DriverKind::Command(command) => from_command(command),
         // Not sent: no server is available.
-        DriverKind::ServerSelection { message, .. } => errors::unavailable(first_line(message)),
+        DriverKind::ServerSelection { message, .. } => errors::unavailable(unreachable_servers(message)),
         DriverKind::DnsResolve { message, .. } => {
-            errors::unavailable(format!("the name of the server cannot be resolved: {}", first_line(message)))
+            errors::unavailable(format!("the name of the server cannot be resolved: {}", brief(message)))
         }
-        DriverKind::Authentication { message, .. } => {
-            Error::new(ErrorKind::Denied, first_line(message).to_owned())
-                .advise("check user, password and authSource in the URL")
-        }
+        DriverKind::Authentication { message, .. } => Error::new(ErrorKind::Denied, brief(message))
+            .advise("check user, password and authSource in the URL"),
         // The driver's message repeats the paths of the URL.
         DriverKind::InvalidTlsConfig { .. } => {
             Error::new(ErrorKind::InvalidInput, "TLS cannot be used with the certificates that the URL names")
                 .advise("check the files of tlsCAFile and tlsCertificateKeyFile")
         }
         DriverKind::InvalidArgument { message, .. } => {
-            Error::new(ErrorKind::InvalidInput, first_line(message).to_owned())
-                .advise("check the options of the URL")
+            Error::new(ErrorKind::InvalidInput, brief(message)).advise("check the options of the URL")
         }
         DriverKind::IncompatibleServer { message, .. } => {
-            Error::new(ErrorKind::Unsupported, first_line(message).to_owned())
-                .advise("use MongoDB 4.2 or later")
+            Error::new(ErrorKind::Unsupported, brief(message)).advise("use MongoDB 4.2 or later")
         }
         DriverKind::Shutdown => {
             Error::new(ErrorKind::ShutDown, "the MongoDB client was shut down").advise("connect again")
@@ -49,21 +46,49 @@ pub(crate) fn from_driver(error: &mongodb::error::Error) -> Error {
         // The driver refused to send it because the pool's connections had broken. Requests that were in flight get a
         // message with "interrupted".
         DriverKind::ConnectionPoolCleared { message, .. } if !message.contains("interrupted") => {
-            errors::unavailable(first_line(message))
+            errors::unavailable(brief(message))
         }
         // The connection broke, or the driver closed it because its server stopped answering. The driver does not say
         // whether the request was sent.
-        _ => errors::connection_lost(first_line(&error.kind.to_string())),
+        _ => errors::connection_lost(brief(error.kind.to_string())),
     }
 }
 
-/// The driver's messages contain whole topologies.
-fn first_line(message: &str) -> &str {
-    const LONGEST: usize = 300;
-    let line = message.lines().next().unwrap_or_default();
-    match line.char_indices().nth(LONGEST) {
-        Some((end, _)) => &line[..end],
-        None => line,
+/// What the driver's description of the whole topology says about each server: `h1:27017: Connection refused`.
+fn unreachable_servers(message: &str) -> String {
+    let mut servers = Vec::new();
+    for part in message.split("Address: ").skip(1) {
+        let Some((address, rest)) = part.split_once(", ") else { continue };
+        let error = rest.split_once("Error: Kind: ").map(|(_, error)| error);
+        let reason = match error {
+            Some(error) => {
+                let end = error.find(", labels:").unwrap_or(error.len());
+                brief(error[..end].trim_start_matches("I/O error: "))
+            }
+            None if rest.starts_with("Type: RsSecondary") => "a secondary".to_owned(),
+            None if rest.starts_with("Type: Unknown") => "no reply yet".to_owned(),
+            None => continue,
+        };
+        servers.push(format!("{address}: {reason}"));
+    }
+    match servers.as_slice() {
+        [] => brief(message.split(" Topology:").next().unwrap_or_default()),
+        // A replica set that works but for its primary.
+        all if all.iter().any(|server| server.ends_with(": a secondary")) => {
+            format!("the replica set has no primary: {}", all.join(", "))
+        }
+        all => all.join(", "),
+    }
+}
+
+/// The server repeats whole commands, pipelines included. Of a document the first field is enough:
+/// `to execute command { findAndModify: "locks", … }` becomes `to execute command findAndModify: "locks"`.
+fn without_documents(message: &str) -> String {
+    match message.split_once("{ ") {
+        Some((before, document)) => {
+            format!("{before}{}", document.split([',', '{', '}']).next().unwrap_or_default().trim_end())
+        }
+        None => message.to_owned(),
     }
 }
 
@@ -73,10 +98,14 @@ fn from_command(command: &CommandError) -> Error {
 
 /// The error for a code that the server sent, for a whole command or for one update of many.
 pub(crate) fn from_code(code: i32, name: &str, message: &str) -> Error {
-    let what = format!("{} ({name}, code {code})", first_line(message));
+    let what = format!("{} ({name}, code {code})", brief(without_documents(message)));
     match code {
-        // Unauthorized, AuthenticationFailed, and Atlas's own.
-        13 | 18 | 8000 => Error::new(ErrorKind::Denied, what).advise(GRANT_RIGHTS),
+        13 if message.contains("requires authentication") => {
+            Error::new(ErrorKind::Denied, "the server requires a login").advise(ADD_LOGIN)
+        }
+        18 => Error::new(ErrorKind::Denied, what).advise("check user, password and authSource in the URL"),
+        // Unauthorized, and Atlas's own.
+        13 | 8000 => Error::new(ErrorKind::Denied, what).advise(GRANT_RIGHTS),
         // Not the primary: refused before anything was applied.
         10107 | 13435 | 10058 | 13436 => {
             Error::new(ErrorKind::Unavailable, what).advise("name the whole replica set in the URL")
@@ -104,7 +133,7 @@ pub(crate) fn in_reply(reply: &Document) -> Option<Error> {
     Some(
         Error::new(
             ErrorKind::Unavailable,
-            format!("a majority of the replica set did not confirm: {} (code {code})", first_line(what)),
+            format!("a majority of the replica set did not confirm: {} (code {code})", brief(what)),
         )
         .with_unknown_outcome()
         .advise("check that most members of the replica set run and reach each other"),
@@ -176,6 +205,38 @@ pub(crate) fn number(value: &Bson) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_command_is_named_and_not_repeated() {
+        let message =
+            "not authorized on app to execute command { findAndModify: \"locks\", update: [ { $set: 1 } ] }";
+        let error = from_code(13, "Unauthorized", message).to_string();
+        assert!(
+            error.starts_with("not authorized on app to execute command findAndModify: \"locks\" (Unauth"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_topology_is_cut_to_the_servers_and_their_errors() {
+        let server = |address: &str, rest: &str| format!("{{ Address: {address}, Type: {rest} }}");
+        let refused = "Unknown, Error: Kind: I/O error: Connection refused (os error 111), labels: {\"X\"}, source: None";
+        let message = |servers: &[String]| {
+            let set = "Type: ReplicaSetNoPrimary, Set Name: rs0";
+            format!(
+                "Server selection timeout: No available servers. Topology: {{ {set}, Servers: [ {} ] }}",
+                servers.join(", ")
+            )
+        };
+        let down = message(&[server("h1:1", refused), server("h2:2", refused)]);
+        assert_eq!(unreachable_servers(&down), "h1:1: Connection refused, h2:2: Connection refused");
+        let headless = message(&[server("h1:1", refused), server("h2:2", "RsSecondary, Average RTT: 2ms")]);
+        assert_eq!(
+            unreachable_servers(&headless),
+            "the replica set has no primary: h1:1: Connection refused, h2:2: a secondary"
+        );
+        assert_eq!(unreachable_servers("Server selection timeout"), "Server selection timeout");
+    }
     use mongodb::bson::doc;
 
     #[test]

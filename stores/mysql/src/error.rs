@@ -1,6 +1,6 @@
 //! Driver errors as ours: is the server unreachable, does it refuse us, and is the outcome of the request known?
 
-use distlock_core::store::support::errors::{self, IS_IT_REACHABLE};
+use distlock_core::store::support::errors::{self, IS_IT_REACHABLE, brief};
 use distlock_core::{Error, ErrorKind};
 use mysql_async::{DriverError, Error as Driver, IoError, ServerError};
 
@@ -14,6 +14,7 @@ const DEADLOCK: u16 = 1213;
 const CONFLICTS: [u16; 3] = [DEADLOCK, 3101, 1020];
 const NO_SUCH_TABLE: u16 = 1146;
 
+const ADD_LOGIN: &str = "put user:password into the URL: mysql://user:password@host/database";
 const GRANT_RIGHTS: &str = "grant SELECT, INSERT, UPDATE and DELETE on the lock tables, and CREATE, or create them with `distlock schema`";
 const USE_PRIMARY: &str = "connect to the server that takes writes";
 
@@ -52,8 +53,9 @@ pub(crate) fn of_statement(error: &Driver) -> Failure {
                 .advise("raise max_allowed_packet on the server"),
             cause: Cause::Broken,
         },
-        Driver::Io(error) => Failure::broken(errors::connection_lost(error)),
-        other => Failure::broken(errors::connection_lost(first_line(&other.to_string()))),
+        Driver::Io(IoError::Io(error)) => Failure::broken(errors::connection_lost(brief(error))),
+        Driver::Io(error) => Failure::broken(errors::connection_lost(brief(error))),
+        other => Failure::broken(errors::connection_lost(brief(other))),
     }
 }
 
@@ -67,10 +69,8 @@ pub(crate) fn of_connecting(error: &Driver) -> Error {
                 _ => error,
             }
         }
-        Driver::Io(IoError::Tls(error)) => {
-            Error::new(ErrorKind::Denied, format!("TLS: {}", first_line(&error.to_string())))
-                .advise("check ssl-mode and ssl-ca, and the server's certificate")
-        }
+        Driver::Io(IoError::Tls(error)) => Error::new(ErrorKind::Denied, format!("TLS: {}", brief(error)))
+            .advise("check ssl-mode and ssl-ca, and the server's certificate"),
         Driver::Driver(DriverError::NoClientSslFlagFromServer) => {
             Error::new(ErrorKind::Denied, "the server does not offer TLS, and ssl-mode asks for it")
                 .advise("enable TLS on the server")
@@ -84,11 +84,11 @@ pub(crate) fn of_connecting(error: &Driver) -> Error {
         }
         // What rustls refuses comes as invalid data.
         Driver::Io(IoError::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
-            Error::new(ErrorKind::Denied, format!("TLS: {}", first_line(&error.to_string())))
+            Error::new(ErrorKind::Denied, format!("TLS: {}", brief(error)))
                 .advise("check ssl-mode and ssl-ca, and the server's certificate")
         }
-        Driver::Io(error) => errors::unavailable(first_line(&error.to_string()).to_owned()),
-        other => errors::unavailable(first_line(&other.to_string()).to_owned()),
+        Driver::Io(IoError::Io(error)) => errors::unavailable(brief(error)),
+        other => errors::unavailable(brief(other)),
     }
 }
 
@@ -98,7 +98,7 @@ fn of_server(server: &ServerError) -> Failure {
 }
 
 fn shown(server: &ServerError) -> String {
-    format!("{} (error {})", first_line(&server.message), server.code)
+    format!("{} (error {})", brief(&server.message), server.code)
 }
 
 fn classify(code: u16, message: &str, what: String) -> (Cause, Error) {
@@ -124,8 +124,12 @@ fn classify(code: u16, message: &str, what: String) -> (Cause, Error) {
             Cause::NoTable,
             new(ErrorKind::Corrupt, "create the tables with `distlock schema`, or connect again"),
         ),
-        // Access denied, of all sorts.
-        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1410 | 1698 | 1862 | 1873 | 3118 | 4151 => {
+        1045 | 1698 if message.contains("using password: NO") => {
+            (Cause::Other, new(ErrorKind::Denied, ADD_LOGIN))
+        }
+        1045 | 1698 => (Cause::Other, new(ErrorKind::Denied, "check the user and the password in the URL")),
+        // Access denied, of all other sorts.
+        1044 | 1130 | 1142 | 1143 | 1227 | 1251 | 1370 | 1410 | 1862 | 1873 | 3118 | 4151 => {
             (Cause::Other, new(ErrorKind::Denied, GRANT_RIGHTS))
         }
         1049 => (
@@ -170,16 +174,6 @@ fn classify(code: u16, message: &str, what: String) -> (Cause, Error) {
             Cause::Other,
             new(ErrorKind::Internal, "this is unexpected: report it with the server's version"),
         ),
-    }
-}
-
-/// One line of moderate length.
-fn first_line(message: &str) -> &str {
-    const LONGEST: usize = 300;
-    let line = message.lines().next().unwrap_or_default();
-    match line.char_indices().nth(LONGEST) {
-        Some((end, _)) => &line[..end],
-        None => line,
     }
 }
 

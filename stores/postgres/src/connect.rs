@@ -16,7 +16,7 @@ use tokio_postgres::{AsyncMessage, Client, NoTls, Notification};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::PostgresConfig;
-use crate::connection::{Connection, Driver, ServerInfo};
+use crate::connection::{ClientHandle, Connection, Driver, ServerInfo};
 use crate::error;
 use crate::statement::RowLockTimeout;
 
@@ -42,25 +42,26 @@ pub(crate) async fn open_with_settings(
     config: &PostgresConfig,
     notifications: Option<Notifications>,
 ) -> Result<Connection> {
-    within(CONNECT_TIMEOUT, async {
-        let connection = open(config, notifications).await?;
-        if connection.server.pooled {
-            return Ok(connection);
-        }
-        let milliseconds = RowLockTimeout::Default.milliseconds().to_string();
-        let settings = SETTINGS.replace("{lock_timeout}", &milliseconds);
-        if connection.server.version >= CHECKS_CLIENT {
-            match connection.client().batch_execute(&format!("{settings}; {CHECK_CLIENT}")).await {
-                Ok(()) => return Ok(connection),
-                Err(error) => {
-                    tracing::debug!(%error, "statements of dead clients end late on this server");
-                }
+    within(CONNECT_TIMEOUT, async { with_settings(open(config, notifications).await?).await }).await
+}
+
+/// Sets what our statements need in a session that is ours.
+pub(crate) async fn with_settings(connection: Connection) -> Result<Connection> {
+    if connection.server.pooled {
+        return Ok(connection);
+    }
+    let milliseconds = RowLockTimeout::Default.milliseconds().to_string();
+    let settings = SETTINGS.replace("{lock_timeout}", &milliseconds);
+    if connection.server.version >= CHECKS_CLIENT {
+        match connection.client().batch_execute(&format!("{settings}; {CHECK_CLIENT}")).await {
+            Ok(()) => return Ok(connection),
+            Err(error) => {
+                tracing::debug!(%error, "statements of dead clients end late on this server");
             }
         }
-        connection.client().batch_execute(&settings).await.map_err(error::from_statement)?;
-        Ok(connection)
-    })
-    .await
+    }
+    connection.client().batch_execute(&settings).await.map_err(error::from_statement)?;
+    Ok(connection)
 }
 
 /// Limits the time of connecting.
@@ -87,7 +88,7 @@ pub(crate) async fn open(
         }
     };
     let server = server_info(&client).await?;
-    Ok(Connection::new(client, server, driver))
+    Ok(Connection::new(ClientHandle::Own(client), server, driver))
 }
 
 /// Starts the task that drives a connection.
@@ -126,10 +127,11 @@ where
             }
         }
     });
-    Driver { ended, ended_idle, task: task.abort_handle() }
+    Driver { ended, ended_idle, task: Some(task.abort_handle()) }
 }
 
-async fn server_info(client: &Client) -> Result<ServerInfo> {
+/// Asks the server what it is.
+pub(crate) async fn server_info(client: &Client) -> Result<ServerInfo> {
     let handshake_process = pooler::handshake_process(client).await;
     let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&handshake_process, Type::INT4)];
     let rows = client

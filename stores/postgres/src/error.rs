@@ -5,7 +5,9 @@ use std::error::Error as _;
 
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
+
+const ADD_LOGIN: &str = "put user:password into the URL: postgres://user:password@host/database";
 
 /// The error of a statement. If the connection broke, its outcome is unknown.
 pub(crate) fn from_statement(error: impl Borrow<tokio_postgres::Error>) -> Error {
@@ -30,9 +32,9 @@ pub(crate) fn from_connect(error: impl Borrow<tokio_postgres::Error>) -> Error {
         return read_only(&text);
     }
     if text.contains("invalid configuration") || text.contains("password missing") {
-        return Error::new(ErrorKind::Denied, text).advise("give a user and a password in the URL");
+        return Error::new(ErrorKind::Denied, "the server requires a password").advise(ADD_LOGIN);
     }
-    errors::unavailable(text)
+    errors::unavailable(text.trim_start_matches("error connecting to server: ").to_owned())
 }
 
 /// The error and its causes in one line, without what they repeat.
@@ -46,7 +48,7 @@ fn chain(error: &tokio_postgres::Error) -> String {
         }
         next = cause.source();
     }
-    text.replace('\n', " ")
+    errors::brief(text.replace('\n', " "))
 }
 
 fn read_only(message: &str) -> Error {
@@ -54,8 +56,8 @@ fn read_only(message: &str) -> Error {
         .advise("connect to the primary; of several hosts in the URL the one that takes writes is used")
 }
 
-fn from_server(code: &SqlState, message: &str) -> Error {
-    let message = message.replace('\n', " ");
+pub(crate) fn from_server(code: &SqlState, message: &str) -> Error {
+    let message = errors::brief(message.replace('\n', " "));
     let state = code.code();
     match state {
         "25006" => read_only(&message),
@@ -153,6 +155,12 @@ pub(crate) fn is_read_only(error: &tokio_postgres::Error) -> bool {
 /// The server ended a session that was idle for `idle_session_timeout`.
 pub(crate) fn is_idle_timeout(error: &tokio_postgres::Error) -> bool {
     has_code(error, &[SqlState::IDLE_SESSION_TIMEOUT])
+}
+
+/// The session has ended, or the server is ending it: nothing that is sent on it will be answered.
+pub(crate) fn ends_session(error: &tokio_postgres::Error) -> bool {
+    let fatal = |reply: &DbError| matches!(reply.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+    error.is_closed() || error.as_db_error().is_some_and(fatal)
 }
 
 /// The statement was cancelled.

@@ -100,6 +100,7 @@
 mod advisory;
 #[cfg(feature = "bench")]
 mod baseline;
+mod clients;
 mod config;
 mod connect;
 mod connection;
@@ -119,6 +120,8 @@ mod values;
 mod wake_format;
 
 pub use advisory::{AdvisoryKey, AdvisoryStore, TransactionLocks};
+#[cfg(feature = "sqlx")]
+pub use clients::SqlxTransactionLocks;
 pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, KeyScheme, Listen, PostgresConfig};
 pub use fence::Fence;
 pub use lease::PostgresStore;

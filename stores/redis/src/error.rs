@@ -116,7 +116,7 @@ const RULES: &[ServerErrorRule] = &[
         code: "NOAUTH",
         kind: ErrorKind::Denied,
         detail: "the server requires a password",
-        advice: "put it into the URL: redis://user:password@host",
+        advice: "put user:password into the URL: redis://user:password@host, or redis://:password@host",
     },
     ServerErrorRule {
         code: "WRONGPASS",
@@ -142,8 +142,14 @@ const RULES: &[ServerErrorRule] = &[
 pub(crate) fn refused(text: &str) -> Error {
     let text = text.trim().replace(['\r', '\n'], " ");
     match RULES.iter().find(|rule| text.contains(rule.code)) {
-        Some(rule) => Error::new(rule.kind, format!("{} ({text})", rule.detail)).advise(rule.advice),
-        None => Error::new(ErrorKind::Internal, format!("the server replied: {text}")),
+        // The server's text explains its protocol to programmers.
+        Some(rule) if ["NOAUTH", "WRONGPASS"].contains(&rule.code) => {
+            Error::new(rule.kind, format!("{} ({})", rule.detail, rule.code)).advise(rule.advice)
+        }
+        Some(rule) => {
+            Error::new(rule.kind, format!("{} ({})", rule.detail, errors::brief(&text))).advise(rule.advice)
+        }
+        None => Error::new(ErrorKind::Internal, format!("the server replied: {}", errors::brief(&text))),
     }
 }
 
@@ -193,7 +199,7 @@ pub(crate) fn connect_failed(error: RedisError) -> Error {
         redis::ErrorKind::Client => Error::new(ErrorKind::Denied, "no TLS connection could be opened")
             .advise("check the certificate of the server and distlock.tls_ca")
             .caused_by(error),
-        _ => errors::unavailable("no connection could be opened").caused_by(error),
+        _ => errors::unavailable(errors::brief(&error)).caused_by(error),
     }
 }
 

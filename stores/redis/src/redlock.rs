@@ -109,7 +109,7 @@ impl RedlockConfig {
         match errors.into_iter().next() {
             Some(first) if connected <= count / 2 => Err(Error::new(
                 first.kind(),
-                format!("connected to {connected} of {count} servers, and a majority is needed: {first}"),
+                format!("connected to {connected} of {count} servers, and a majority is needed: {first:#}"),
             )
             .doing("connect")
             .advise("bring the others back")),

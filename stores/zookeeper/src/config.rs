@@ -331,8 +331,8 @@ mod tests {
             "zookeeper://h?distlock.connect_timeout=0s",
             "zookeeper://h?distlock.acl=creator",
             "zookeeper://h?distlock.acl=secret",
-            "zookeeper://h?distlock.secret=1",
-            "zookeeper://h?secret=1",
+            "zookeeper://h?distlock.bogus=secret",
+            "zookeeper://h?bogus=secret",
         ] {
             let error = parse(bad).map(|_| ()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}");

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use distlock_core::store::support::errors::connect_timeout;
 #[cfg(feature = "tls")]
 use distlock_core::store::support::errors::no_crypto_provider;
+use distlock_core::store::support::errors::{brief, connect_timeout, unavailable};
 use distlock_core::store::{Backend, Driver};
 use distlock_core::{Error, ErrorKind, Result};
+use tokio::net::TcpStream;
 use zookeeper_client::{Client, Connector};
 
 use crate::ZookeeperStore;
-use crate::config::{OPTIONS, ZookeeperConfig};
+use crate::config::{Address, OPTIONS, ZookeeperConfig};
 use crate::error::driver_error;
 use crate::sessions::Sessions;
 
@@ -19,6 +20,9 @@ pub(crate) const SCHEMES: &[&str] = &["zookeeper", TLS_SCHEME];
 
 /// The scheme with TLS. Only the scheme enables it, and certificates are always checked.
 pub(crate) const TLS_SCHEME: &str = "zookeepers";
+
+/// How long a server may take to answer when the reason of a failure is looked for.
+const PROBE_LIMIT: Duration = Duration::from_millis(500);
 
 /// The driver for `zookeeper://` URLs.
 pub static DRIVER: Driver = driver();
@@ -86,9 +90,27 @@ pub(crate) async fn open_client(config: &ZookeeperConfig, timeout: Duration, eag
     check_crypto_provider(config)?;
     let (limit, servers) = (config.connect_timeout, config.connect_string());
     match tokio::time::timeout(limit, connect(connector, config, &servers)).await {
+        // The driver does not say why. Only who waits for the answer is told.
+        Ok(Err(zookeeper_client::Error::NoHosts | zookeeper_client::Error::Timeout)) if eager => {
+            Err(unavailable(unreachable_servers(config).await))
+        }
         Ok(connected) => connected.map_err(|error| driver_error(&error)),
         Err(_) => Err(connect_timeout(limit)),
     }
+}
+
+/// Why no server accepted a session: `h1:2181: Connection refused, h2:2181: no reply`.
+async fn unreachable_servers(config: &ZookeeperConfig) -> String {
+    let probe = async |address: &Address| {
+        let connecting = TcpStream::connect((address.host.as_str(), address.port));
+        match tokio::time::timeout(PROBE_LIMIT, connecting).await {
+            Ok(Ok(_)) => format!("{address}: no session"),
+            Ok(Err(error)) => format!("{address}: {}", brief(error)),
+            Err(_) => format!("{address}: no reply"),
+        }
+    };
+    let reasons = futures_util::future::join_all(config.servers.iter().map(probe)).await;
+    format!("no server accepted a session: {}", reasons.join(", "))
 }
 
 /// The driver uses the crypto provider that the program chose, and two are compiled in. The choice is the application's.

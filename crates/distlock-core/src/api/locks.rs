@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::acquire_all::AcquireAll;
+use super::acquire_all::{AcquireAll, TryAcquireAll};
 use super::handle::Handle;
 use super::lazy::LazyEngine;
 use super::mutex::Mutex;
@@ -151,6 +151,28 @@ impl Locks {
         I::Item: Into<Request>,
     {
         AcquireAll::new(self.clone(), requests.into_iter().map(Into::into).collect())
+    }
+
+    /// Acquires all of these or none, without waiting; `None` if one is held by another client. See
+    /// [`acquire_all`](Locks::acquire_all).
+    ///
+    /// ```
+    /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> distlock_core::Result<()> {
+    /// # let locks = Locks::new(Backend::lease(MemoryStore::new()))?;
+    /// let held = locks.mutex("account/2").acquire().await?;
+    /// assert!(locks.try_acquire_all(["account/1", "account/2"]).await?.is_none());
+    /// held.release().await?;
+    /// assert!(locks.try_acquire_all(["account/1", "account/2"]).await?.is_some());
+    /// # Ok(()) }
+    /// ```
+    pub fn try_acquire_all<I>(&self, requests: I) -> TryAcquireAll
+    where
+        I: IntoIterator,
+        I::Item: Into<Request>,
+    {
+        TryAcquireAll::new(self.clone(), requests.into_iter().map(Into::into).collect())
     }
 
     /// What the store can do. Locks that connect at their first use and are not connected yet can do mutexes only: call

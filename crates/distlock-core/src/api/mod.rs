@@ -14,7 +14,7 @@ mod semaphore;
 mod timeout;
 
 pub use acquire::{Acquire, TryAcquire};
-pub use acquire_all::AcquireAll;
+pub use acquire_all::{AcquireAll, TryAcquireAll};
 pub use guard::{Guard, ReleaseError};
 pub use guard_set::GuardSet;
 pub use locks::{Locks, LocksBuilder};

@@ -136,17 +136,18 @@ impl Request {
 
     async fn attempt(&self, locks: &Handle, resource: Resource, wait: Wait) -> Result<Option<Guard>> {
         let (engine, options) = (&locks.engine, &locks.options);
+        let started = engine.shared.clock.now();
         let queue = if self.needs_queue(locks) {
             let queue = Resource::new(Kind::FairQueue, Arc::clone(&self.name))?;
             let claim = engine.claim(queue, options).with_no_overtaking(true);
-            match engine.acquire(claim, options, wait).await? {
+            match engine.acquire(claim, options, wait, started).await? {
                 Some(held) => Some(QueueHold::new(Arc::clone(engine), held)),
                 None => return Ok(None),
             }
         } else {
             None
         };
-        let held = engine.acquire(self.claim(locks, resource), options, wait).await?;
+        let held = engine.acquire(self.claim(locks, resource), options, wait, started).await?;
         Ok(held.map(|held| Guard::new(Arc::clone(engine), held, queue)))
     }
 

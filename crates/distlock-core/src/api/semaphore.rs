@@ -5,7 +5,10 @@ use std::sync::Arc;
 use super::acquire::{Acquire, TryAcquire};
 use super::locks::Locks;
 use super::request::Request;
+use crate::error::Result;
 use crate::options::Options;
+use crate::resource::Kind;
+use crate::store::{Holder, Query};
 
 /// At most so many permits in the whole fleet. Made by [`Locks::semaphore`].
 ///
@@ -36,7 +39,7 @@ impl Semaphore {
         Semaphore { locks, name, permits }
     }
 
-    /// Other options than those of the [`Locks`] it came from.
+    /// Other options than those of the [`Locks`] it came from: what they name changes, the rest stays.
     #[must_use]
     pub fn options(self, options: Options) -> Self {
         Semaphore { locks: self.locks.with_options(options), ..self }
@@ -56,6 +59,45 @@ impl Semaphore {
 
     fn request(&self, permits: u32) -> Request {
         Request::permits(Arc::clone(&self.name), self.permits, permits)
+    }
+
+    /// How many permits are free now. It may have changed when this returns, and waiters come first: an attempt can fail although
+    /// permits are free.
+    ///
+    /// ```
+    /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> distlock_core::Result<()> {
+    /// # let locks = Locks::new(Backend::lease(MemoryStore::new()))?;
+    /// let gpu = locks.semaphore("gpu", 4);
+    /// let three = gpu.acquire_many(3).await?;
+    /// assert_eq!(gpu.available().await?, 1);
+    /// # drop(three); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Locks::inspect`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe: it only reads.
+    pub async fn available(&self) -> Result<u32> {
+        let query = Query::named(&*self.name).with_kind(Kind::Semaphore);
+        let records = self.locks.inspect(&query).await?;
+        // Without holders and waiters there may be no record, or one of another number of permits that counts no more.
+        let Some(record) = records.first() else { return Ok(self.permits) };
+        let held: u64 = record.holders.iter().map(|holder| u64::from(holder.weight)).sum();
+        Ok(record.capacity.saturating_sub(u32::try_from(held).unwrap_or(u32::MAX)))
+    }
+
+    /// Who holds permits, how many each, and since when where the store knows. It may have changed when this returns.
+    ///
+    /// # Errors
+    /// As for [`Locks::inspect`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe: it only reads.
+    pub async fn holders(&self) -> Result<Vec<Holder>> {
+        self.locks.holders(Kind::Semaphore, Arc::clone(&self.name)).await
     }
 
     /// Waits for one permit; see [`Acquire`] for errors and cancel safety.

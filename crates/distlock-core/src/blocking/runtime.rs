@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
@@ -98,6 +99,37 @@ impl Drop for Blocking {
             shared.wait_for_end(DRAIN);
         }
         runtime.shutdown_background();
+    }
+}
+
+/// How the calls of a handle wait: on which runtime, and what cancels them.
+#[derive(Clone, Debug)]
+pub(super) struct Waits {
+    pub(super) blocking: Arc<Blocking>,
+    cancel: Option<CancellationToken>,
+}
+
+impl Waits {
+    pub(super) fn new(blocking: Arc<Blocking>) -> Self {
+        Waits { blocking, cancel: None }
+    }
+
+    pub(super) fn cancelled_by(self, token: &CancellationToken) -> Self {
+        Waits { cancel: Some(token.clone()), ..self }
+    }
+
+    /// Blocks the thread until the future is done, or until the wait is cancelled: then the future is dropped.
+    pub(super) fn wait<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        let Some(cancel) = &self.cancel else { return self.blocking.wait(future)? };
+        self.blocking.wait(async {
+            tokio::select! {
+                biased;
+                outcome = future => outcome,
+                () = cancel.cancelled() => Err(Error::new(ErrorKind::Cancelled, "the wait was cancelled")
+                    .doing("acquire")
+                    .on(self.blocking.locks().store().to_owned())),
+            }
+        })?
     }
 }
 

@@ -91,6 +91,8 @@ struct Parameter {
     place: usize,
     name: String,
     value: String,
+    /// Errors show its name.
+    is_named: bool,
 }
 
 const OURS: &str = "distlock.";
@@ -138,7 +140,10 @@ impl StoreUrl {
                 return bad("there is an @ in its query, where a password with a ? in it would end");
             }
         }
-        let (ours, drivers) = parameters(query.unwrap_or_default())?;
+        let (mut ours, mut drivers) = parameters(query.unwrap_or_default())?;
+        let mut all: Vec<&mut Parameter> = ours.iter_mut().chain(&mut drivers).collect();
+        all.sort_by_key(|parameter| parameter.place);
+        name_where_safe(&mut all, authority.unwrap_or_default());
         Ok(StoreUrl {
             scheme: scheme.to_ascii_lowercase(),
             accepted: false,
@@ -300,7 +305,7 @@ impl StoreUrl {
             [] => format!("this store has no {sort}: leave it out"),
             known => format!("known here: {}", known.join(", ")),
         };
-        let what = format!("its {} parameter is no {sort} that is known here", ordinal(parameter.place));
+        let what = format!("{parameter} is no {sort} that is known here");
         self.refuse(what).advise(advice)
     }
 
@@ -317,10 +322,8 @@ impl StoreUrl {
     /// The error for a parameter that is not ours. `what` says what is wrong with it, without its text.
     #[must_use]
     pub fn refuse_driver(&self, name: &str, what: &str) -> Error {
-        let place =
-            self.drivers.iter().find(|parameter| parameter.name == name).map(|parameter| parameter.place);
-        self.refuse(match place {
-            Some(place) => format!("its {} parameter {what}", ordinal(place)),
+        self.refuse(match self.drivers.iter().find(|parameter| parameter.name == name) {
+            Some(parameter) => format!("{parameter} {what}"),
             None => format!("one of its parameters {what}"),
         })
     }
@@ -365,9 +368,38 @@ fn parameters(query: &str) -> Result<(Vec<Parameter>, Vec<Parameter>)> {
                 .advise("say it once: the second would undo what the first one asks for"));
         }
         let list = if is_ours(&name) { &mut ours } else { &mut drivers };
-        list.push(Parameter { place, name, value });
+        list.push(Parameter { place, name, value, is_named: false });
     }
     Ok((ours, drivers))
+}
+
+/// Decides which parameters are named in errors. A name is not secret, but a piece of a password looks like one if the
+/// password was not escaped: then an `@` follows, or the login is not well-formed, or a parameter with a secret precedes.
+fn name_where_safe(parameters: &mut [&mut Parameter], authority: &str) {
+    const SECRETIVE: [&str; 8] = ["pass", "pwd", "secret", "token", "key", "auth", "cred", "user"];
+    const LONGEST: usize = 40;
+    let has_at = parameters.iter().any(|parameter| parameter.value.contains('@'));
+    if has_at || authority::one_login(authority).is_err() {
+        return;
+    }
+    for parameter in parameters {
+        parameter.is_named = parameter.name.len() <= LONGEST;
+        let name = parameter.name.to_ascii_lowercase();
+        if SECRETIVE.iter().any(|word| name.contains(word)) {
+            return;
+        }
+    }
+}
+
+/// `its parameter "bogus"`, or `its first parameter` where the name may be a piece of a password.
+impl fmt::Display for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_named {
+            write!(f, "its parameter {:?}", self.name)
+        } else {
+            write!(f, "its {} parameter", ordinal(self.place))
+        }
+    }
 }
 
 /// In another case it is no name that we know, and no driver's either.

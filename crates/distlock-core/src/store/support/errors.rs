@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, without_os_code};
 use crate::resource::Resource;
 
 /// The advice for a server that cannot be reached or does not reply.
@@ -13,6 +13,21 @@ pub const IS_IT_REACHABLE: &str = "check that the server runs and can be reached
 #[must_use]
 pub fn unavailable(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unavailable, detail.into()).advise(IS_IT_REACHABLE)
+}
+
+/// A driver's message cut to what an operator needs: one line, no number of the operating system, at most 160 characters.
+#[must_use]
+pub fn brief(message: impl fmt::Display) -> String {
+    const LONGEST: usize = 160;
+    let message = message.to_string();
+    let line = message.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let mut text: String =
+        without_os_code(line).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// No connection within the time limit.
@@ -87,6 +102,18 @@ mod tests {
             connect_timeout(Duration::from_secs(2)).to_string(),
             "no connection within 2s; check that the server runs and can be reached from here"
         );
+    }
+
+    #[test]
+    fn a_message_is_cut_to_what_an_operator_needs() {
+        let refused = std::io::Error::from_raw_os_error(111);
+        assert_eq!(
+            brief(format!("h:1: {refused}, h:2: {refused}")),
+            "h:1: Connection refused, h:2: Connection refused"
+        );
+        assert_eq!(brief("\n one\nline "), "one");
+        assert_eq!(brief("a (os error x) b"), "a (os error x) b");
+        assert!(brief("ü".repeat(500)).chars().count() == 161);
     }
 
     #[test]

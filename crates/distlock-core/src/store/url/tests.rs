@@ -65,17 +65,37 @@ fn a_parameter_cannot_undo_an_earlier_one() {
 }
 
 #[test]
-fn our_parameters_are_taken_and_unknown_ones_refused_by_their_place() {
+fn our_parameters_are_taken_and_unknown_ones_refused_by_name() {
     let twice = StoreUrl::parse("x:?distlock.mode=a&x=1&distlock.oops=1&Distlock.mode=2").unwrap_err();
     assert!(twice.to_string().contains("4th parameter"), "{twice}");
     let mut url = StoreUrl::parse("x:?distlock.mode=a%20b&x=1&Distlock.oops=1").unwrap();
     assert_eq!(url.take("mode").as_deref(), Some("a b"));
     let error = url.refuse_unknown(&["mode"]).unwrap_err().to_string();
-    assert!(error.contains("third parameter") && error.contains("distlock.mode"), "{error}");
+    assert!(error.contains("parameter \"Distlock.oops\"") && error.contains("distlock.mode"), "{error}");
     let error = url.refuse_unknown_driver(&[]).unwrap_err().to_string();
-    assert!(error.contains("second parameter") && !error.contains("oops"), "{error}");
+    assert!(error.contains("parameter \"x\"") && !error.contains("oops"), "{error}");
     assert_eq!(url.take_driver("x").as_deref(), Some("1"));
     assert!(url.refuse_unknown_driver(&[]).is_ok());
+}
+
+#[test]
+fn a_piece_of_a_password_is_not_taken_for_the_name_of_a_parameter() {
+    for text in [
+        "x://h?password=ab&half=cd",
+        "x://h?sslKey=ab&half=cd",
+        "x://u:ab?half=cd@h/db",
+        "x://u:ab?half=cd%40h",
+        "x://u:ab?half=cd",
+        "x://h/db?half=cd&user=me@srv",
+        "x://h?a=1&authSource=b&half=c",
+    ] {
+        let Ok(mut url) = StoreUrl::parse(text) else { continue };
+        for known in ["password", "sslKey", "a", "authSource"] {
+            url.take_driver(known);
+        }
+        let error = format!("{:#}", url.refuse_unknown_driver(&[]).unwrap_err());
+        assert!(!error.contains("half") && error.contains(" parameter is no parameter"), "{text}: {error}");
+    }
 }
 
 #[test]
