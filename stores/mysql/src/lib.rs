@@ -26,11 +26,18 @@
 //! without waiting.
 //!
 //! # Waiting
-//! Neither server has messages between sessions, so waiters ask again: the first waiter of each process, between 10 and 800
-//! ms apart unless [`Options`](distlock_core::Options) say otherwise, and at the moment the lease in its way ends. Each
+//! Neither server has messages between sessions. Waiters of the lease table ask again: the first waiter of each process, between
+//! 10 and 800 ms apart unless [`Options`](distlock_core::Options) say otherwise, and at the moment the lease in its way ends. Each
 //! question is one request, which reads without locks while the mutex is held, and writes the waiter's entry once in 1.5
-//! seconds or less often. `KILL QUERY` of a sleeping session could serve as a wake-up, and a `GET_LOCK` on a name of the waiter
-//! cannot without a second session that holds it; both need rights or connections that a lease table does without.
+//! seconds or less often. A waiting process sends 2.5 requests a second (about 27 statements, counted by the server), so 64
+//! waiting processes send 160. A handoff takes 0.4 s in the median.
+//!
+//! A session lock as a wake-up was considered and left out. Only the session that holds a `GET_LOCK` lock can release it, so each
+//! *holder* would need one that its waiters block on: two statements more for every acquisition also where no client waits, a
+//! connection that is bound to one session for each process that holds, and one more for each that waits. Those are the connections
+//! and statements of `mysql+session://`, where the queue of the server is the lock itself: a handoff there takes 3 ms where one of
+//! the lease table takes 400, and its waiters send nothing. Choose it for mutexes that are handed from process to process often,
+//! or a shorter pause. `KILL QUERY` of a sleeping session would need rights that a lease table does without.
 //!
 //! # `GET_LOCK`
 //! Free locks are taken on one session that all tasks of a store share; `GET_LOCK` would grant a session its own lock again, so

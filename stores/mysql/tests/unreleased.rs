@@ -53,7 +53,7 @@ fn is_used(database: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_attempt_after_an_ended_session_is_granted_when_its_guard_is_lost() {
-    let holder = Blind::hold("2s").await;
+    let holder = Blind::hold("1s").await;
     holder.end_session();
     let next = session_locks(&holder.url).await.mutex("a").try_acquire().await.unwrap();
     assert!(holder.guard.is_lost(), "two holders");
@@ -62,7 +62,7 @@ async fn one_attempt_after_an_ended_session_is_granted_when_its_guard_is_lost() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_client_waits_for_the_time_of_the_holder_and_not_its_own() {
-    let holder = Blind::hold("4s").await;
+    let holder = Blind::hold("2s").await;
     holder.end_session();
     let next = session_locks(&with(&holder.url, "200ms")).await;
     let next = next.mutex("a").acquire().timeout(PATIENCE).await.unwrap();
@@ -72,7 +72,7 @@ async fn the_next_client_waits_for_the_time_of_the_holder_and_not_its_own() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_ends_before_it_was_granted_does_not_hide_the_holder_before_it() {
-    let holder = Blind::hold("4s").await;
+    let holder = Blind::hold("2s").await;
     holder.end_session();
     let mut before = column(&holder.database, "connection_id");
     for _ in 0..2 {
@@ -97,13 +97,13 @@ async fn a_client_that_ends_before_it_was_granted_does_not_hide_the_holder_befor
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn time_limits_shorter_than_the_wait_add_up_and_let_no_client_in_early() {
-    let holder = Blind::hold("2s").await;
+    let holder = Blind::hold("1s").await;
     holder.end_session();
     let mut timeouts = 0;
     let next = loop {
         // A new client each time, as a command that is run by a timer.
         let locks = session_locks(&with(&holder.url, "200ms")).await;
-        match locks.mutex("a").acquire().timeout(300 * MS).await {
+        match locks.mutex("a").acquire().timeout(200 * MS).await {
             Ok(next) => break next,
             Err(error) => assert_eq!(error.kind(), ErrorKind::Timeout, "{error}"),
         }
@@ -117,7 +117,7 @@ async fn time_limits_shorter_than_the_wait_add_up_and_let_no_client_in_early() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_wait_for_an_ended_holder_frees_the_lock_and_lets_no_client_in_early() {
-    let holder = Blind::hold("3s").await;
+    let holder = Blind::hold("2s").await;
     let token = column(&holder.database, "token");
     holder.end_session();
     let locks = session_locks(&holder.url).await;
@@ -135,7 +135,7 @@ async fn a_dropped_wait_for_an_ended_holder_frees_the_lock_and_lets_no_client_in
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_release_lets_no_client_in_before_the_holder_is_lost() {
-    let holder = Blind::hold("2s").await;
+    let holder = Blind::hold("1s").await;
     holder.proxy.pause();
     let locks = session_locks(&holder.url).await;
     let broken = locks.break_lock(Kind::Mutex, "a").await.unwrap();
@@ -243,7 +243,7 @@ async fn a_wait_longer_than_a_session_lasts_is_granted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sweep_deletes_the_row_of_an_ended_holder_only_after_its_guard_is_lost() {
-    let holder = Blind::hold("3s").await;
+    let holder = Blind::hold("2s").await;
     let store = config(&holder.url).retention(SECOND).unwrap();
     let store = MysqlSessionStore::connect(store).await.unwrap();
     // Older than the retention time, and held.
