@@ -50,6 +50,32 @@ impl StoreFixture {
 }
 
 impl StoreFixture {
+    fn shared_and_fair_locks(&self) {
+        let inner = "\"$D\" run --no-wait --read both true && ! \"$D\" run --no-wait --write both true";
+        self.run_to_end(0, &["run", "--read", "both", "--", "sh", "-c", inner]);
+        self.run_to_end(
+            75,
+            &[
+                "run",
+                "--of",
+                "3",
+                "--permits",
+                "2",
+                "gpu",
+                BINARY,
+                "run",
+                "-n",
+                "--of",
+                "3",
+                "--permits",
+                "2",
+                "gpu",
+                "true",
+            ],
+        );
+        self.run_to_end(0, &["run", "--fair", NAME, "true"]);
+    }
+
     /// Waits until a second client is counted, where the store shows waiters.
     fn waiter_is_counted(&self) {
         let listed =
@@ -110,29 +136,15 @@ fn every_command_works(url: String, server: &ServerProcess, has_schema: bool, pu
     let next = store.run_to_end(0, &["run", NAME, "--", "sh", "-c", "echo $DISTLOCK_TOKEN"]);
     assert!(next.trim().parse::<u64>().unwrap() > token, "{next} after {token}");
 
-    let inner = "\"$D\" run --no-wait --read both true && ! \"$D\" run --no-wait --write both true";
-    store.run_to_end(0, &["run", "--read", "both", "--", "sh", "-c", inner]);
-    store.run_to_end(
-        75,
-        &[
-            "run",
-            "--of",
-            "3",
-            "--permits",
-            "2",
-            "gpu",
-            BINARY,
-            "run",
-            "-n",
-            "--of",
-            "3",
-            "--permits",
-            "2",
-            "gpu",
-            "true",
-        ],
-    );
-    store.run_to_end(0, &["run", "--fair", NAME, "true"]);
+    if !store.url.starts_with("mysql+session:") {
+        store.shared_and_fair_locks();
+    } else {
+        // What a store cannot do is refused.
+        for args in [&["--read"][..], &["--of", "3"], &["--fair"]] {
+            let refused = store.distlock().arg("run").args(args).args([NAME, "true"]).output().unwrap();
+            assert!(code(&refused) == 64 && stderr(&refused).contains("mysql://"), "{}", stderr(&refused));
+        }
+    }
     assert_eq!(store.run_to_end(0, &["ls", "--json"]), "[]\n", "a lock is left");
 
     let examined = store.distlock().arg("doctor").output().unwrap();
@@ -172,6 +184,12 @@ fn postgres_advisory() {
 fn mysql() {
     let server = MysqlServer::start();
     every_command_works(server.url(), &server, true, false);
+}
+
+#[test]
+fn mysql_session() {
+    let server = MysqlServer::start();
+    every_command_works(server.url_of("mysql+session", "app"), &server, true, true);
 }
 
 #[test]

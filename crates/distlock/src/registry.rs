@@ -15,6 +15,8 @@ static DRIVERS: &[&Driver] = &[
     &distlock_mongodb::DRIVER,
     #[cfg(feature = "mysql")]
     &distlock_mysql::DRIVER,
+    #[cfg(feature = "mysql")]
+    &distlock_mysql::SESSION_DRIVER,
     #[cfg(feature = "postgres")]
     &distlock_postgres::DRIVER,
     #[cfg(feature = "postgres")]
@@ -30,7 +32,7 @@ static FEATURES: &[(&str, &[&str])] = &[
     ("etcd", &["etcd"]),
     ("file", &["file"]),
     ("mongodb", &["mongodb", "mongodb+srv"]),
-    ("mysql", &["mysql"]),
+    ("mysql", &["mysql", "mysql+session"]),
     ("postgres", &["postgres", "postgresql", "postgres+advisory", "postgresql+advisory"]),
     (
         "redis",

@@ -236,3 +236,25 @@ async fn the_sweep_keeps_the_tokens_of_held_locks() {
     assert_eq!(server().value(&format!("SELECT name FROM {database}.distribute_lock_session")), "held");
     assert_eq!(locks.inspect(&Query::named("held")).await.unwrap().len(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_time_out_is_sent_that_the_servers_read_differently() {
+    let mut session = server().connect().unwrap();
+    let mut value = |sql: &str| session.query(sql).unwrap().remove(0).remove(0);
+    let is_mariadb = value("SELECT VERSION()").unwrap().contains("MariaDB");
+    // A negative one is an error on MariaDB, and means for ever on MySQL.
+    let negative = value("SELECT GET_LOCK('time-out', -1)");
+    assert_eq!(negative.as_deref(), if is_mariadb { None } else { Some("1") });
+    // Both know how many locks of a session there are, and that it took one twice.
+    value("SELECT GET_LOCK('twice', 0) + GET_LOCK('twice', 0)");
+    let expected = if is_mariadb { "2" } else { "3" };
+    assert_eq!(value("SELECT RELEASE_ALL_LOCKS()").as_deref(), Some(expected));
+
+    let (url, database) = url();
+    let (locks, other) = (session_locks(&url).await, session_locks(&url).await);
+    let _guard = locks.mutex("a").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { other.mutex("a").acquire().timeout(PATIENCE).await });
+    let ours = "info LIKE 'SELECT GET_LOCK(%, 3600) AS got%'";
+    eventually("it waits", async || sessions(&database, ours).len() == 1).await;
+    waiting.abort();
+}

@@ -67,7 +67,7 @@ fn told(url: &str) -> Vec<String> {
                 format!("{config:?}")
             })),
         "mongodb" | "mongodb+srv" => {}
-        "mysql" => {
+        "mysql" | "mysql+session" => {
             all.push(outcome(split.and_then(|url| MysqlConfig::from_url(&url)), |config| {
                 format!("{config:?}")
             }));

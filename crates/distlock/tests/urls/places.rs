@@ -108,7 +108,7 @@ pub(crate) const PLACES: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
-        &["mysql"],
+        &["mysql", "mysql+session"],
         &[
             "SCHEME://u:SECRET@h/db",
             "SCHEME://SECRET@h/db",
