@@ -189,6 +189,15 @@ impl Connection {
     /// # Cancel safety
     /// As for [`run`](Connection::run).
     pub(crate) async fn run_once(&self, request: &Request<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let outcome = self.send(request).await;
+        if outcome.as_ref().is_err_and(error::ends_session) {
+            // The task that reads the connection notices a moment later. The next request must not be sent here.
+            self.driver.ended.cancel();
+        }
+        outcome
+    }
+
+    async fn send(&self, request: &Request<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
         let _in_flight = self.activity.begin();
         let statement = request.statement;
         if request.timeout == RowLockTimeout::Short {

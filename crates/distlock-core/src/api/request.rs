@@ -26,11 +26,12 @@ pub struct Request {
     weight: u32,
     capacity: u32,
     fair: bool,
+    resizable: bool,
 }
 
 impl Request {
     fn new(kind: Kind, name: Arc<str>, weight: u32, capacity: u32) -> Self {
-        Request { kind, name, weight, capacity, fair: false }
+        Request { kind, name, weight, capacity, fair: false, resizable: false }
     }
 
     /// A mutex.
@@ -61,6 +62,13 @@ impl Request {
     #[must_use]
     pub fn permits(name: impl Into<Arc<str>>, permits: u32, wanted: u32) -> Self {
         Request::new(Kind::Semaphore, name.into(), wanted, permits)
+    }
+
+    /// Permits of a semaphore whose number may differ from client to client; see
+    /// [`Semaphore::resizable`](crate::Semaphore::resizable).
+    #[must_use]
+    pub fn resizable(self) -> Self {
+        Request { resizable: true, ..self }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -115,12 +123,11 @@ impl Request {
     }
 
     fn claim(&self, locks: &Handle, resource: Resource) -> Claim {
-        locks
-            .engine
-            .claim(resource, &locks.options)
-            .with_weight(self.weight)
-            .with_capacity(self.capacity)
-            .with_no_overtaking(self.fair)
+        let claim = locks.engine.claim(resource, &locks.options);
+        let mut claim =
+            claim.with_weight(self.weight).with_capacity(self.capacity).with_no_overtaking(self.fair);
+        claim.adopts_capacity = self.resizable && self.kind == Kind::Semaphore;
+        claim
     }
 
     /// Acquires, waiting as asked. `Ok(None)`: it was contended until then.

@@ -63,6 +63,8 @@ pub struct Claim {
     /// For a lock record: do not take a free lock before a waiter that registered earlier. Pools never do,
     /// whatever this says. A store for which this is not one step may ignore it: it is about order, not safety.
     pub no_overtaking: bool,
+    /// If a pool in use has another capacity, the engine asks again with that one. Stores need not know.
+    pub(crate) adopts_capacity: bool,
 }
 
 impl Claim {
@@ -78,7 +80,13 @@ impl Claim {
             cadence: None,
             waiting: None,
             no_overtaking: false,
+            adopts_capacity: false,
         }
+    }
+
+    /// The capacity to ask with instead, if this error says that the pool is in use with another one.
+    pub(crate) fn adoptable_capacity(&self, error: &Error) -> Option<u32> {
+        error.recorded_capacity().filter(|capacity| self.adopts_capacity && self.weight <= *capacity)
     }
 
     /// The same about another resource.

@@ -7,7 +7,9 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row, Transaction};
 use tokio_postgres::error::SqlState;
 
-use crate::advisory::transaction::{LockFunction, lock_timeout_passed};
+use crate::advisory::transaction::{
+    LockFunction, RELEASE, ROLL_BACK, SAVEPOINT, deadlock, lock_timeout_passed,
+};
 use crate::values::to_token;
 use crate::{AdvisoryKey, Fence, error};
 
@@ -78,14 +80,15 @@ impl<'a, 'c> SqlxTransactionLocks<'a, 'c> {
     /// Waits until the transaction holds the lock exclusively. `SET LOCAL lock_timeout` limits the wait.
     ///
     /// # Errors
-    /// [`ErrorKind::Timeout`] if `lock_timeout` passed. Otherwise if the server cannot be reached or refuses. The transaction
-    /// can only be rolled back then.
+    /// [`ErrorKind::Timeout`] if `lock_timeout` passed, and [`ErrorKind::Deadlock`] if the server found that transactions wait for
+    /// each other: the transaction can go on with what it has. Otherwise if the server cannot be reached or refuses; the
+    /// transaction can only be rolled back then.
     ///
     /// # Cancel safety
     /// Dropping the future may leave the transaction waiting for the lock: drop the transaction too. sqlx rolls it back before
     /// it uses the connection again, which waits as well.
     pub async fn lock(&mut self, key: AdvisoryKey) -> Result<()> {
-        self.call(key, LockFunction::Lock).await.map(drop)
+        self.wait(key, LockFunction::TryLock, LockFunction::Lock).await
     }
 
     /// Waits until the transaction holds the lock in shared mode.
@@ -96,7 +99,7 @@ impl<'a, 'c> SqlxTransactionLocks<'a, 'c> {
     /// # Cancel safety
     /// As for [`lock`](SqlxTransactionLocks::lock).
     pub async fn lock_shared(&mut self, key: AdvisoryKey) -> Result<()> {
-        self.call(key, LockFunction::LockShared).await.map(drop)
+        self.wait(key, LockFunction::TryLockShared, LockFunction::LockShared).await
     }
 
     /// One attempt to lock exclusively. Returns whether the transaction holds the lock.
@@ -121,6 +124,29 @@ impl<'a, 'c> SqlxTransactionLocks<'a, 'c> {
         self.call(key, LockFunction::TryLockShared).await
     }
 
+    /// One attempt, which does not overtake waiters, and then a wait with a savepoint around it.
+    async fn wait(&mut self, key: AdvisoryKey, attempt: LockFunction, wait: LockFunction) -> Result<()> {
+        if self.call(key, attempt).await? {
+            return Ok(());
+        }
+        self.execute(SAVEPOINT).await?;
+        match self.call(key, wait).await {
+            Ok(_) => self.execute(RELEASE).await,
+            Err(error) => {
+                // If this fails too, the connection is gone, and the first error says why.
+                let _ = self.execute(ROLL_BACK).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn execute(&mut self, statements: &'static str) -> Result<()> {
+        let executed = sqlx::raw_sql(statements).execute(&mut **self.0).await;
+        executed
+            .map(drop)
+            .map_err(|error| from_sqlx(&error).doing("acquire an advisory lock in a transaction"))
+    }
+
     async fn call(&mut self, key: AdvisoryKey, function: LockFunction) -> Result<bool> {
         let text = function.statement(key);
         let query = match key {
@@ -131,6 +157,9 @@ impl<'a, 'c> SqlxTransactionLocks<'a, 'c> {
             let code = error.as_database_error().and_then(|error| error.code());
             if code.as_deref() == Some(SqlState::LOCK_NOT_AVAILABLE.code()) {
                 return lock_timeout_passed(key);
+            }
+            if code.as_deref() == Some(SqlState::T_R_DEADLOCK_DETECTED.code()) {
+                return deadlock(key);
             }
             from_sqlx(&error).doing("acquire an advisory lock in a transaction")
         })?;
