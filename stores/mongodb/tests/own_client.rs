@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{MS, TestDatabase, replica_set, until_waiting, within};
+use common::{MS, SECOND, TestDatabase, replica_set, until_waiting, within};
 use distlock_core::store::Backend;
-use distlock_core::{ErrorKind, Locks};
+use distlock_core::{ErrorKind, Locks, Options};
 use distlock_mongodb::{MongoConfig, MongoStore};
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
@@ -17,7 +17,9 @@ async fn client(test_db: &TestDatabase, size: u32) -> Client {
 
 async fn locks(client: &Client) -> Locks {
     let store = MongoStore::with_client(client.clone(), MongoConfig::default()).await.unwrap();
-    Locks::new(Backend::lease(store)).unwrap()
+    // Requests wait for the connection longer than usual.
+    let options = Options::new().request_timeout(20 * SECOND).unwrap();
+    Locks::new(Backend::lease(store)).unwrap().with_options(options)
 }
 
 /// The change stream and every request share one connection.
@@ -68,7 +70,7 @@ async fn a_client_that_was_shut_down_is_an_error_and_not_a_hang() {
     let guard = locks.mutex("m").acquire().await.unwrap();
     within("the shutdown", client.shutdown().immediate(true).into_future()).await;
     let error = within("an answer", locks.mutex("other").acquire()).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.kind(), ErrorKind::ShutDown, "{error}");
     assert!(within("an answer", guard.release()).await.is_err());
     // Another client is not affected.
     assert!(test_db.locks().await.mutex("m").try_acquire().await.unwrap().is_none());
