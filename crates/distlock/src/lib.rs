@@ -21,6 +21,7 @@
 //!
 //! See [`Locks`] for what there is, [`Guard`] for what a held lock tells, and [`blocking`] for programs without an
 //! async runtime. To write a store of your own, use the crate `distlock-core`.
+#![doc = include_str!("../docs/guide.md")]
 
 mod registry;
 
@@ -62,7 +63,7 @@ pub mod quorum {
 pub mod store {
     pub use distlock_core::store::{
         Backend, Capabilities, Connected, Driver, Fairness, Finding, Holder, Lazy, Level, Mode, Query,
-        Record, StoreSource, UrlOption, Waiter,
+        Record, StoreSource, StoreUrl, UrlOption, Waiter,
     };
 }
 

@@ -70,7 +70,9 @@ mod session;
 
 mod sweep;
 
-pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, DEFAULT_TABLE, MysqlConfig};
+pub use config::{
+    DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, DEFAULT_TABLE, MysqlConfig,
+};
 pub use lease::MysqlStore;
 pub use session::MysqlSessionStore;
 

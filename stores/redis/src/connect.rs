@@ -102,7 +102,7 @@ impl Connector {
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .map_err(error::connect_failed)?;
-            let connection = ServerConnection::new(connection, subscriptions, address.clone());
+            let connection = ServerConnection::new(connection.into(), subscriptions, address.clone());
             let mut first = redis::pipe();
             first.cmd("TIME");
             if check_role {
@@ -123,6 +123,13 @@ impl Connector {
             Ok(outcome) => outcome.map_err(|error| error.on(address)),
             Err(_) => Err(errors::connect_timeout(self.limit).on(address)),
         }
+    }
+
+    /// Reads the server's clock over a connection of the application.
+    pub(crate) async fn read_clock(&self, connection: &ServerConnection) -> Result<()> {
+        let reply = error::accepted(connection.send(&redis::cmd("TIME"), self.limit).await?)?;
+        connection.set_clock(milliseconds(&reply).ok_or_else(|| errors::unexpected_reply(&reply))?);
+        Ok(())
     }
 
     /// Sends one command over a connection of its own, as to sentinels.

@@ -65,6 +65,7 @@
 
 #[cfg(feature = "bench")]
 mod baseline;
+mod clients;
 mod config;
 mod connect;
 mod doctor;

@@ -101,10 +101,13 @@ fn secrets(options: &PgConnectOptions) -> Result<(Option<String>, TlsOptions)> {
         if !["sslmode", "sslrootcert", "sslcert", "sslkey"].contains(&&*name) {
             continue;
         }
-        if value.contains("-----BEGIN") {
-            return Err(unreadable("certificate"));
-        }
-        let value: Cow<'_, str> = utf8_percent_encode(&value, NON_ALPHANUMERIC).into();
+        // A file is shown as `file: PATH`, and a certificate in memory as its text.
+        let value = match value.strip_prefix("file: ") {
+            Some(path) => path,
+            None if name == "sslmode" => &value,
+            None => return Err(unreadable("certificate")),
+        };
+        let value: Cow<'_, str> = utf8_percent_encode(value, NON_ALPHANUMERIC).into();
         text.push_str(&format!("{name}={value}&"));
     }
     let mut url = StoreUrl::parse(text.trim_end_matches('&'))?;
