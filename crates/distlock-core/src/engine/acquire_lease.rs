@@ -5,21 +5,20 @@ mod grants;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::held::{Grant, Held, local_deadline};
+use super::held::{Held, local_deadline};
 use super::local_queue::{QueueHead, RECENT};
 use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
 use super::local_wakeups::LocalRegistration;
 use super::release::withdraw_later;
-use super::schedule::first_renewal_due;
 use super::store_call::{AcquireOperation, no_answer};
 use super::telemetry::WaitGauge;
 use super::wakeups::WaiterRegistration;
 use super::{LeaseSide, Shared, Wait, own_holds, telemetry};
 use crate::clock::{Moment, sleep_until};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::resource::{FencingToken, RecordKind};
-use crate::store::{Attempt, Claim, Lease, PushedGrant, Waiting};
+use crate::resource::RecordKind;
+use crate::store::{Attempt, Claim, Waiting};
 
 /// How often a waiter asks although the store can wake it: a lost wake-up costs at most this.
 const REFRESH: Duration = Duration::from_secs(1);
