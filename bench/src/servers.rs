@@ -2,7 +2,9 @@
 
 use std::any::Any;
 
-use distlock_testkit::servers::{EtcdServer, MongoReplicaSet, PostgresServer, RedisServer, ZookeeperServer};
+use distlock_testkit::servers::{
+    EtcdServer, MongoReplicaSet, MysqlServer, PostgresServer, RedisServer, ZookeeperServer,
+};
 
 use crate::machine;
 
@@ -49,12 +51,24 @@ pub(crate) const ALL: &[StoreServer] = &[
         start: mongodb,
         max_held: unlimited,
     },
-    StoreServer { name: "etcd", setup: "one member, durable (fsync on)", start: etcd, max_held: unlimited },
+    StoreServer {
+        name: "mysql",
+        setup: "lease table, durable (innodb_flush_log_at_trx_commit = 1)",
+        start: mysql,
+        max_held: || 10_000,
+    },
+    StoreServer {
+        name: "etcd",
+        setup: "one member, durable (fsync on)",
+        start: etcd,
+        // Each grant waits for the disk.
+        max_held: || 10_000,
+    },
     StoreServer {
         name: "zookeeper",
         setup: "one server, every transaction on disk",
         start: zookeeper,
-        max_held: unlimited,
+        max_held: || 10_000,
     },
     StoreServer {
         name: "file",
@@ -100,6 +114,18 @@ fn mongodb() -> RunningServer {
     let version =
         set.primary().command("admin", &info).map(|info| info.text("version").to_owned()).unwrap_or_default();
     RunningServer { url, version: format!("MongoDB {version}"), _guard: Box::new(set) }
+}
+
+fn mysql() -> RunningServer {
+    let server = MysqlServer::configure()
+        .setting("innodb-flush-method", "fsync")
+        .setting("innodb_flush_log_at_trx_commit", "1")
+        .setting("max_connections", "300")
+        .start();
+    let version = server.value("SELECT VERSION()");
+    let product = if version.contains("MariaDB") { "MariaDB" } else { "MySQL" };
+    let number = version.split('-').next().unwrap_or_default().to_owned();
+    RunningServer { url: server.url(), version: format!("{product} {number}"), _guard: Box::new(server) }
 }
 
 fn etcd() -> RunningServer {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use distlock::store::Backend;
+use distlock::store::Connected;
 use distlock::{Error, ErrorKind, Locks, Options, Result};
 
 use crate::identity::Identity;
@@ -89,19 +89,19 @@ pub(crate) async fn open_baseline(url: &str) -> Result<Option<Box<dyn distlock::
 }
 
 /// Opens the store behind a URL, or fails at the time limit.
-async fn open_within(url: &str, limit: Duration) -> Result<Backend> {
+async fn open_within(url: &str, limit: Duration) -> Result<Connected> {
     #[cfg(feature = "test-store")]
     if let Some(backend) = crate::test_store::open(url) {
-        return backend;
+        return backend.map(Connected::from);
     }
     distlock::open_within(url, limit).await
 }
 
 /// Opens the store behind a URL.
-pub(crate) async fn open(url: &str) -> Result<Backend> {
+pub(crate) async fn open(url: &str) -> Result<Connected> {
     #[cfg(feature = "test-store")]
     if let Some(backend) = crate::test_store::open(url) {
-        return backend;
+        return backend.map(Connected::from);
     }
     distlock::open(url).await
 }

@@ -96,7 +96,7 @@ fn urls_that_do_not_work_do_not_show_it() {
         "mongodb://127.0.0.1:1/db?authMechanismProperties=TOKEN:SECRET",
         "mongodb://127.0.0.1:1/db?tlsCAFile=/nowhere/SECRET&serverSelectionTimeoutMS=200",
         "file:SECRET",
-        "memory:SECRET",
+        "memory://SECRET",
         "SECRET://host",
         "SECRET:x",
     ] {

@@ -27,12 +27,16 @@ pub enum ErrorKind {
     Unsupported,
     /// The resource exists with another shape, such as a semaphore of another capacity.
     Mismatch,
+    /// The store ended a wait because clients wait for each other.
+    Deadlock,
     /// The store is full: disk, memory, open files.
     Exhausted,
     /// What the store holds under our name was not written by us.
     Corrupt,
     /// The lock was lost while it was in use.
     Lost,
+    /// The caller cancelled the wait; nothing is held.
+    Cancelled,
     /// `shutdown` was called, or the runtime of the engine is gone.
     ShutDown,
     /// The store broke a rule of ours or its driver panicked: a defect worth reporting.
@@ -43,7 +47,7 @@ impl ErrorKind {
     /// Whether the same call can succeed later without any change by an operator.
     #[must_use]
     pub const fn is_transient(self) -> bool {
-        matches!(self, ErrorKind::Timeout | ErrorKind::Unavailable)
+        matches!(self, ErrorKind::Timeout | ErrorKind::Unavailable | ErrorKind::Deadlock)
     }
 }
 
@@ -75,6 +79,8 @@ struct Inner {
     in_flight: bool,
     panicked: bool,
     retry: Option<bool>,
+    /// The capacity that the store has on record, where it is another one than ours.
+    recorded_capacity: Option<u32>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -102,6 +108,7 @@ impl Error {
             in_flight: false,
             panicked: false,
             retry: None,
+            recorded_capacity: None,
             source: None,
         }))
     }
@@ -176,6 +183,16 @@ impl Error {
     #[must_use]
     pub(crate) fn with_panic(self) -> Self {
         self.change(|inner| inner.panicked = true)
+    }
+
+    /// Says which capacity the store has on record.
+    #[must_use]
+    pub(crate) fn with_recorded_capacity(self, capacity: Option<u32>) -> Self {
+        self.change(|inner| inner.recorded_capacity = capacity)
+    }
+
+    pub(crate) fn recorded_capacity(&self) -> Option<u32> {
+        self.0.recorded_capacity
     }
 
     pub(crate) fn is_panic(&self) -> bool {

@@ -19,17 +19,19 @@ mod options;
 pub mod quorum;
 mod resource;
 pub mod store;
+pub mod telemetry;
+mod token_formats;
 
 pub use api::{
     Acquire, AcquireAll, Guard, GuardSet, Locks, LocksBuilder, Mutex, ReleaseError, Request, RwLock,
-    Semaphore, TryAcquire,
+    Semaphore, TryAcquire, TryAcquireAll,
 };
 #[cfg(any(test, feature = "test-util"))]
 pub use clock::VirtualClock;
 pub use clock::{BootClock, Clock, Moment};
 pub use error::{Error, ErrorKind, Result};
 pub use fencing::{StaleToken, TokenGate};
-pub use options::{MAX_EXPIRY, MIN_EXPIRY, Options};
+pub use options::{LOCK_OPTIONS, MAX_EXPIRY, MIN_EXPIRY, Options};
 pub use resource::{
     FencingToken, Kind, LockId, LockIds, MAX_NAME_BYTES, MAX_PERMITS, RecordKind, Resource, WRITER_WEIGHT,
 };

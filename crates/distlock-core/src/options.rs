@@ -1,8 +1,11 @@
 //! How long a lease lasts, how often it is renewed and how a waiter waits.
 
+mod url;
+
 use std::borrow::Cow;
 use std::time::Duration;
 
+pub use self::url::LOCK_OPTIONS;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The shortest expiry: below it, an ordinary pause of a process loses the lock.
@@ -19,6 +22,12 @@ const MIN_CADENCE: Duration = Duration::from_millis(10);
 
 const THIRD: u32 = 3;
 
+const DEFAULT_BUSY_WAIT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(800));
+const DEFAULT_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A longest hold without a limit, where it is named.
+const UNLIMITED: Duration = Duration::MAX;
+
 /// The longest extension cadence for this expiry: three quarters of it. If a renewal fails or hangs, there is time for a
 /// second try before the guard's local deadline.
 fn longest_cadence(expiry: Duration) -> Duration {
@@ -26,6 +35,16 @@ fn longest_cadence(expiry: Duration) -> Duration {
 }
 
 /// The options of a lock.
+///
+/// # Which option counts
+/// An `Options` value names some options and leaves the others open. For each option the nearest value counts:
+///
+/// 1. what the lock names (`locks.mutex(name).options(…)`),
+/// 2. what its [`Locks`](crate::Locks) name (`with_options`, `LocksBuilder::options`),
+/// 3. what the store's URL names (`?distlock.expiry=10s`, see [`Options::from_url`]),
+/// 4. the default.
+///
+/// So options that are given later change only what they name, and code wins over the URL.
 ///
 /// A setter refuses a value that is wrong by itself, and says why. Whether the values fit each other is
 /// [checked](Options::check) when the options are used, before anything is sent: the setters may be called in any order.
@@ -42,33 +61,19 @@ fn longest_cadence(expiry: Duration) -> Duration {
 /// assert!(options.clone().expiry(Duration::from_millis(1)).is_err());
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
+    // Each is `None` until it is named.
     expiry: Option<Duration>,
     cadence: Option<Duration>,
-    auto_extend: bool,
-    busy_wait: (Duration, Duration),
-    adaptive_backoff: bool,
-    hold_at_least: Duration,
+    auto_extend: Option<bool>,
+    busy_wait: Option<(Duration, Duration)>,
+    adaptive_backoff: Option<bool>,
+    hold_at_least: Option<Duration>,
+    /// [`UNLIMITED`] if it is named as unlimited.
     max_hold: Option<Duration>,
-    request_timeout: Duration,
-    notice_break: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            expiry: None,
-            cadence: None,
-            auto_extend: true,
-            busy_wait: (Duration::from_millis(10), Duration::from_millis(800)),
-            adaptive_backoff: false,
-            hold_at_least: Duration::ZERO,
-            max_hold: None,
-            request_timeout: Duration::from_secs(5),
-            notice_break: false,
-        }
-    }
+    request_timeout: Option<Duration>,
+    notice_break: Option<bool>,
 }
 
 fn refuse(what: String, advice: impl Into<Cow<'static, str>>) -> Error {
@@ -76,10 +81,37 @@ fn refuse(what: String, advice: impl Into<Cow<'static, str>>) -> Error {
 }
 
 impl Options {
-    /// The defaults: expiry 30 s, renewed every third of it, busy-wait sleep 10–800 ms at random.
+    /// Names no option. The defaults are: expiry 30 s, renewed every third of it, busy-wait sleep 10–800 ms at random.
     #[must_use]
     pub fn new() -> Self {
         Options::default()
+    }
+
+    /// These options, and those of `base` for what these do not name.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use distlock_core::Options;
+    ///
+    /// # fn main() -> distlock_core::Result<()> {
+    /// let service = Options::new().expiry(Duration::from_secs(9))?.adaptive_backoff(true);
+    /// let job = Options::new().expiry(Duration::from_secs(60))?.over(&service);
+    /// assert_eq!(job, Options::new().expiry(Duration::from_secs(60))?.adaptive_backoff(true));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn over(self, base: &Options) -> Self {
+        Options {
+            expiry: self.expiry.or(base.expiry),
+            cadence: self.cadence.or(base.cadence),
+            auto_extend: self.auto_extend.or(base.auto_extend),
+            busy_wait: self.busy_wait.or(base.busy_wait),
+            adaptive_backoff: self.adaptive_backoff.or(base.adaptive_backoff),
+            hold_at_least: self.hold_at_least.or(base.hold_at_least),
+            max_hold: self.max_hold.or(base.max_hold),
+            request_timeout: self.request_timeout.or(base.request_timeout),
+            notice_break: self.notice_break.or(base.notice_break),
+        }
     }
 
     /// How long the lock outlives a holder that died. Default 30 s. A lock that is renewed can be held far longer.
@@ -118,7 +150,7 @@ impl Options {
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if locks are renewed and the extension cadence is too long for the expiry.
     pub fn check(&self) -> Result<()> {
-        if !self.auto_extend {
+        if !self.extends() {
             return Ok(());
         }
         let (expiry, longest) = (self.get_expiry(), longest_cadence(self.get_expiry()));
@@ -138,7 +170,7 @@ impl Options {
     /// Switches renewal on (the default) or off. Off gives a plain lease: the guard is lost at its expiry.
     #[must_use]
     pub fn auto_extend(mut self, on: bool) -> Self {
-        self.auto_extend = on;
+        self.auto_extend = Some(on);
         self
     }
 
@@ -154,14 +186,14 @@ impl Options {
                 "give min above zero, and max at least min, such as 10 ms and 800 ms",
             ));
         }
-        self.busy_wait = (min, max);
+        self.busy_wait = Some((min, max));
         Ok(self)
     }
 
     /// Sleeps min × 1.5ⁿ ± 20 % instead of a random time, never below min nor above max. Default off.
     #[must_use]
     pub fn adaptive_backoff(mut self, on: bool) -> Self {
-        self.adaptive_backoff = on;
+        self.adaptive_backoff = Some(on);
         self
     }
 
@@ -180,7 +212,7 @@ impl Options {
                 "use a shorter time",
             ));
         }
-        self.hold_at_least = duration;
+        self.hold_at_least = Some(duration);
         Ok(self)
     }
 
@@ -201,6 +233,13 @@ impl Options {
         Ok(self)
     }
 
+    /// Renews the lock for as long as it is held, whatever the options below name as the longest hold.
+    #[must_use]
+    pub fn unlimited_hold(mut self) -> Self {
+        self.max_hold = Some(UNLIMITED);
+        self
+    }
+
     /// How long one request to the store may take before it counts as failed. Default 5 s.
     ///
     /// # Errors
@@ -212,7 +251,7 @@ impl Options {
                 "take a few times the slowest round trip, such as 5 s",
             ));
         }
-        self.request_timeout = timeout;
+        self.request_timeout = Some(timeout);
         Ok(self)
     }
 
@@ -221,14 +260,14 @@ impl Options {
     /// where the store cannot push, and on a lease that is not renewed.
     #[must_use]
     pub fn notice_break(mut self, on: bool) -> Self {
-        self.notice_break = on;
+        self.notice_break = Some(on);
         self
     }
 
     /// Whether a holder listens for a forced release.
     #[must_use]
     pub fn notices_break(&self) -> bool {
-        self.notice_break
+        self.notice_break.unwrap_or(false)
     }
 
     /// The expiry.
@@ -246,38 +285,38 @@ impl Options {
     /// Whether held locks are renewed.
     #[must_use]
     pub fn extends(&self) -> bool {
-        self.auto_extend
+        self.auto_extend.unwrap_or(true)
     }
 
     /// The least time a lock is kept.
     #[must_use]
     pub fn get_hold_at_least(&self) -> Duration {
-        self.hold_at_least
+        self.hold_at_least.unwrap_or(Duration::ZERO)
     }
 
     /// After how long a held lock is not renewed any more; `None` without a limit.
     #[must_use]
     pub fn get_max_hold(&self) -> Option<Duration> {
-        self.max_hold
+        self.max_hold.filter(|longest| *longest != UNLIMITED)
     }
 
     /// The time-out of one request.
     #[must_use]
     pub fn get_request_timeout(&self) -> Duration {
-        self.request_timeout
+        self.request_timeout.unwrap_or(DEFAULT_REQUEST_TIMEOUT)
     }
 
     /// The range of the busy-wait sleep.
     #[must_use]
     pub fn get_busy_wait_sleep(&self) -> (Duration, Duration) {
-        self.busy_wait
+        self.busy_wait.unwrap_or(DEFAULT_BUSY_WAIT)
     }
 
     /// How long to sleep after the `failures`-th attempt in a row that found the lock busy (from zero).
     #[must_use]
     pub(crate) fn sleep_after(&self, failures: u32) -> Duration {
-        let (min, max) = self.busy_wait;
-        if self.adaptive_backoff {
+        let (min, max) = self.get_busy_wait_sleep();
+        if self.adaptive_backoff.unwrap_or(false) {
             let grown = min.as_secs_f64() * 1.5_f64.powi(failures.min(64).cast_signed());
             let jittered = grown.min(max.as_secs_f64()) * (0.8 + 0.4 * fastrand::f64());
             Duration::from_secs_f64(jittered.min(max.as_secs_f64())).max(min)
@@ -288,89 +327,4 @@ impl Options {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    #[test]
-    fn the_defaults_are_those_of_the_seeds() {
-        let options = Options::new();
-        assert_eq!(options.get_expiry(), Duration::from_secs(30));
-        assert_eq!(options.get_extension_cadence(), Duration::from_secs(10));
-        assert_eq!(options.get_busy_wait_sleep(), (10 * MS, 800 * MS));
-        assert!(options.extends() && !options.adaptive_backoff);
-    }
-
-    #[test]
-    fn bad_values_are_refused_when_they_are_set() {
-        let o = Options::new;
-        for bad in [
-            o().expiry(99 * MS),
-            o().expiry(Duration::MAX),
-            o().extension_cadence(Duration::ZERO),
-            o().extension_cadence(MIN_CADENCE - Duration::from_nanos(1)),
-            o().busy_wait_sleep(Duration::ZERO, MS),
-            o().busy_wait_sleep(2 * MS, MS),
-            o().busy_wait_sleep(MS, Duration::from_secs(61)),
-            o().hold_at_least(Duration::MAX),
-            o().max_hold(Duration::ZERO),
-            o().max_hold(Duration::MAX),
-            o().request_timeout(Duration::ZERO),
-        ] {
-            let error = bad.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::InvalidInput);
-            assert!(error.advice().is_some(), "{error}");
-        }
-        assert!(o().expiry(MIN_EXPIRY).is_ok());
-    }
-
-    #[test]
-    fn values_that_do_not_fit_each_other_are_refused_in_whatever_order_they_were_set() {
-        let (expiry, cadence) = (10_000 * MS, 7_501 * MS);
-        let first = Options::new().expiry(expiry).unwrap().extension_cadence(cadence).unwrap();
-        let last = Options::new().extension_cadence(cadence).unwrap().expiry(expiry).unwrap();
-        assert_eq!(first, last);
-        let error = first.check().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(error.advice().is_some(), "{error}");
-        let replaced = first.extension_cadence(7_500 * MS).unwrap();
-        assert!(replaced.check().is_ok());
-        assert!(replaced.expiry(9_999 * MS).unwrap().check().is_err());
-    }
-
-    #[test]
-    fn a_cadence_may_be_set_before_the_expiry_that_it_fits() {
-        let early = Options::new().extension_cadence(40_000 * MS).unwrap();
-        assert_eq!(early.check().unwrap_err().kind(), ErrorKind::InvalidInput);
-        let error = early.check().unwrap_err().to_string();
-        assert!(error.contains("40s") && error.contains("30s") && error.contains("at most 22.5s"), "{error}");
-        assert!(early.clone().auto_extend(false).check().is_ok(), "a plain lease is not renewed");
-        let fits = early.expiry(120_000 * MS).unwrap();
-        assert!(fits.check().is_ok());
-        assert_eq!(fits.get_extension_cadence(), 40_000 * MS);
-    }
-
-    #[test]
-    fn adaptive_backoff_grows_by_half_and_stays_between_min_and_max() {
-        let options = Options::new().adaptive_backoff(true);
-        for n in 0..200_u32 {
-            let sleep = options.sleep_after(n);
-            assert!(sleep >= 10 * MS && sleep <= 800 * MS, "attempt {n}: {sleep:?}");
-            if n < 10 {
-                let ideal = 10.0 * 1.5_f64.powi(n.cast_signed());
-                let got = sleep.as_secs_f64() * 1000.0;
-                assert!(
-                    got >= (0.79 * ideal).max(9.9) && got <= 1.21 * ideal,
-                    "attempt {n}: {got} for {ideal}"
-                );
-            }
-        }
-    }
-
-    #[test]
-    fn the_random_sleep_stays_in_its_range() {
-        let options = Options::new().busy_wait_sleep(5 * MS, 7 * MS).unwrap();
-        assert!((0..200).all(|n| (5 * MS..=7 * MS).contains(&options.sleep_after(n))));
-    }
-}
+mod tests;

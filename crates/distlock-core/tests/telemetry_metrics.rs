@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use common::{MS, World};
@@ -17,7 +17,14 @@ use metrics::{
 
 /// Sums the recorded values by name.
 #[derive(Clone, Default)]
-struct Sums(Arc<Mutex<BTreeMap<String, f64>>>);
+struct Sums(Arc<Mutex<BTreeMap<String, f64>>>, Arc<Mutex<Told>>);
+
+/// What the recorder was told about the metrics.
+#[derive(Default)]
+struct Told {
+    units: BTreeMap<String, (Unit, String)>,
+    labels: BTreeSet<(String, String)>,
+}
 
 struct One(Sums, String);
 
@@ -52,14 +59,28 @@ impl HistogramFn for One {
 
 impl Sums {
     fn one(&self, key: &Key) -> Arc<One> {
+        let labels: Vec<String> =
+            key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        self.1.lock().unwrap().labels.insert((key.name().to_owned(), labels.join(" ")));
         Arc::new(One(self.clone(), key.name().to_owned()))
+    }
+
+    fn describe(&self, key: &KeyName, unit: Option<Unit>, meaning: &SharedString) {
+        let told = (unit.expect("a unit"), meaning.to_string());
+        self.1.lock().unwrap().units.insert(key.as_str().to_owned(), told);
     }
 }
 
 impl Recorder for Sums {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_counter(&self, key: KeyName, unit: Option<Unit>, meaning: SharedString) {
+        self.describe(&key, unit, &meaning);
+    }
+    fn describe_gauge(&self, key: KeyName, unit: Option<Unit>, meaning: SharedString) {
+        self.describe(&key, unit, &meaning);
+    }
+    fn describe_histogram(&self, key: KeyName, unit: Option<Unit>, meaning: SharedString) {
+        self.describe(&key, unit, &meaning);
+    }
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
         Counter::from_arc(self.one(key))
     }
@@ -89,8 +110,55 @@ async fn every_metric_is_recorded_once() {
     assert_eq!(sum("distlock_lost_total"), 1.0);
     assert_eq!(sum("distlock_hold_seconds"), 1.0);
     assert_eq!(sum("distlock_held"), 1.0, "one lock is still held");
-    assert!(sum("distlock_busy_total") >= 1.0 && sum("distlock_extension_seconds") >= 1.0);
+    assert!(sum("distlock_busy_total") >= 1.0 && sum("distlock_renewal_seconds") >= 1.0);
+    assert_eq!(sum("distlock_waiting"), 0.0);
     drop(kept);
+    let told = sums.1.lock().unwrap();
+    for (name, labels) in &told.labels {
+        let (unit, meaning) = told.units.get(name).unwrap_or_else(|| panic!("{name} is not described"));
+        assert_eq!(*unit == Unit::Seconds, name.ends_with("_seconds"), "{name}");
+        assert!(!meaning.is_empty() && labels.ends_with("store=memory"), "{name}: {labels}");
+        let table = include_str!("../src/telemetry.rs");
+        assert!(table.contains(&format!("| `{name}` |")), "{name} is not in the table");
+    }
+    assert_eq!(told.labels.iter().map(|(name, _)| name).collect::<BTreeSet<_>>().len(), told.units.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_is_a_gauge_and_the_queue_of_a_fair_mutex_counts_as_the_mutex() {
+    let sums = Sums::default();
+    let _recorder = metrics::set_default_local_recorder(&sums);
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    let sum = |name: &str| sums.0.lock().unwrap().get(name).copied().unwrap_or_default();
+    let held = ours.mutex("a").fair().acquire().await.unwrap();
+    assert_eq!(
+        (sum("distlock_acquired_total"), sum("distlock_held"), sum("distlock_waiting")),
+        (1.0, 1.0, 0.0)
+    );
+    let mut waiters: Vec<_> = [&ours, &theirs, &theirs]
+        .iter()
+        .map(|locks| tokio::spawn(locks.mutex("a").fair().acquire().into_future()))
+        .collect();
+    waiters.push(tokio::spawn(theirs.mutex("a").acquire().into_future()));
+    common::until(|| async { sum("distlock_waiting") == 4.0 }).await;
+    waiters.pop().unwrap().abort();
+    waiters.pop().unwrap().abort();
+    common::until(|| async { sum("distlock_waiting") == 2.0 }).await;
+    assert!(theirs.mutex("a").fair().try_acquire().timeout(5 * MS).await.unwrap().is_none());
+    assert_eq!((sum("distlock_timed_out_total"), sum("distlock_waiting")), (1.0, 2.0));
+    held.release().await.unwrap();
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap().release().await.unwrap();
+    }
+    assert_eq!(
+        (sum("distlock_acquired_total"), sum("distlock_hold_seconds")),
+        (3.0, 3.0),
+        "the queue is not counted"
+    );
+    assert_eq!((sum("distlock_held"), sum("distlock_waiting")), (0.0, 0.0));
+    let kinds = sums.1.lock().unwrap().labels.iter().all(|(_, labels)| !labels.contains("queue"));
+    assert!(kinds, "no internal kind is shown");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use distlock_core::bench::Baseline;
-use distlock_core::store::Backend;
+use distlock_core::store::Connected;
 use distlock_core::{Error, Locks, Options, Result};
 use futures_core::future::BoxFuture;
 
@@ -17,7 +17,7 @@ use crate::plan::{Plan, Scenario};
 use crate::scenarios;
 
 /// Opens a store by URL: the facade's `open`, or one with more stores.
-pub type Open = for<'a> fn(&'a str) -> BoxFuture<'a, Result<Backend>>;
+pub type Open = for<'a> fn(&'a str) -> BoxFuture<'a, Result<Connected>>;
 
 /// Opens the baseline of a store by URL: the facade's `bench::baseline`.
 pub type OpenBaseline = for<'a> fn(&'a str) -> BoxFuture<'a, Result<Option<Box<dyn Baseline>>>>;
@@ -35,7 +35,12 @@ impl BenchStore {
     /// The store at this URL.
     #[must_use]
     pub fn new(url: impl Into<String>, open: Open) -> Self {
-        BenchStore { url: url.into(), open, baseline: None, worker: None }
+        let mut url = url.into();
+        if url == "memory:" {
+            // A private store for each connection: the connections of a benchmark need one that they share.
+            url.push_str("distlock-bench");
+        }
+        BenchStore { url, open, baseline: None, worker: None }
     }
 
     /// Sets how to open the baseline. Without it there is no comparison, and the names of the benchmark are not removed

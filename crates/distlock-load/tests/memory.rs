@@ -12,7 +12,7 @@ fn store() -> BenchStore {
     BenchStore::new("memory:", |url| {
         Box::pin(async move {
             let url = StoreUrl::parse(url)?;
-            DRIVER.connect(url).await
+            DRIVER.open(url).await
         })
     })
 }
@@ -74,7 +74,7 @@ async fn held_locks_are_all_renewed_and_released() {
 }
 
 async fn store_locks() -> distlock_core::Locks {
-    let backend = DRIVER.connect(StoreUrl::parse("memory:").unwrap()).await.unwrap();
+    let backend = DRIVER.connect(StoreUrl::parse("memory:distlock-bench").unwrap()).await.unwrap();
     distlock_core::Locks::new(backend).unwrap()
 }
 

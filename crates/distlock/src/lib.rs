@@ -21,16 +21,17 @@
 //!
 //! See [`Locks`] for what there is, [`Guard`] for what a held lock tells, and [`blocking`] for programs without an
 //! async runtime. To write a store of your own, use the crate `distlock-core`.
+#![doc = include_str!("../docs/guide.md")]
 
 mod registry;
 
 pub use distlock_core::{
     Acquire, AcquireAll, BootClock, CancellationToken, Clock, Error, ErrorKind, FencingToken, Guard,
-    GuardSet, Kind, LockId, Locks, LocksBuilder, LossReason, MAX_EXPIRY, MAX_NAME_BYTES, MAX_PERMITS,
-    MIN_EXPIRY, Moment, Mutex, Options, ReleaseError, Request, Resource, Result, RwLock, Semaphore,
-    StaleToken, TokenGate, TryAcquire,
+    GuardSet, Kind, LOCK_OPTIONS, LockId, Locks, LocksBuilder, LossReason, MAX_EXPIRY, MAX_NAME_BYTES,
+    MAX_PERMITS, MIN_EXPIRY, Moment, Mutex, Options, ReleaseError, Request, Resource, Result, RwLock,
+    Semaphore, StaleToken, TokenGate, TryAcquire, TryAcquireAll,
 };
-pub use registry::{connect, drivers, open, open_within, schema};
+pub use registry::{connect, connect_lazy, drivers, open, open_lazy, open_within, schema};
 
 #[cfg(feature = "etcd")]
 pub use distlock_etcd as etcd;
@@ -58,13 +59,16 @@ pub mod quorum {
 }
 
 /// What a store can do and what it holds: the types of [`Locks::capabilities`], [`Locks::inspect`] and
-/// [`Locks::doctor`], and the [`Backend`](store::Backend) that [`open`] returns.
+/// [`Locks::doctor`], and what [`open`] and [`open_lazy`] return.
 pub mod store {
     pub use distlock_core::store::{
-        Backend, Capabilities, Driver, Fairness, Finding, Holder, Level, Mode, Query, Record, UrlOption,
-        Waiter,
+        Backend, Capabilities, Connected, Driver, Fairness, Finding, Holder, Lazy, Level, Mode, Query,
+        Record, StoreSource, StoreUrl, UrlOption, Waiter,
     };
 }
+
+#[doc(inline)]
+pub use distlock_core::telemetry;
 
 /// For tests of code that uses locks: a clock that follows Tokio's paused time, and faults on purpose.
 #[cfg(feature = "test-util")]
@@ -93,6 +97,14 @@ pub mod blocking {
     /// As for [`connect`](crate::connect) and [`Locks::open`].
     pub fn connect(url: &str) -> Result<Locks> {
         Locks::open(crate::open(url))
+    }
+
+    /// Checks the URL, and connects at the first use; see [`connect_lazy`](crate::connect_lazy).
+    ///
+    /// # Errors
+    /// As there, and for [`Locks::open`].
+    pub fn connect_lazy(url: &str) -> Result<Locks> {
+        Locks::open(std::future::ready(crate::open_lazy(url)))
     }
 }
 

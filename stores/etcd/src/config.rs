@@ -6,6 +6,9 @@ use std::fmt;
 use std::time::Duration;
 
 use distlock_core::store::UrlOption;
+use distlock_core::store::support::config::{
+    Certificates, TLS_CA, TLS_CERT, TLS_KEY, check_timeout, shown_prefix, write_host_and_port,
+};
 use distlock_core::store::url::Secret;
 use distlock_core::{Error, ErrorKind, Result};
 
@@ -42,19 +45,9 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
         default: "off",
         meaning: "whether to use TLS; on if certificates are given",
     },
-    UrlOption {
-        name: "tls_ca",
-        value: "file",
-        default: "",
-        meaning: "the certificate authority to trust instead of the system's (PEM)",
-    },
-    UrlOption { name: "tls_cert", value: "file", default: "", meaning: "the client certificate (PEM)" },
-    UrlOption {
-        name: "tls_key",
-        value: "file",
-        default: "",
-        meaning: "the key of the client certificate (PEM)",
-    },
+    TLS_CA,
+    TLS_CERT,
+    TLS_KEY,
 ];
 
 /// Where a member of the cluster listens for clients.
@@ -66,19 +59,8 @@ pub(crate) struct Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        write_host_and_port(f, &self.host, self.port)
     }
-}
-
-/// The certificates of a TLS connection, in PEM.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Certificates {
-    pub(crate) authority: Option<Vec<u8>>,
-    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// The options of an [`EtcdStore`](crate::EtcdStore).
@@ -208,24 +190,8 @@ impl EtcdConfig {
     }
 }
 
-fn check_timeout(timeout: Duration, what: &str) -> Result<Duration> {
-    if timeout < Duration::from_millis(10) || timeout > Duration::from_secs(600) {
-        return Err(invalid(
-            format!("a {what} of {timeout:?} is not between 10 ms and 10 minutes"),
-            "use a few times the slowest round trip",
-        ));
-    }
-    Ok(timeout)
-}
-
 pub(crate) fn invalid(what: String, advice: &'static str) -> Error {
     Error::new(ErrorKind::InvalidInput, what).doing("read the etcd options").advise(advice)
-}
-
-/// A prefix, unless it has characters of a URL that was put in the wrong place and may contain a password.
-fn shown(prefix: &str) -> &str {
-    let is_usual = prefix.chars().all(|c| c.is_alphanumeric() || ":/._-".contains(c));
-    if is_usual { prefix } else { "***" }
 }
 
 impl fmt::Debug for EtcdConfig {
@@ -234,7 +200,7 @@ impl fmt::Debug for EtcdConfig {
             .field("endpoints", &self.endpoints)
             .field("login", &self.login.is_some())
             .field("tls", &self.tls.is_some())
-            .field("prefix", &shown(self.keys.prefix()))
+            .field("prefix", &shown_prefix(self.keys.prefix()))
             .field("response_timeout", &self.response_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("failover_timeout", &self.failover_timeout)

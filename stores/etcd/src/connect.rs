@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use distlock_core::store::support::config::Certificates;
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use crate::client::Client;
-use crate::config::{Address, Certificates, EtcdConfig, invalid};
+use crate::config::{Address, EtcdConfig, invalid};
 use crate::store::EtcdStore;
 use crate::txn;
 
@@ -87,12 +88,22 @@ fn endpoint(address: &Address, config: &EtcdConfig) -> Result<Endpoint> {
         .http2_keep_alive_interval(PROBE_INTERVAL)
         .keep_alive_timeout(config.response_timeout.max(Duration::from_secs(1)));
     if let Some(certificates) = &config.tls {
+        check_crypto_provider()?;
         endpoint = endpoint.tls_config(tls(certificates)).map_err(bad)?;
     }
     Ok(endpoint)
 }
 
-/// The driver uses the process's default crypto provider of rustls if there is one, and ring otherwise. It installs none.
+/// The driver uses the process's default crypto provider of rustls if there is one, and otherwise the one of the feature. It
+/// installs none, and panics if there is none.
+fn check_crypto_provider() -> Result<()> {
+    let by_feature = cfg!(any(feature = "tls-ring", feature = "tls-aws-lc-rs"));
+    match by_feature || rustls::crypto::CryptoProvider::get_default().is_some() {
+        true => Ok(()),
+        false => Err(errors::no_crypto_provider()),
+    }
+}
+
 fn tls(certificates: &Certificates) -> ClientTlsConfig {
     let mut tls = ClientTlsConfig::new();
     tls = match &certificates.authority {

@@ -133,9 +133,7 @@ async fn renew_at(
     let attached = session.client.send_to(target, lease, limit).await?;
     // The read that confirms both: it is answered only if a quorum follows the leader.
     let own = session.client.send_to(target, txn::get(&session.key.key), limit).await?;
-    let term = |header: Option<&ResponseHeader>| header.map(|header| header.raft_term);
-    let terms = [term(reply.header.as_ref()), term(attached.header.as_ref()), term(own.header.as_ref())];
-    if terms.iter().any(|other| *other != terms[0] || other.is_none()) {
+    if !have_one_leader(&[reply.header, attached.header, own.header]) {
         return Err(Failure::fail_over(errors::unavailable("the leader changed during a renewal")));
     }
     session.saw_own_key(own.kvs.first());
@@ -152,6 +150,13 @@ async fn renew_at(
     }
     let ttl = Duration::from_secs(u64::try_from(reply.ttl).unwrap_or(0));
     Ok(Renewal::Renewed { until: local_deadline(sent, ttl) })
+}
+
+/// Whether these replies were all given under the same leader. A leader that was paused or cut off answers with its old term;
+/// the read after it is answered under the new one.
+fn have_one_leader(replies: &[Option<ResponseHeader>]) -> bool {
+    let mut terms = replies.iter().map(|header| header.as_ref().map(|header| header.raft_term));
+    terms.next().is_some_and(|first| first.is_some() && terms.all(|other| other == first))
 }
 
 /// Sends a keep-alive over the stream, which is opened if there is none.
@@ -196,5 +201,24 @@ async fn open_stream(
             }
             Err(failure)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn under(term: u64) -> Option<ResponseHeader> {
+        Some(ResponseHeader { raft_term: term, ..ResponseHeader::default() })
+    }
+
+    #[test]
+    fn a_renewal_by_a_leader_that_was_replaced_does_not_count() {
+        assert!(have_one_leader(&[under(7), under(7), under(7)]));
+        assert!(!have_one_leader(&[under(7), under(7), under(8)]), "the read came after an election");
+        assert!(!have_one_leader(&[under(7), under(8), under(8)]), "the renewal is the old leader's");
+        assert!(!have_one_leader(&[None, under(7), under(7)]), "a reply without a header proves nothing");
+        assert!(!have_one_leader(&[under(7), under(7), None]));
+        assert!(!have_one_leader(&[None, None, None]) && !have_one_leader(&[]));
     }
 }

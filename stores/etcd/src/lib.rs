@@ -24,7 +24,8 @@
 //! | `distlock.tls` | `off` | whether to use TLS; on if certificates are given |
 //! | `distlock.tls_ca`, `distlock.tls_cert`, `distlock.tls_key` | the system's | PEM files: the authority to trust, the client certificate and its key |
 //!
-//! Certificates are always checked. Without an authority, those of the system are trusted.
+//! Certificates are always checked. Without an authority, those of the system are trusted. TLS uses the process's default crypto
+//! provider of rustls, or else the one of the feature `tls-ring` or `tls-aws-lc-rs`.
 //!
 //! # How it works
 //! A claim is a key `PREFIX KIND/NAME/LOCK-ID` with a lease. The creation revisions of the keys are the queue: a claim is granted
@@ -86,8 +87,9 @@ pub static DRIVER: Driver = driver();
 const SCHEMES: &[&str] = &["etcd"];
 
 const fn driver() -> Driver {
-    let driver =
-        Driver::new(SCHEMES, "etcd://host:2379", |url| Box::pin(connect(url))).with_options(config::OPTIONS);
+    let driver = Driver::new(SCHEMES, "etcd://host:2379", |url| Box::pin(connect(url)))
+        .with_options(config::OPTIONS)
+        .with_check(|url| EtcdConfig::from_url(url).map(drop));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(baseline::open(url)));
     driver

@@ -15,7 +15,8 @@ const fn driver() -> Driver {
     let driver = Driver::new(SCHEMES, "file:///var/lock/app", |url| {
         Box::pin(async move { Ok(Backend::session(FileStore::connect(FileConfig::from_url(&url)?).await?)) })
     })
-    .with_options(URL_OPTIONS);
+    .with_options(URL_OPTIONS)
+    .with_check(|url| FileConfig::from_url(url).map(drop));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| {
         Box::pin(async move { Ok(Some(FileStore::connect(FileConfig::from_url(&url)?).await?.baseline())) })

@@ -37,6 +37,11 @@ impl MongoStore {
     /// concern, read preference and retries have no effect. Its time limits do: a client that waits half a minute for a
     /// server makes a request wait that long, unless the engine's own limit is shorter.
     ///
+    /// The store opens no connections of its own. It takes them from the client's pool for the time of a request: one for each
+    /// request in flight, and one while the process has waiters on a replica set, for the change stream. With a small
+    /// `maxPoolSize` renewals wait behind requests of the application, so keep some connections free. Shut the locks down before
+    /// the client: a client that is shut down is an error for every later request.
+    ///
     /// # Errors
     /// As for [`connect`](MongoStore::connect).
     ///

@@ -22,6 +22,11 @@
 //! guard.release().await?;
 //! # Ok(()) }
 //! ```
+//!
+//! # TLS and bson
+//! The driver does not compile without a crypto provider of rustls. The feature `tls-ring` (default) or `tls-aws-lc-rs` brings
+//! one; an application that depends on the driver itself has one and needs neither. The store uses the bson that the driver
+//! uses: version 3 if the application enables the driver's feature `bson-3`, and 2 otherwise.
 
 #[cfg(feature = "bench")]
 mod baseline;
@@ -59,6 +64,7 @@ const fn driver() -> Driver {
         Box::pin(async move { Ok(Backend::lease(MongoStore::connect(MongoConfig::from_url(&url)?).await?)) })
     })
     .with_options(config::URL_OPTIONS)
+    .with_check(|url| MongoConfig::from_url(url).map(drop))
     .with_schema(|url| {
         let config = MongoConfig::from_url(url)?;
         Ok(indexes::script(&config.names(config.default_database())?))

@@ -11,13 +11,13 @@ use tokio::sync::Semaphore;
 
 use crate::batch::literal;
 use crate::config::MysqlConfig;
-use crate::connections::{Connection, REQUEST_TIMEOUT};
+use crate::connections::{Connection, Connections, REQUEST_TIMEOUT};
 use crate::identifier::Tables;
 use crate::{MysqlSessionStore, MysqlStore};
 
 const CONNECTIONS: usize = 8;
 
-/// A lock as a row, in a table of the bare round trips.
+/// A lock as a row, in a table of the baseline.
 const CREATE: &str = "CREATE TABLE {bench} (k VARBINARY(200) PRIMARY KEY, holder VARBINARY(64) NOT NULL,
     expires_at DATETIME(6) NOT NULL, token BIGINT NOT NULL) ENGINE = InnoDB";
 const ACQUIRE_ROW: &str = "INSERT INTO {bench} (k, holder, expires_at, token)
@@ -31,88 +31,102 @@ const RELEASE_ROW: &str =
 const ACQUIRE_LOCK: &str = "SELECT GET_LOCK(SHA1({name}), 0)";
 const RELEASE_LOCK: &str = "SELECT RELEASE_LOCK(SHA1({name}))";
 
+/// What the baseline of a store executes and counts.
+struct Plan {
+    acquire: String,
+    release: String,
+    /// The baseline's own table; dropped at the end.
+    own_table: Option<String>,
+    /// The endings of the store's tables with names.
+    endings: &'static [&'static str],
+    /// The server's counter that grows by one with each request of the store.
+    counter: &'static str,
+}
+
 struct BareDriver {
     idle: Mutex<Vec<Connection>>,
     free: Semaphore,
-    watch: tokio::sync::Mutex<Connection>,
-    acquire: String,
-    release: String,
+    /// Outside the pool.
+    observer: tokio::sync::Mutex<Connection>,
     tables: Tables,
-    bench: Option<String>,
-    endings: &'static [&'static str],
+    plan: Plan,
 }
 
 pub(crate) async fn connect_lease(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> {
     let store = MysqlStore::connect(MysqlConfig::from_url(&url)?).await?;
     let state = store.state();
-    let bench = state.tables.quoted(&format!("_bench_{:08x}", fastrand::u32(..)));
-    let fill = |text: &str| text.replace("{bench}", &bench);
-    let mut watch = state.connections.open().await?;
-    watch.query(&fill(CREATE), REQUEST_TIMEOUT).await.map_err(|failure| failure.error)?;
-    let mut idle = Vec::new();
-    for _ in 0..CONNECTIONS {
-        idle.push(state.connections.open().await?);
-    }
-    Ok(Some(Box::new(BareDriver {
-        idle: Mutex::new(idle),
-        free: Semaphore::new(CONNECTIONS),
-        watch: tokio::sync::Mutex::new(watch),
+    let own_table = state.tables.quoted(&format!("_bench_{:08x}", fastrand::u32(..)));
+    let fill = |text: &str| text.replace("{bench}", &own_table);
+    let plan = Plan {
         acquire: fill(ACQUIRE_ROW),
         release: fill(RELEASE_ROW),
-        tables: state.tables.clone(),
-        bench: Some(bench.clone()),
+        own_table: Some(own_table.clone()),
         endings: &["", "_pool"],
-    })))
+        // Each request is one transaction.
+        counter: "Com_commit",
+    };
+    let driver = BareDriver::open(&state.connections, &state.tables, plan).await?;
+    driver.observe(&fill(CREATE)).await?;
+    Ok(Some(Box::new(driver)))
 }
 
 pub(crate) async fn connect_session(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> {
     let store = MysqlSessionStore::connect(MysqlConfig::from_url(&url)?).await?;
     let state = store.state();
-    let mut idle = Vec::new();
-    for _ in 0..CONNECTIONS {
-        idle.push(state.connections.open().await?);
-    }
-    Ok(Some(Box::new(BareDriver {
-        idle: Mutex::new(idle),
-        free: Semaphore::new(CONNECTIONS),
-        watch: tokio::sync::Mutex::new(state.connections.open().await?),
+    let plan = Plan {
         acquire: ACQUIRE_LOCK.to_owned(),
         release: RELEASE_LOCK.to_owned(),
-        tables: state.tables.clone(),
-        bench: None,
+        own_table: None,
         endings: &["_session"],
-    })))
+        counter: "Com_select",
+    };
+    Ok(Some(Box::new(BareDriver::open(&state.connections, &state.tables, plan).await?)))
 }
 
 impl BareDriver {
-    async fn watch(&self, text: &str) -> Result<Vec<Row>> {
-        self.watch.lock().await.query(text, REQUEST_TIMEOUT).await.map_err(|failure| failure.error)
+    async fn open(connections: &Connections, tables: &Tables, plan: Plan) -> Result<Self> {
+        let mut idle = Vec::new();
+        for _ in 0..CONNECTIONS {
+            idle.push(connections.open().await?);
+        }
+        Ok(BareDriver {
+            idle: Mutex::new(idle),
+            free: Semaphore::new(CONNECTIONS),
+            observer: tokio::sync::Mutex::new(connections.open().await?),
+            tables: tables.clone(),
+            plan,
+        })
+    }
+
+    async fn observe(&self, text: &str) -> Result<Vec<Row>> {
+        self.observer.lock().await.query(text, REQUEST_TIMEOUT).await.map_err(|failure| failure.error)
     }
 }
 
 #[async_trait]
 impl Baseline for BareDriver {
     async fn cycle(&self, name: &str) -> Result<()> {
-        let closed = |_| Error::new(ErrorKind::Internal, "the pool of the bare round trips is closed");
+        let closed = |_| Error::new(ErrorKind::Internal, "the pool of the baseline is closed");
         let _one = self.free.acquire().await.map_err(closed)?;
         let taken = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let Some(mut connection) = taken else {
-            return Err(Error::new(ErrorKind::Internal, "a connection of the bare round trips is missing"));
+            return Err(Error::new(ErrorKind::Internal, "a connection of the baseline is missing"));
         };
         let id = literal(format!("{:016x}", fastrand::u64(..)).as_bytes());
         let name = literal(name.as_bytes());
         let fill = |text: &str| text.replace("{name}", &name).replace("{id}", &id);
-        let mut done = connection.query(&fill(&self.acquire), REQUEST_TIMEOUT).await;
+        let mut done = connection.query(&fill(&self.plan.acquire), REQUEST_TIMEOUT).await;
         if done.is_ok() {
-            done = connection.query(&fill(&self.release), REQUEST_TIMEOUT).await;
+            done = connection.query(&fill(&self.plan.release), REQUEST_TIMEOUT).await;
         }
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
         done.map(drop).map_err(|failure| failure.error)
     }
 
     async fn server_requests(&self) -> Result<Option<u64>> {
-        // The server counts statements, and one request of ours carries several.
-        Ok(None)
+        let rows = self.observe(&format!("SHOW GLOBAL STATUS LIKE '{}'", self.plan.counter)).await?;
+        let count = rows.first().and_then(|row| row.get_opt::<String, _>(1)?.ok());
+        Ok(count.and_then(|count| count.parse().ok()))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {
@@ -120,18 +134,20 @@ impl Baseline for BareDriver {
             return Err(Error::new(ErrorKind::InvalidInput, "an empty prefix would remove every lock")
                 .advise("use the prefix of the benchmark's names"));
         }
-        if let Some(bench) = &self.bench {
-            self.watch(&format!("DROP TABLE IF EXISTS {bench}")).await?;
+        if let Some(own_table) = &self.plan.own_table {
+            self.observe(&format!("DROP TABLE IF EXISTS {own_table}")).await?;
         }
-        for ending in self.endings {
+        for ending in self.plan.endings {
             let table = self.tables.quoted(ending);
             let wanted = format!("LEFT(name, {}) = {}", prefix.len(), literal(prefix.as_bytes()));
             if *ending != "_session" {
                 let entries = self.tables.quoted("_entry");
-                self.watch(&format!("DELETE e FROM {table} t JOIN {entries} e ON e.k = t.k WHERE {wanted}"))
-                    .await?;
+                self.observe(&format!(
+                    "DELETE e FROM {table} t JOIN {entries} e ON e.k = t.k WHERE {wanted}"
+                ))
+                .await?;
             }
-            self.watch(&format!("DELETE FROM {table} WHERE {wanted}")).await?;
+            self.observe(&format!("DELETE FROM {table} WHERE {wanted}")).await?;
         }
         Ok(())
     }

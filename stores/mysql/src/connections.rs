@@ -45,13 +45,15 @@ impl Source {
                 }
             }
         };
-        // In a task of its own: with two crypto providers in a program and none chosen, rustls panics.
+        // In a task of its own: if TLS is wanted and there is no crypto provider of rustls, or two and none chosen, the driver
+        // panics.
         let mut task = AbortOnDrop(tokio::spawn(connecting));
         let conn = match tokio::time::timeout(CONNECT_TIMEOUT, &mut task.0).await {
             Err(_) => return Err(errors::connect_timeout(CONNECT_TIMEOUT)),
             Ok(Err(_)) => {
                 return Err(Error::new(ErrorKind::Internal, "the driver panicked while it connected").advise(
-                    "with two rustls crypto providers in one program, choose one with CryptoProvider::install_default",
+                    "for TLS, enable one of the features tls-ring and tls-aws-lc-rs of distlock; with two rustls crypto \
+                     providers in one program, choose one with CryptoProvider::install_default",
                 ));
             }
             Ok(Ok(Err(error))) => return Err(error::of_connecting(&error)),

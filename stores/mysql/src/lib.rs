@@ -48,7 +48,7 @@
 //! # TLS
 //! `ssl-mode` is `DISABLED` (the default), `REQUIRED` or `VERIFY_IDENTITY`, the latter with `ssl-ca` or the system's
 //! certificates. `PREFERRED` and `VERIFY_CA` are refused: the driver cannot do what they say. The driver takes the process's
-//! default crypto provider of rustls, and the store installs none.
+//! default crypto provider of rustls, or the only one that is compiled in: the features `tls-ring` and `tls-aws-lc-rs` add one.
 //!
 //! # Rights
 //! `SELECT, INSERT, UPDATE, DELETE` on the tables, and `CREATE` unless they exist (`distlock schema`).
@@ -57,6 +57,7 @@
 mod baseline;
 mod batch;
 mod config;
+mod connect;
 mod connections;
 mod doctor;
 mod error;
@@ -66,9 +67,12 @@ mod rows;
 mod schema;
 mod server;
 mod session;
+
 mod sweep;
 
-pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, DEFAULT_TABLE, MysqlConfig};
+pub use config::{
+    DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, DEFAULT_TABLE, MysqlConfig,
+};
 pub use lease::MysqlStore;
 pub use session::MysqlSessionStore;
 
@@ -86,6 +90,7 @@ const fn lease_driver() -> Driver {
         Box::pin(async move { Ok(Backend::lease(MysqlStore::connect(MysqlConfig::from_url(&url)?).await?)) })
     })
     .with_options(config::LEASE_OPTIONS)
+    .with_check(|url| MysqlConfig::from_url(url).map(drop))
     .with_schema(|url| print_schema(url, Purpose::Lease));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(baseline::connect_lease(url)));
@@ -99,6 +104,7 @@ const fn session_driver() -> Driver {
         })
     })
     .with_options(config::SESSION_OPTIONS)
+    .with_check(|url| MysqlConfig::from_url(url).map(drop))
     .with_schema(|url| print_schema(url, Purpose::Session));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(baseline::connect_session(url)));

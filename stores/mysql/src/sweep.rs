@@ -13,7 +13,8 @@ use crate::batch::{Key, literal};
 use crate::connections::{Connection, Connections, REQUEST_TIMEOUT};
 use crate::error::Failure;
 use crate::identifier::Tables;
-use crate::rows::required;
+use crate::rows::{required, time_left};
+use crate::session::at_least;
 
 /// The pause between two sweeps, with jitter: a row is deleted this long after its retention at the latest.
 const PAUSE: Duration = Duration::from_secs(600);
@@ -24,6 +25,20 @@ pub(crate) trait Swept: Send + Sync + 'static {
     fn connections(&self) -> &Connections;
     fn tables(&self) -> &Tables;
     fn targets(&self) -> Vec<Target>;
+
+    /// Rows whose holder ended without a release, if the store has such.
+    fn orphans(&self) -> Option<Orphans> {
+        None
+    }
+}
+
+/// Rows of free locks that make their next client wait. After as long a wait they need not.
+#[derive(Clone, Debug)]
+pub(crate) struct Orphans {
+    /// Finds them, with the columns `k`, `token` and `pending` (microseconds).
+    pub(crate) find: String,
+    /// Settles the one with the key `{k}` if it still has the token `{token}` and is free: then no client held it since.
+    pub(crate) settle: String,
 }
 
 /// One of the tables: its ending, and the condition for rows `t` that may be deleted.
@@ -55,10 +70,12 @@ pub(crate) async fn once<S: Swept>(store: &Arc<S>) -> Result<u64> {
 
 /// `None`: the store is gone.
 async fn sweep<S: Swept>(store: &Weak<S>, rest: u32) -> Option<Result<u64>> {
-    let (mut sweeper, targets) = {
+    let (mut sweeper, targets, orphans) = {
         let store = store.upgrade()?;
         match store.connections().open().await {
-            Ok(connection) => (Sweeper { connection, tables: store.tables().clone() }, store.targets()),
+            Ok(connection) => {
+                (Sweeper { connection, tables: store.tables().clone() }, store.targets(), store.orphans())
+            }
             Err(error) => return Some(Err(error)),
         }
     };
@@ -66,6 +83,11 @@ async fn sweep<S: Swept>(store: &Weak<S>, rest: u32) -> Option<Result<u64>> {
         Ok(true) => {}
         Ok(false) => return Some(Ok(0)),
         Err(failure) => return Some(Err(failure.error)),
+    }
+    if let Some(orphans) = orphans
+        && let Err(failure) = sweeper.settle(&orphans).await
+    {
+        return Some(Err(failure.error));
     }
     let mut deleted = 0;
     for target in &targets {
@@ -105,6 +127,24 @@ impl Sweeper {
         let name = Key::hash(distlock_core::Kind::Mutex, &self.tables.quoted("")).short_hex();
         let rows = self.query(&format!("SELECT GET_LOCK('distlock.sweep.{name}', 0) AS got")).await?;
         Ok(rows.first().and_then(|row| required::<i64>(row, "got").ok()) == Some(1))
+    }
+
+    async fn settle(&mut self, orphans: &Orphans) -> Result<(), Failure> {
+        let bad = |error| Failure { error, cause: crate::error::Cause::Other };
+        let mut found: Vec<(Vec<u8>, u64)> = Vec::new();
+        let mut longest = Duration::ZERO;
+        for row in &self.query(&orphans.find).await? {
+            let pending = time_left(required(row, "pending").map_err(bad)?);
+            longest = longest.max(pending);
+            found.push((required(row, "k").map_err(bad)?, required(row, "token").map_err(bad)?));
+        }
+        // Their sessions had ended before this.
+        tokio::time::sleep(at_least(longest)).await;
+        for (key, token) in found {
+            let settle = orphans.settle.replace("{k}", &literal(&key)).replace("{token}", &token.to_string());
+            self.query(&settle).await?;
+        }
+        Ok(())
     }
 
     /// Looks at the rows after a key. Returns how many were deleted, and the last key if there may be more.

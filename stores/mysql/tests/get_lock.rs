@@ -10,6 +10,8 @@ use distlock_core::store::{Backend, Query};
 use distlock_core::{ErrorKind, Locks};
 use distlock_mysql::{MysqlConfig, MysqlSessionStore};
 
+const WAITS: &str = "info LIKE 'SELECT GET_LOCK(%'";
+
 /// The sessions of a database that hold or wait for locks of ours, without those for inspection.
 fn sessions(database: &str, condition: &str) -> Vec<String> {
     let sql =
@@ -79,18 +81,54 @@ async fn a_killed_session_loses_its_guards_soon_and_the_next_acquire_works() {
     assert!(!next.is_lost());
 }
 
+/// Whose session holds the lock.
+fn holding_session(database: &str) -> String {
+    server().value(&format!("SELECT connection_id FROM {database}.distribute_lock_session"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_guard_of_a_killed_session_is_lost_before_the_waiter_is_granted() {
+    let (url, database) = url();
+    let (locks, other) = (session_locks(&url).await, session_locks(&url).await);
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    let session = holding_session(&database);
+    let waiting = tokio::spawn(async move {
+        let next = other.mutex("a").acquire().timeout(PATIENCE).await.unwrap();
+        (next, other)
+    });
+    eventually("it waits", async || !sessions(&database, WAITS).is_empty()).await;
+    server().sql(&format!("KILL {session}"));
+    let (next, _other) = waiting.await.unwrap();
+    assert!(guard.is_lost(), "two holders");
+    assert!(next.token() > guard.token() && !next.is_lost());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_cannot_see_its_session_end_is_lost_before_the_next_grant() {
+    let (url, database) = url();
+    let proxy = distlock_testkit::proxy::Proxy::start(server().addr());
+    let (locks, other) = (session_locks(&proxy.through(&url)).await, session_locks(&url).await);
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    // Neither the end of the connection nor any reply reaches the holder.
+    proxy.pause();
+    server().sql(&format!("KILL {}", holding_session(&database)));
+    let next = other.mutex("a").acquire().timeout(PATIENCE).await.unwrap();
+    assert!(guard.is_lost(), "two holders");
+    drop(next);
+    proxy.heal();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_whose_session_is_killed_waits_on() {
     let (url, database) = url();
     let (locks, other) = (session_locks(&url).await, session_locks(&url).await);
     let guard = locks.mutex("a").acquire().await.unwrap();
     let waiting = tokio::spawn(async move { other.mutex("a").acquire().timeout(PATIENCE).await });
-    let waits = "info LIKE 'SELECT GET_LOCK(%'";
-    eventually("it waits", async || !sessions(&database, waits).is_empty()).await;
-    let first = sessions(&database, waits);
+    eventually("it waits", async || !sessions(&database, WAITS).is_empty()).await;
+    let first = sessions(&database, WAITS);
     server().sql(&format!("KILL {}", first[0]));
     eventually("it waits again", async || {
-        let now = sessions(&database, waits);
+        let now = sessions(&database, WAITS);
         !now.is_empty() && now != first
     })
     .await;
@@ -109,8 +147,7 @@ async fn a_withdrawn_or_dropped_wait_leaves_no_session_that_waits() {
         let dropped = tokio::time::timeout(50 * MS, other.mutex("a").acquire().timeout(PATIENCE)).await;
         assert!(dropped.is_err());
     }
-    let waits = "info LIKE 'SELECT GET_LOCK(%'";
-    eventually("no session waits", async || sessions(&database, waits).is_empty()).await;
+    eventually("no session waits", async || sessions(&database, WAITS).is_empty()).await;
     guard.release().await.unwrap();
     assert!(other.mutex("a").try_acquire().await.unwrap().is_some());
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{
     Claims, MS, PATIENCE, SECOND, attempt, database_on, eventually, granted, lease_locks, lease_store,
-    release, server,
+    release, server, session_locks,
 };
 use distlock_core::store::{Driver, LeaseStore};
 use distlock_core::{ErrorKind, FencingToken};
@@ -90,9 +90,25 @@ macro_rules! faults {
     };
 }
 
-// Not the session store: it notices the end of its session up to half a second late, so two clients may hold a lock for that
-// long. That is why it is a preview.
 faults!(lease, false);
+faults!(session, true);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_ended_with_its_server_is_lost_before_the_next_grant() {
+    let server = MysqlServer::start();
+    let url = server.url_of("mysql+session", "app");
+    let proxy = Proxy::start(server.addr());
+    let locks = session_locks(&proxy.through(&url)).await;
+    let guard = locks.mutex("a").acquire().await.unwrap();
+    // The holder does not see that its connection closed.
+    proxy.pause();
+    server.kill();
+    server.start_again();
+    let next = session_locks(&url).await.mutex("a").acquire().timeout(PATIENCE).await.unwrap();
+    assert!(guard.is_lost(), "two holders");
+    assert!(next.token() > guard.token());
+    proxy.heal();
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_is_an_error_and_a_guard_is_lost_before_its_lease_can_pass() {

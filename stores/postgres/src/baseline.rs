@@ -7,7 +7,7 @@ use distlock_core::bench::Baseline;
 use distlock_core::{Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, Statement};
+use tokio_postgres::{Client, NoTls, Statement};
 
 use crate::config::PostgresConfig;
 use crate::error;
@@ -91,8 +91,12 @@ pub(crate) async fn open(
 }
 
 async fn connect(config: &PostgresConfig) -> Result<Client> {
-    let tls = config.tls.connector()?;
-    let (client, connection) = config.client.connect(tls).await.map_err(error::from_connect)?;
+    if let Some(tls) = config.tls.connector()? {
+        let (client, connection) = config.client.connect(tls).await.map_err(error::from_connect)?;
+        tokio::spawn(connection);
+        return Ok(client);
+    }
+    let (client, connection) = config.client.connect(NoTls).await.map_err(error::from_connect)?;
     tokio::spawn(connection);
     Ok(client)
 }

@@ -164,8 +164,12 @@ impl PostgresConfig {
 
     /// The same tables and options on the server of another configuration of the driver.
     pub(crate) fn on(self, client: tokio_postgres::Config) -> Self {
-        let PostgresConfig { client, tls, .. } = PostgresConfig::new(client);
-        PostgresConfig { client, tls, ..self }
+        let tls = TlsOptions::unverified(client.get_ssl_mode());
+        self.on_with_tls(client, tls)
+    }
+
+    pub(crate) fn on_with_tls(self, client: tokio_postgres::Config, tls: TlsOptions) -> Self {
+        PostgresConfig { client: with_defaults(client, &tls), tls, ..self }
     }
 
     /// The schema of our tables. Default `public`.

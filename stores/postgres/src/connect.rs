@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Notification};
+use tokio_postgres::{AsyncMessage, Client, NoTls, Notification};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::PostgresConfig;
-use crate::connection::{Connection, Driver, ServerInfo};
+use crate::connection::{ClientHandle, Connection, Driver, ServerInfo};
 use crate::error;
 use crate::statement::RowLockTimeout;
 
@@ -41,25 +42,26 @@ pub(crate) async fn open_with_settings(
     config: &PostgresConfig,
     notifications: Option<Notifications>,
 ) -> Result<Connection> {
-    within(CONNECT_TIMEOUT, async {
-        let connection = open(config, notifications).await?;
-        if connection.server.pooled {
-            return Ok(connection);
-        }
-        let milliseconds = RowLockTimeout::Default.milliseconds().to_string();
-        let settings = SETTINGS.replace("{lock_timeout}", &milliseconds);
-        if connection.server.version >= CHECKS_CLIENT {
-            match connection.client().batch_execute(&format!("{settings}; {CHECK_CLIENT}")).await {
-                Ok(()) => return Ok(connection),
-                Err(error) => {
-                    tracing::debug!(%error, "statements of dead clients end late on this server");
-                }
+    within(CONNECT_TIMEOUT, async { with_settings(open(config, notifications).await?).await }).await
+}
+
+/// Sets what our statements need in a session that is ours.
+pub(crate) async fn with_settings(connection: Connection) -> Result<Connection> {
+    if connection.server.pooled {
+        return Ok(connection);
+    }
+    let milliseconds = RowLockTimeout::Default.milliseconds().to_string();
+    let settings = SETTINGS.replace("{lock_timeout}", &milliseconds);
+    if connection.server.version >= CHECKS_CLIENT {
+        match connection.client().batch_execute(&format!("{settings}; {CHECK_CLIENT}")).await {
+            Ok(()) => return Ok(connection),
+            Err(error) => {
+                tracing::debug!(%error, "statements of dead clients end late on this server");
             }
         }
-        connection.client().batch_execute(&settings).await.map_err(error::from_statement)?;
-        Ok(connection)
-    })
-    .await
+    }
+    connection.client().batch_execute(&settings).await.map_err(error::from_statement)?;
+    Ok(connection)
 }
 
 /// Limits the time of connecting.
@@ -75,8 +77,29 @@ pub(crate) async fn open(
     config: &PostgresConfig,
     notifications: Option<Notifications>,
 ) -> Result<Connection> {
-    let tls = config.tls.connector()?;
-    let (client, mut connection) = config.client.connect(tls).await.map_err(error::from_connect)?;
+    let (client, driver) = match config.tls.connector()? {
+        Some(tls) => {
+            let (client, connection) = config.client.connect(tls).await.map_err(error::from_connect)?;
+            (client, drive(connection, notifications))
+        }
+        None => {
+            let (client, connection) = config.client.connect(NoTls).await.map_err(error::from_connect)?;
+            (client, drive(connection, notifications))
+        }
+    };
+    let server = server_info(&client).await?;
+    Ok(Connection::new(ClientHandle::Own(client), server, driver))
+}
+
+/// Starts the task that drives a connection.
+fn drive<S, T>(
+    mut connection: tokio_postgres::Connection<S, T>,
+    notifications: Option<Notifications>,
+) -> Driver
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let ended = CancellationToken::new();
     let end_guard = ended.clone().drop_guard();
     let ended_idle = Arc::new(AtomicBool::new(false));
@@ -104,12 +127,11 @@ pub(crate) async fn open(
             }
         }
     });
-    let driver = Driver { ended, ended_idle, task: task.abort_handle() };
-    let server = server_info(&client).await?;
-    Ok(Connection::new(client, server, driver))
+    Driver { ended, ended_idle, task: Some(task.abort_handle()) }
 }
 
-async fn server_info(client: &Client) -> Result<ServerInfo> {
+/// Asks the server what it is.
+pub(crate) async fn server_info(client: &Client) -> Result<ServerInfo> {
     let handshake_process = pooler::handshake_process(client).await;
     let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&handshake_process, Type::INT4)];
     let rows = client

@@ -1,5 +1,6 @@
 //! One connection: its server, its prepared statements, and whether it still replies.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,13 +41,43 @@ pub(crate) struct Driver {
     pub(crate) ended: CancellationToken,
     /// The server ended the connection because it was idle.
     pub(crate) ended_idle: Arc<AtomicBool>,
-    pub(crate) task: AbortHandle,
+    /// `None` if the task belongs to a pool.
+    pub(crate) task: Option<AbortHandle>,
+}
+
+impl Driver {
+    /// The driver of a connection whose task belongs to a pool, and ends when the connection is dropped.
+    #[cfg(feature = "deadpool-postgres")]
+    pub(crate) fn of_another_task() -> Self {
+        Driver { ended: CancellationToken::new(), ended_idle: Arc::default(), task: None }
+    }
+}
+
+/// The driver's client.
+#[derive(Debug)]
+pub(crate) enum ClientHandle {
+    Own(Client),
+    /// Taken out of a pool of the application.
+    #[cfg(feature = "deadpool-postgres")]
+    Pooled(deadpool_postgres::ClientWrapper),
+}
+
+impl Deref for ClientHandle {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        match self {
+            ClientHandle::Own(client) => client,
+            #[cfg(feature = "deadpool-postgres")]
+            ClientHandle::Pooled(client) => client,
+        }
+    }
 }
 
 /// A connection that many tasks share: requests are sent as they come, and answered in that order.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    client: Client,
+    client: ClientHandle,
     pub(crate) server: ServerInfo,
     driver: Driver,
     prepared: [PreparedSlot; Slot::COUNT],
@@ -68,7 +99,7 @@ impl reconnect::Connection for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(client: Client, server: ServerInfo, driver: Driver) -> Self {
+    pub(crate) fn new(client: ClientHandle, server: ServerInfo, driver: Driver) -> Self {
         Connection {
             client,
             server,
@@ -107,7 +138,18 @@ impl Connection {
     pub(crate) fn close(&self) {
         // Cancelled here, so that it is not taken for open before its task has ended.
         self.driver.ended.cancel();
-        self.driver.task.abort();
+        if let Some(task) = &self.driver.task {
+            task.abort();
+        }
+    }
+
+    /// Resolves when [`close`](Connection::close) was called and does not end the requests in flight by itself, because the
+    /// connection's task belongs to a pool.
+    pub(crate) async fn abandoned(&self) {
+        match self.driver.task {
+            Some(_) => std::future::pending().await,
+            None => self.driver.ended.cancelled().await,
+        }
     }
 
     /// As [`run`](Connection::run), with our error.
@@ -147,6 +189,15 @@ impl Connection {
     /// # Cancel safety
     /// As for [`run`](Connection::run).
     pub(crate) async fn run_once(&self, request: &Request<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let outcome = self.send(request).await;
+        if outcome.as_ref().is_err_and(error::ends_session) {
+            // The task that reads the connection notices a moment later. The next request must not be sent here.
+            self.driver.ended.cancel();
+        }
+        outcome
+    }
+
+    async fn send(&self, request: &Request<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
         let _in_flight = self.activity.begin();
         let statement = request.statement;
         if request.timeout == RowLockTimeout::Short {

@@ -5,7 +5,7 @@ use std::error::Error as _;
 
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, Severity, SqlState};
 
 const ADD_LOGIN: &str = "put user:password into the URL: postgres://user:password@host/database";
 
@@ -56,7 +56,7 @@ fn read_only(message: &str) -> Error {
         .advise("connect to the primary; of several hosts in the URL the one that takes writes is used")
 }
 
-fn from_server(code: &SqlState, message: &str) -> Error {
+pub(crate) fn from_server(code: &SqlState, message: &str) -> Error {
     let message = errors::brief(message.replace('\n', " "));
     let state = code.code();
     match state {
@@ -155,6 +155,12 @@ pub(crate) fn is_read_only(error: &tokio_postgres::Error) -> bool {
 /// The server ended a session that was idle for `idle_session_timeout`.
 pub(crate) fn is_idle_timeout(error: &tokio_postgres::Error) -> bool {
     has_code(error, &[SqlState::IDLE_SESSION_TIMEOUT])
+}
+
+/// The session has ended, or the server is ending it: nothing that is sent on it will be answered.
+pub(crate) fn ends_session(error: &tokio_postgres::Error) -> bool {
+    let fatal = |reply: &DbError| matches!(reply.parsed_severity(), Some(Severity::Fatal | Severity::Panic));
+    error.is_closed() || error.as_db_error().is_some_and(fatal)
 }
 
 /// The statement was cancelled.

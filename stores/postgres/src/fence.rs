@@ -32,7 +32,8 @@ const MAX_NAME: usize = 1024;
 /// # Ok(()) }
 /// ```
 ///
-/// A table with a column for the token needs no fence: write the token with the row, unless it is lower. If no row changed,
+/// [`FencingToken`] is a `BIGINT` parameter in tokio-postgres, and in sqlx with the feature `sqlx`. A table with a column for
+/// the token needs no fence: write the token with the row, unless it is lower. If no row changed,
 /// the token is stale.
 ///
 /// ```sql
@@ -82,13 +83,7 @@ impl Fence {
         resource: &str,
         token: FencingToken,
     ) -> Result<()> {
-        if resource.is_empty() || resource.len() > MAX_NAME || resource.contains('\0') {
-            return Err(Error::new(
-                ErrorKind::InvalidInput,
-                "the name of a resource has 1 to 1024 bytes without NUL",
-            )
-            .doing("check a fencing token"));
-        }
+        self.check_name(resource)?;
         let failed =
             |error: tokio_postgres::Error| error::from_statement(error).doing("check a fencing token");
         let number = from_token(token);
@@ -99,5 +94,26 @@ impl Fence {
         let rows = transaction.query_typed(&self.last_seen, &typed[..1]).await.map_err(failed)?;
         let seen = rows.first().and_then(|row| row.try_get::<_, i64>(0).ok()).map_or(token, to_token);
         Err(StaleToken { token, seen }.into())
+    }
+
+    pub(crate) fn check_name(&self, resource: &str) -> Result<()> {
+        if resource.is_empty() || resource.len() > MAX_NAME || resource.contains('\0') {
+            return Err(Error::new(
+                ErrorKind::InvalidInput,
+                "the name of a resource has 1 to 1024 bytes without NUL",
+            )
+            .doing("check a fencing token"));
+        }
+        Ok(())
+    }
+
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn admit_statement(&self) -> &str {
+        &self.admit
+    }
+
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn last_seen_statement(&self) -> &str {
+        &self.last_seen
     }
 }

@@ -107,6 +107,11 @@
 //! # Fencing
 //! [`Fence`] refuses writes of stale holders, in the transaction that writes.
 //!
+//! # TLS
+//! With rustls, and the process's default crypto provider or else the one of the feature `tls-ring` or `tls-aws-lc-rs`. Without
+//! either, `sslmode=prefer` connects without TLS, and `sslmode=require` and stricter modes are refused. The store installs no
+//! default provider.
+//!
 //! # Tables
 //! Created on first use if the role may; otherwise `distlock schema` prints them.
 //!
@@ -115,6 +120,7 @@
 mod advisory;
 #[cfg(feature = "bench")]
 mod baseline;
+mod clients;
 mod config;
 mod connect;
 mod connection;
@@ -134,6 +140,8 @@ mod values;
 mod wake_format;
 
 pub use advisory::{AdvisoryKey, AdvisoryStore, TransactionLocks};
+#[cfg(feature = "sqlx")]
+pub use clients::SqlxTransactionLocks;
 pub use config::{DEFAULT_RETENTION, DEFAULT_SESSION_TIMEOUT, KeyScheme, Listen, PostgresConfig};
 pub use fence::Fence;
 pub use lease::PostgresStore;
@@ -155,6 +163,7 @@ const fn lease_driver() -> Driver {
         )
     })
     .with_options(config::LEASE_OPTIONS)
+    .with_check(|url| PostgresConfig::from_url(url).map(drop))
     .with_schema(|url| schema::print(url, StoreKind::Lease));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| {
@@ -176,6 +185,7 @@ const fn advisory_driver() -> Driver {
         },
     )
     .with_options(config::ADVISORY_OPTIONS)
+    .with_check(|url| PostgresConfig::from_url(url).map(drop))
     .with_schema(|url| schema::print(url, StoreKind::Advisory));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| {

@@ -216,3 +216,69 @@ async fn a_second_connection_is_open_only_while_a_process_has_waiters() {
     waiting.await.unwrap().unwrap();
     eventually("the waiter's connections are gone", async || test_schema.sessions(server()) == 1).await;
 }
+
+/// An operator, a fail-over or a restart ends the sessions of a process. What asks right then is served on the next session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquisition_right_after_its_session_was_terminated_succeeds_within_its_limit() {
+    let mut failed = Vec::new();
+    for scheme in ["postgres", "postgres+advisory"] {
+        let test_schema = TestSchema::new();
+        let locks = locks(&test_schema.url(scheme, &server().url())).await;
+        let end_all = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = '{}'",
+            test_schema.name
+        );
+        for round in 0..24 {
+            // Not waited for: the server may still be ending the session when the request arrives.
+            server().sql(&end_all);
+            let name = format!("m{round}");
+            let acquiring = match round % 3 {
+                0 => locks.mutex(name).acquire(),
+                1 => locks.rw_lock(name).write(),
+                _ => locks.semaphore(name, 2).acquire(),
+            };
+            match acquiring.timeout(Duration::from_secs(5)).await {
+                Ok(guard) => drop(guard.release().await),
+                Err(error) => failed.push(format!("{scheme}, round {round}: {error}")),
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} of 48 failed: {failed:#?}", failed.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_survives_the_end_of_its_session() {
+    for scheme in ["postgres", "postgres+advisory"] {
+        let test_schema = TestSchema::new();
+        let holder = locks(&test_schema.url(scheme, &server().url())).await;
+        let waiter_schema = TestSchema { name: format!("waiter_{}", test_schema.name) };
+        let waiter_url =
+            test_schema.url(scheme, &server().url()).replace("application_name=", "application_name=waiter_");
+        let waiter = locks(&waiter_url).await;
+        let held = (
+            holder.mutex("m").acquire().await.unwrap(),
+            holder.rw_lock("r").write().await.unwrap(),
+            holder.semaphore("s", 1).acquire().await.unwrap(),
+        );
+        let waiting = [
+            tokio::spawn(waiter.mutex("m").acquire().into_future()),
+            tokio::spawn(waiter.rw_lock("r").read().into_future()),
+            tokio::spawn(waiter.semaphore("s", 1).acquire().timeout(LIMIT).into_future()),
+        ];
+        let registered = async || {
+            let records = holder.inspect(&Query::default()).await.unwrap();
+            records.iter().filter(|record| !record.waiters.is_empty()).count() == 3
+        };
+        for _ in 0..3 {
+            eventually("all wait", registered).await;
+            waiter_schema.cut(server());
+        }
+        eventually("all wait again", registered).await;
+        assert!(waiting.iter().all(|task| !task.is_finished()), "{scheme}");
+        drop(held);
+        for task in waiting {
+            let guard = within("a grant", LIMIT, task).await.unwrap();
+            drop(guard.unwrap_or_else(|error| panic!("{scheme}: {error}")));
+        }
+    }
+}

@@ -9,8 +9,8 @@ use std::time::Duration;
 use common::{TestSchema, backend, locks, postgres_store, server, within};
 use distlock_core::store::Backend;
 use distlock_core::{ErrorKind, Locks};
-use distlock_testkit::servers::postgres::wire::PostgresConnection;
 use distlock_postgres::{AdvisoryStore, PostgresConfig, PostgresStore};
+use distlock_testkit::servers::postgres::wire::PostgresConnection;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_clients_that_start_at_once_on_an_empty_database_find_their_tables() {
@@ -85,7 +85,9 @@ impl LocalTimeClient {
     }
 
     fn release(&mut self, key: &str) {
-        self.session.query(&format!("DELETE FROM {} WHERE key = '{key}' AND value = 'theirs'", self.table)).unwrap();
+        self.session
+            .query(&format!("DELETE FROM {} WHERE key = '{key}' AND value = 'theirs'", self.table))
+            .unwrap();
     }
 }
 
@@ -105,7 +107,11 @@ fn migrated_table(schema: &str, with_trigger: bool) -> String {
     ));
     let migration = MIGRATION.replace("public.", &format!("{schema}."));
     let (columns, trigger) = migration.split_once("-- Optional").unwrap();
-    server().sql(&if with_trigger { format!("{columns}-- Optional{trigger}") } else { format!("{columns}COMMIT;") });
+    server().sql(&if with_trigger {
+        format!("{columns}-- Optional{trigger}")
+    } else {
+        format!("{columns}COMMIT;")
+    });
     format!("{schema}.distribute_lock")
 }
 
@@ -114,7 +120,10 @@ async fn a_migrated_table_is_shared_with_programs_that_write_local_times() {
     let test_schema = TestSchema::new();
     let table = migrated_table(&test_schema.name, true);
     let through = locks(&test_schema.url("postgres", &server().url())).await;
-    assert!(through.mutex("theirs").try_acquire().await.unwrap().is_none(), "a lock was lost in the migration");
+    assert!(
+        through.mutex("theirs").try_acquire().await.unwrap().is_none(),
+        "a lock was lost in the migration"
+    );
     let mut theirs = LocalTimeClient::new(&table, "'Asia/Shanghai'");
     let ours = through.mutex("shared").acquire().await.unwrap();
     theirs.delete_expired();

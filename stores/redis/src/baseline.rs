@@ -38,7 +38,7 @@ pub(crate) async fn open(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> {
     let config = RedisConfig::from_url(&url)?;
     let ServerSet::One(handle) = ServerSet::new(&config)? else { return Ok(None) };
     let server = handle.connection().await.map_err(|error| error.doing("connect"))?;
-    let connection = server.driver_connection();
+    let Some(connection) = server.driver_connection() else { return Ok(None) };
     let compare_and_delete = Script::new(COMPARE_AND_DELETE);
     Ok(Some(Box::new(BaselineDriver { config, connection, compare_and_delete, server })))
 }

@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use distlock_core::store::UrlOption;
+use distlock_core::store::support::config::{
+    Certificates, TLS_CA, TLS_CERT, TLS_KEY, check_timeout, shown_prefix, write_host_and_port,
+};
 use distlock_core::{Error, ErrorKind, Result};
 
 use crate::keys::{DEFAULT_PREFIX, Keys};
@@ -43,19 +46,9 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
         default: "10m",
         meaning: "how long the token of an unused name is kept",
     },
-    UrlOption {
-        name: "tls_ca",
-        value: "file",
-        default: "",
-        meaning: "the certificate authority to trust instead of the system's (PEM)",
-    },
-    UrlOption { name: "tls_cert", value: "file", default: "", meaning: "the client certificate (PEM)" },
-    UrlOption {
-        name: "tls_key",
-        value: "file",
-        default: "",
-        meaning: "the key of the client certificate (PEM)",
-    },
+    TLS_CA,
+    TLS_CERT,
+    TLS_KEY,
     UrlOption { name: "sentinel_user", value: "text", default: "", meaning: "the user of the sentinels" },
     UrlOption {
         name: "sentinel_password",
@@ -96,8 +89,7 @@ pub enum Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Address::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Address::Tcp(host, port) => write_host_and_port(f, host, *port),
             Address::Unix(path) => write!(f, "{}", path.display()),
         }
     }
@@ -128,13 +120,6 @@ pub enum Servers {
 pub(crate) struct Credentials {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
-}
-
-/// The certificates of a TLS connection, in PEM.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Certificates {
-    pub(crate) authority: Option<Vec<u8>>,
-    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// The options of a [`RedisStore`](crate::RedisStore).
@@ -314,24 +299,8 @@ impl RedisConfig {
     }
 }
 
-fn check_timeout(timeout: Duration, what: &str) -> Result<Duration> {
-    if timeout < Duration::from_millis(10) || timeout > Duration::from_secs(600) {
-        return Err(invalid(
-            format!("a {what} of {timeout:?} is not between 10 ms and 10 minutes"),
-            "use a few times the slowest round trip",
-        ));
-    }
-    Ok(timeout)
-}
-
 pub(crate) fn invalid(what: String, advice: &'static str) -> Error {
     Error::new(ErrorKind::InvalidInput, what).doing("read the Redis options").advise(advice)
-}
-
-/// A prefix, unless it has characters of a URL that was put in the wrong place and may contain a password.
-fn shown(prefix: &str) -> &str {
-    let is_usual = prefix.chars().all(|c| c.is_alphanumeric() || ":{}._-".contains(c));
-    if is_usual { prefix } else { "***" }
 }
 
 impl Default for RedisConfig {
@@ -348,7 +317,7 @@ impl fmt::Debug for RedisConfig {
             .field("login", &(self.credentials != Credentials::default()))
             .field("database", &self.database)
             .field("tls", &self.tls.is_some())
-            .field("prefix", &shown(self.keys.prefix()))
+            .field("prefix", &shown_prefix(self.keys.prefix()))
             .field("response_timeout", &self.response_timeout)
             .field("connect_timeout", &self.connect_timeout)
             .field("retention", &self.retention)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::store::support::config::Certificates;
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use redis::io::tcp::TcpSettings;
@@ -11,7 +12,7 @@ use redis::{
     RedisConnectionInfo, Value,
 };
 
-use crate::config::{Address, Certificates, Credentials, RedisConfig};
+use crate::config::{Address, Credentials, RedisConfig};
 use crate::error;
 use crate::net::{ServerConnection, Subscriptions, check_master};
 
@@ -101,7 +102,7 @@ impl Connector {
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .map_err(error::connect_failed)?;
-            let connection = ServerConnection::new(connection, subscriptions, address.clone());
+            let connection = ServerConnection::new(connection.into(), subscriptions, address.clone());
             let mut first = redis::pipe();
             first.cmd("TIME");
             if check_role {
@@ -122,6 +123,13 @@ impl Connector {
             Ok(outcome) => outcome.map_err(|error| error.on(address)),
             Err(_) => Err(errors::connect_timeout(self.limit).on(address)),
         }
+    }
+
+    /// Reads the server's clock over a connection of the application.
+    pub(crate) async fn read_clock(&self, connection: &ServerConnection) -> Result<()> {
+        let reply = error::accepted(connection.send(&redis::cmd("TIME"), self.limit).await?)?;
+        connection.set_clock(milliseconds(&reply).ok_or_else(|| errors::unexpected_reply(&reply))?);
+        Ok(())
     }
 
     /// Sends one command over a connection of its own, as to sentinels.
@@ -169,7 +177,7 @@ fn milliseconds(time: &Value) -> Option<u64> {
 fn open(info: redis::ConnectionInfo, tls: Option<&Certificates>) -> Result<Client, redis::RedisError> {
     let Some(certificates) = tls else { return Client::open(info) };
     check_crypto_provider()?;
-    if certificates.authority.is_none() && certificates.client.is_none() {
+    if certificates.is_empty() {
         return Client::open(info);
     }
     let client_tls = certificates
@@ -181,14 +189,15 @@ fn open(info: redis::ConnectionInfo, tls: Option<&Certificates>) -> Result<Clien
 }
 
 /// The driver uses the process's default crypto provider of rustls. If there is none, rustls chooses the only one that is
-/// compiled in; if there are several, it panics. We choose none, because that is the application's decision, and return an error
-/// instead of the panic.
+/// compiled in; if there are several, or none, it panics. We install none, because that is the application's decision, and
+/// return an error instead of the panic.
 #[cfg(feature = "tls")]
 fn check_crypto_provider() -> Result<(), redis::RedisError> {
     std::panic::catch_unwind(|| drop(rustls::ClientConfig::builder())).map_err(|_| {
         redis::RedisError::from((
             redis::ErrorKind::InvalidClientConfig,
-            "several crypto providers of rustls are compiled in: choose one when the program starts, for example \
+            "no crypto provider of rustls, or several, are compiled in: enable one of the features tls-ring and tls-aws-lc-rs of \
+             distlock, or choose one when the program starts, for example \
              rustls::crypto::ring::default_provider().install_default()",
         ))
     })

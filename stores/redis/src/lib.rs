@@ -56,7 +56,8 @@
 //!   them must be passed, the store sends the call again.
 //! - Replication is asynchronous: a fail-over may lose the latest grants. `distlock.min_replicas` makes that rarer.
 //! - A Redlock serves mutexes and reader-writer locks. Semaphores and fair mutexes over majorities are unsound and refused.
-//! - TLS uses the process's default crypto provider of rustls, and the store installs none.
+//! - TLS uses the process's default crypto provider of rustls, or the only one that is compiled in. The features `tls-ring` and
+//!   `tls-aws-lc-rs` add one; neither is a default, because a second one breaks applications that use rustls themselves.
 //!
 //! # Rights
 //! `~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall
@@ -64,6 +65,7 @@
 
 #[cfg(feature = "bench")]
 mod baseline;
+mod clients;
 mod config;
 mod connect;
 mod doctor;
@@ -105,11 +107,19 @@ const SCHEMES: &[&str] = &[
 ];
 
 const fn driver() -> Driver {
-    let driver =
-        Driver::new(SCHEMES, "redis://host:6379", |url| Box::pin(connect(url))).with_options(config::OPTIONS);
+    let driver = Driver::new(SCHEMES, "redis://host:6379", |url| Box::pin(connect(url)))
+        .with_options(config::OPTIONS)
+        .with_check(check);
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(baseline::open(url)));
     driver
+}
+
+fn check(url: &StoreUrl) -> Result<()> {
+    match url.scheme() {
+        "redlock" | "redlocks" => RedlockConfig::from_url(url).map(drop),
+        _ => RedisConfig::from_url(url).map(drop),
+    }
 }
 
 async fn connect(url: StoreUrl) -> Result<Backend> {

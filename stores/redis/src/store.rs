@@ -69,8 +69,8 @@ impl RedisStore {
     /// Connects to the server of a client of the `redis` crate: its address, login, database and TLS settings are used, and those
     /// of `config` are not.
     ///
-    /// The store opens a connection of its own. It cannot share one of yours: messages are delivered by a handler that is
-    /// installed when a connection is opened, and a connection that stops replying is replaced.
+    /// The store opens a connection of its own. To send commands over one that is open, see
+    /// [`with_multiplexed_connection`](RedisStore::with_multiplexed_connection).
     ///
     /// ```no_run
     /// use distlock_redis::{RedisConfig, RedisStore};
@@ -100,7 +100,7 @@ impl RedisStore {
         Ok(RedisStore::of(config, servers))
     }
 
-    fn of(config: RedisConfig, servers: ServerSet) -> Self {
+    pub(crate) fn of(config: RedisConfig, servers: ServerSet) -> Self {
         let scripts = Scripts::new(&ScriptSettings {
             channel: config.keys.channel(),
             retention: milliseconds(config.retention),

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use distlock_core::store::support::config::{Certificates, TLS_CERT, TLS_KEY, write_host_and_port};
 use distlock_core::store::url::{Host, Secret};
 use distlock_core::store::{StoreUrl, UrlOption};
 use distlock_core::{Error, ErrorKind, Result};
@@ -35,18 +36,8 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
         default: "",
         meaning: "zookeepers: the certificate authority to trust (PEM); needed there",
     },
-    UrlOption {
-        name: "tls_cert",
-        value: "file",
-        default: "",
-        meaning: "zookeepers: the client certificate (PEM)",
-    },
-    UrlOption {
-        name: "tls_key",
-        value: "file",
-        default: "",
-        meaning: "zookeepers: the key of the client certificate (PEM)",
-    },
+    TLS_CERT,
+    TLS_KEY,
     UrlOption {
         name: "acl",
         value: "open|creator",
@@ -54,20 +45,6 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
         meaning: "who may use our nodes: everyone (open, the default without a login), or only the user of the URL (creator, the default with one)",
     },
 ];
-
-/// The certificates of a TLS connection, in PEM.
-#[cfg_attr(not(feature = "tls"), allow(dead_code))]
-#[derive(Clone, Default)]
-pub(crate) struct Certificates {
-    pub(crate) authority: Option<String>,
-    pub(crate) client: Option<(String, Secret)>,
-}
-
-impl fmt::Debug for Certificates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Certificates(***)")
-    }
-}
 
 /// A server: host and port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,11 +65,7 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
-            write!(f, "[{}]:{}", self.host, self.port)
-        } else {
-            write!(f, "{}:{}", self.host, self.port)
-        }
+        write_host_and_port(f, &self.host, self.port)
     }
 }
 
@@ -265,7 +238,7 @@ impl ZookeeperConfig {
     /// Uses TLS and trusts this certificate authority (PEM).
     #[cfg(feature = "tls")]
     #[must_use]
-    pub fn tls_authority(mut self, pem: impl Into<String>) -> Self {
+    pub fn tls_authority(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.tls.get_or_insert_default().authority = Some(pem.into());
         self
     }
@@ -273,8 +246,8 @@ impl ZookeeperConfig {
     /// Uses TLS with a client certificate (both PEM). The authority is needed too.
     #[cfg(feature = "tls")]
     #[must_use]
-    pub fn tls_client(mut self, certificate: impl Into<String>, key: impl Into<String>) -> Self {
-        self.tls.get_or_insert_default().client = Some((certificate.into(), Secret::new(key)));
+    pub fn tls_client(mut self, certificate: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.tls.get_or_insert_default().client = Some((certificate.into(), key.into()));
         self
     }
 
@@ -306,25 +279,13 @@ fn certificates(url: &mut StoreUrl) -> Result<Certificates> {
         return Err(Error::new(ErrorKind::Unsupported, "TLS is not built in")
             .advise("build distlock-zookeeper with its feature `tls`"));
     }
-    let mut read = |key: &str| match url.take(key) {
-        Some(path) => match std::fs::read_to_string(path) {
-            Ok(pem) => Ok(Some(pem)),
-            Err(_) => Err(url.refuse_value(key, "the path of a readable PEM file")),
-        },
-        None => Ok(None),
-    };
-    let (authority, certificate, key) = (read("tls_ca")?, read("tls_cert")?, read("tls_key")?);
-    let client = match (certificate, key) {
-        (Some(certificate), Some(key)) => Some((certificate, Secret::new(key))),
-        (None, None) => None,
-        _ => return Err(url.refuse_value("tls_cert", "given together with distlock.tls_key")),
-    };
-    if authority.is_none() {
+    let certificates = Certificates::take_from(url, None)?;
+    if certificates.authority.is_none() {
         return Err(
             url.refuse_value("tls_ca", "the PEM file of the authority that signed the servers' certificates")
         );
     }
-    Ok(Certificates { authority, client })
+    Ok(certificates)
 }
 
 fn invalid(what: String, advice: &'static str) -> Error {

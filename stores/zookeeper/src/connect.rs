@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use distlock_core::store::support::errors::no_crypto_provider;
 use distlock_core::store::support::errors::{brief, connect_timeout, unavailable};
 use distlock_core::store::{Backend, Driver};
 use distlock_core::{Error, ErrorKind, Result};
@@ -32,7 +34,8 @@ const fn driver() -> Driver {
             Ok(Backend::session(ZookeeperStore::connect(config).await?))
         })
     })
-    .with_options(OPTIONS);
+    .with_options(OPTIONS)
+    .with_check(|url| ZookeeperConfig::from_url(url).map(drop));
     #[cfg(feature = "bench")]
     let driver = driver.with_baseline(|url| Box::pin(crate::baseline::open(url)));
     driver
@@ -116,9 +119,7 @@ fn check_crypto_provider(config: &ZookeeperConfig) -> Result<()> {
     if config.tls.is_none() || rustls::crypto::CryptoProvider::get_default().is_some() {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::InvalidInput, "the program has not chosen a crypto provider of rustls").advise(
-        "choose one when the program starts, for example rustls::crypto::ring::default_provider().install_default()",
-    ))
+    Err(no_crypto_provider())
 }
 
 #[cfg(feature = "tls")]
@@ -130,10 +131,11 @@ async fn connect(
     let Some(certificates) = &config.tls else { return connector.connect(servers).await };
     let mut options = zookeeper_client::TlsOptions::new();
     if let Some(authority) = &certificates.authority {
-        options = options.with_pem_ca(authority)?;
+        options = options.with_pem_ca(&String::from_utf8_lossy(authority))?;
     }
     if let Some((certificate, key)) = &certificates.client {
-        options = options.with_pem_identity(certificate, key.expose())?;
+        options = options
+            .with_pem_identity(&String::from_utf8_lossy(certificate), &String::from_utf8_lossy(key))?;
     }
     connector.with_tls(options).secure_connect(servers).await
 }

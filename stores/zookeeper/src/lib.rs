@@ -66,8 +66,8 @@
 //! # Limits
 //! * `show` cannot tell since when a lock is held, except for permits that were waited for: the server records when a node was
 //!   created, which is when its owner began to wait.
-//! * TLS is not a default feature. The driver's TLS brings a second crypto provider of rustls (aws-lc-rs) into the program, and
-//!   with two of them a program must choose one. This store chooses ring, for the whole process, if the program has not chosen.
+//! * TLS is not a default feature. The driver's TLS brings a crypto provider of rustls (aws-lc-rs) into the program. The program
+//!   must have a default provider before it connects (`CryptoProvider::install_default`); this store installs none.
 //! * A server that grants a shorter session after a reconnection than before is not noticed. Use the same limits on all servers.
 //! * A `minSessionTimeout` below two ticks allows sessions that are too short for the deadline; `doctor` warns.
 //!

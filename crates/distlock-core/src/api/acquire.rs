@@ -51,7 +51,9 @@ impl IntoFuture for Acquire {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let limit = TimeLimit::starting_now(&self.locks, self.timeout);
-            self.request.acquire(&self.locks, &limit).await
+            self.request.check_input(&self.locks.options)?;
+            let handle = self.locks.handle(&limit).await?;
+            self.request.acquire(&handle, &limit).await
         })
     }
 }
@@ -94,7 +96,9 @@ impl IntoFuture for TryAcquire {
                 Some(timeout) => TimeLimit::starting_now(&self.locks, Some(timeout)),
                 None => TimeLimit::one_request(&self.locks),
             };
-            self.request.try_acquire(&self.locks, &limit).await
+            self.request.check_input(&self.locks.options)?;
+            let handle = self.locks.handle(&limit).await?;
+            self.request.try_acquire(&handle, &limit).await
         })
     }
 }

@@ -7,6 +7,7 @@ use futures_core::future::BoxFuture;
 
 use super::guard::Guard;
 use super::guard_set::GuardSet;
+use super::handle::Handle;
 use super::locks::Locks;
 use super::request::Request;
 use super::timeout::TimeLimit;
@@ -46,7 +47,7 @@ impl AcquireAll {
         self
     }
 
-    /// Other options than those of the [`Locks`].
+    /// Other options than those of the [`Locks`]: what they name changes.
     pub fn options(mut self, options: Options) -> Self {
         self.locks = self.locks.with_options(options);
         self
@@ -62,21 +63,50 @@ impl AcquireAll {
                 .doing("acquire all")
                 .advise("name each resource once: it would wait for itself"));
         }
-        self.requests.iter().try_for_each(|request| request.check(&self.locks).map(drop))
+        self.requests.iter().try_for_each(|request| request.check_input(&self.locks.options).map(drop))
     }
 
-    /// Acquires all of them once. The inner error: one was lost meanwhile, and all are released.
-    async fn acquire_once(&self, limit: &TimeLimit) -> Result<Result<GuardSet>> {
-        let clock = &self.locks.engine.shared.clock;
-        let mut acquired = Acquired(Vec::with_capacity(self.requests.len()));
-        for request in &self.requests {
-            acquired.0.push(request.acquire(&self.locks, limit).await?);
-            // The rest would be waited for in vain.
-            if let Some(lost) = acquired.loss(clock.now()) {
-                return Ok(Err(lost.doing("acquire all").on(self.locks.store().to_owned())));
+    /// Acquires all of them, waiting as asked. `Ok(None)`: `contention` says that it is no error, and one was contended.
+    async fn acquire(mut self, limit: TimeLimit, contention: Contention) -> Result<Option<GuardSet>> {
+        self.sort_and_check().map_err(|error| error.on(self.locks.store().to_owned()))?;
+        let handle = self.locks.handle(&limit).await?;
+        self.requests.iter().try_for_each(|request| request.check(&handle).map(drop))?;
+        let clock = self.locks.clock();
+        loop {
+            match self.acquire_once(&handle, &limit, contention).await? {
+                Outcome::All(set) => return Ok(Some(set)),
+                Outcome::Contended => return Ok(None),
+                Outcome::Lost(lost) if limit.wait == Wait::Once || limit.wait.over(clock.now()) => {
+                    return Err(lost);
+                }
+                Outcome::Lost(_) => {}
             }
         }
-        Ok(Ok(GuardSet::new(std::mem::take(&mut acquired.0))))
+    }
+
+    /// Acquires all of them once. Unless all are acquired, all are released.
+    async fn acquire_once(
+        &self,
+        locks: &Handle,
+        limit: &TimeLimit,
+        contention: Contention,
+    ) -> Result<Outcome> {
+        let clock = self.locks.clock();
+        let mut acquired = Acquired(Vec::with_capacity(self.requests.len()));
+        for request in &self.requests {
+            acquired.0.push(match contention {
+                Contention::IsAnError => request.acquire(locks, limit).await?,
+                Contention::IsAnAnswer => match request.try_acquire(locks, limit).await? {
+                    Some(guard) => guard,
+                    None => return Ok(Outcome::Contended),
+                },
+            });
+            // The rest would be waited for in vain.
+            if let Some(lost) = acquired.loss(clock.now()) {
+                return Ok(Outcome::Lost(lost.doing("acquire all").on(locks.store().to_owned())));
+            }
+        }
+        Ok(Outcome::All(GuardSet::new(std::mem::take(&mut acquired.0))))
     }
 }
 
@@ -84,22 +114,73 @@ impl IntoFuture for AcquireAll {
     type Output = Result<GuardSet>;
     type IntoFuture = BoxFuture<'static, Result<GuardSet>>;
 
-    fn into_future(mut self) -> Self::IntoFuture {
+    fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
-            self.sort_and_check()?;
             let limit = TimeLimit::starting_now(&self.locks, self.timeout);
-            let clock = &self.locks.engine.shared.clock;
-            loop {
-                match self.acquire_once(&limit).await? {
-                    Ok(set) => return Ok(set),
-                    Err(lost) if limit.wait == Wait::Once || limit.wait.over(clock.now()) => {
-                        return Err(lost);
-                    }
-                    Err(_) => {}
-                }
+            match self.acquire(limit, Contention::IsAnError).await? {
+                Some(set) => Ok(set),
+                None => Err(Error::new(ErrorKind::Internal, "contention without a time-out")),
             }
         })
     }
+}
+
+/// An attempt to acquire several locks: `.await` it. `None` if one of them is held by another client, at once or until the
+/// [time limit](TryAcquireAll::timeout); none is held then. Made by [`Locks::try_acquire_all`].
+///
+/// # Errors
+/// As for [`AcquireAll`], but contention is not an error.
+///
+/// # Cancel safety
+/// Dropping the future at any point leaves nothing held.
+#[derive(Debug)]
+#[must_use = "nothing is acquired before it is awaited"]
+pub struct TryAcquireAll(AcquireAll);
+
+impl TryAcquireAll {
+    pub(crate) fn new(locks: Locks, requests: Vec<Request>) -> Self {
+        TryAcquireAll(AcquireAll::new(locks, requests))
+    }
+
+    /// Waits at most this long for all of them together before it gives `None`; zero is one attempt for each.
+    pub fn timeout(self, limit: Duration) -> Self {
+        TryAcquireAll(self.0.timeout(limit))
+    }
+
+    /// Other options than those of the [`Locks`]: what they name changes.
+    pub fn options(self, options: Options) -> Self {
+        TryAcquireAll(self.0.options(options))
+    }
+}
+
+impl IntoFuture for TryAcquireAll {
+    type Output = Result<Option<GuardSet>>;
+    type IntoFuture = BoxFuture<'static, Result<Option<GuardSet>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move {
+            let limit = match self.0.timeout {
+                Some(timeout) => TimeLimit::starting_now(&self.0.locks, Some(timeout)),
+                None => TimeLimit::one_request(&self.0.locks),
+            };
+            self.0.acquire(limit, Contention::IsAnAnswer).await
+        })
+    }
+}
+
+/// What a lock that is held by another client means.
+#[derive(Clone, Copy, Debug)]
+enum Contention {
+    IsAnError,
+    IsAnAnswer,
+}
+
+/// How one round ended.
+enum Outcome {
+    All(GuardSet),
+    Contended,
+    /// One was lost while the others were waited for.
+    Lost(Error),
 }
 
 /// The guards acquired so far. Dropping it undoes them, last first.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::clock::{Moment, sleep_until};
-use crate::engine::{Engine, Held, ReleaseFailure};
+use crate::engine::{Engine, Held, ReleaseFailure, RenewFailure};
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, LockId, Resource};
 use crate::store::LossReason;
@@ -86,6 +86,10 @@ impl Guard {
             Some(held) => held,
             None => unreachable!("the hold is taken only when the guard is consumed"),
         }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
     }
 
     fn clock(&self) -> &dyn crate::Clock {
@@ -201,7 +205,57 @@ impl Guard {
         }
     }
 
-    fn lost_error(&self, reason: &LossReason) -> Error {
+    /// Renews the lock now, for its whole expiry: for guards without automatic renewal
+    /// ([`Options::auto_extend`](crate::Options::auto_extend)), and to be sure of the whole expiry before a step that must not
+    /// be interrupted. With automatic renewal it is one renewal more. Where the lock lives with a session (see
+    /// [`time_left`](Guard::time_left)), the session's own heartbeat renews it: nothing is sent, and this says whether it is
+    /// still held.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use distlock_core::{Locks, Options, memory::MemoryStore, store::Backend};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> distlock_core::Result<()> {
+    /// # let locks = Locks::new(Backend::lease(MemoryStore::new()))?;
+    /// let plain_lease = Options::new().auto_extend(false);
+    /// let guard = locks.mutex("import").options(plain_lease).acquire().await?;
+    /// for _page in 0..3 {
+    ///     guard.renew().await?;
+    ///     // … work that takes less than the expiry
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] if it is lost, or the store says that it is not ours any more. [`ErrorKind::Unavailable`] and so on
+    /// if the store failed: the guard stays held until its deadline, and another call may succeed.
+    /// [`ErrorKind::InvalidInput`] after the [longest hold](crate::Options::max_hold).
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the request goes on in the background, and its answer counts.
+    pub async fn renew(&self) -> Result<()> {
+        if let Some(queue_head) = self.queue.as_ref().and_then(|queue| queue.held.as_ref()) {
+            // The queue of a fair mutex. Losing it costs order, not exclusion.
+            let (lock, _) = tokio::join!(self.engine.renew(self.held()), self.engine.renew(queue_head));
+            return lock.map_err(|failure| self.renew_error(failure));
+        }
+        self.engine.renew(self.held()).await.map_err(|failure| self.renew_error(failure))
+    }
+
+    fn renew_error(&self, failure: RenewFailure) -> Error {
+        match failure {
+            RenewFailure::Lost(reason) => self.lost_error(&reason),
+            RenewFailure::Failed(error) => {
+                error.doing("renew").about(self.resource()).on(Arc::clone(&self.engine.shared.store_name))
+            }
+        }
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Held> {
+        self.held()
+    }
+
+    pub(crate) fn lost_error(&self, reason: &LossReason) -> Error {
         Error::new(ErrorKind::Lost, format!("the lock was lost: {reason}"))
             .about(self.resource())
             .on(Arc::clone(&self.engine.shared.store_name))

@@ -1,41 +1,26 @@
 //! The entry point of the API.
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::acquire_all::AcquireAll;
+use super::acquire_all::{AcquireAll, TryAcquireAll};
+use super::handle::Handle;
+use super::lazy::LazyEngine;
 use super::mutex::Mutex;
 use super::request::Request;
 use super::rw_lock::RwLock;
 use super::semaphore::Semaphore;
+use super::timeout::TimeLimit;
 use crate::clock::{BootClock, Clock};
-use crate::engine::{Engine, contained};
+use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
-use crate::resource::{Kind, LockIds, Resource};
-use crate::store::support::errors;
-use crate::store::{Backend, Capabilities, Finding, Holder, Query, Record, Store};
-
-/// The time limit of an operator's request: list the locks, break a lock, examine the store. A stalled server never replies,
-/// and a list may be long.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::resource::{Kind, LockIds};
+use crate::store::{Capabilities, Connected, Finding, Holder, Query, Record, Source, StoreSource};
 
 /// The longest label and the longest description, in bytes.
 const MAX_LABEL: usize = 128;
 const MAX_DESCRIPTION: usize = 64;
-
-/// Runs an operator's request within the time limit. A panic in the store's code becomes an error.
-async fn within_limit<T>(
-    store: &dyn Store,
-    doing: &'static str,
-    call: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    tokio::time::timeout(ADMIN_TIMEOUT, contained(store, doing, call)).await.unwrap_or_else(|_| {
-        Err(errors::unavailable(format!("no reply within {ADMIN_TIMEOUT:?}")).with_request_in_flight())
-    })
-}
 
 /// Locks on one store: makes mutexes, reader-writer locks and semaphores. Cheap to clone and to share.
 ///
@@ -51,8 +36,15 @@ async fn within_limit<T>(
 /// ```
 #[derive(Clone)]
 pub struct Locks {
-    pub(crate) engine: Arc<Engine>,
+    engine: EngineSource,
     pub(crate) options: Arc<Options>,
+}
+
+/// A running engine, or one that starts at the first use.
+#[derive(Clone)]
+enum EngineSource {
+    Started(Arc<Engine>),
+    Lazy(Arc<LazyEngine>),
 }
 
 impl Locks {
@@ -60,15 +52,16 @@ impl Locks {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] outside a Tokio runtime.
-    pub fn new(backend: Backend) -> Result<Self> {
-        Locks::builder(backend).build()
+    pub fn new(store: impl Into<StoreSource>) -> Result<Self> {
+        Locks::builder(store).build()
     }
 
     /// Locks with another clock, label or options.
     #[must_use]
-    pub fn builder(backend: Backend) -> LocksBuilder {
+    pub fn builder(store: impl Into<StoreSource>) -> LocksBuilder {
+        let StoreSource(store) = store.into();
         LocksBuilder {
-            backend,
+            store,
             clock: Arc::new(BootClock),
             label: None,
             description: None,
@@ -76,10 +69,43 @@ impl Locks {
         }
     }
 
-    /// The same store and engine with other default options.
+    /// The same store and engine with other default options: what `options` names changes, the rest stays.
     #[must_use]
     pub fn with_options(&self, options: Options) -> Self {
-        Locks { engine: Arc::clone(&self.engine), options: Arc::new(options) }
+        Locks { engine: self.engine.clone(), options: Arc::new(options.over(&self.options)) }
+    }
+
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        match &self.engine {
+            EngineSource::Started(engine) => &*engine.shared.clock,
+            EngineSource::Lazy(lazy) => &*lazy.clock,
+        }
+    }
+
+    /// The engine, if it runs.
+    pub(crate) fn started(&self) -> Option<&Arc<Engine>> {
+        match &self.engine {
+            EngineSource::Started(engine) => Some(engine),
+            EngineSource::Lazy(lazy) => lazy.started(),
+        }
+    }
+
+    /// A handle to the running engine; connects first if that was left to the first use.
+    async fn any_handle(&self) -> Result<Handle> {
+        let engine = match &self.engine {
+            EngineSource::Started(engine) => Arc::clone(engine),
+            EngineSource::Lazy(lazy) => lazy.engine().await?,
+        };
+        Ok(Handle { engine, options: Arc::clone(&self.options) })
+    }
+
+    /// The same within a time limit.
+    pub(crate) async fn handle(&self, limit: &TimeLimit) -> Result<Handle> {
+        if self.started().is_some() {
+            return self.any_handle().await;
+        }
+        let connected = limit.enforce(self.clock(), self.any_handle()).await;
+        connected.map_err(|error| error.doing("connect").on(self.store().to_owned()))
     }
 
     /// The options that locks made here begin with.
@@ -127,16 +153,68 @@ impl Locks {
         AcquireAll::new(self.clone(), requests.into_iter().map(Into::into).collect())
     }
 
-    /// What the store can do.
-    #[must_use]
-    pub fn capabilities(&self) -> &Capabilities {
-        &self.engine.shared.capabilities
+    /// Acquires all of these or none, without waiting; `None` if one is held by another client. See
+    /// [`acquire_all`](Locks::acquire_all).
+    ///
+    /// ```
+    /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> distlock_core::Result<()> {
+    /// # let locks = Locks::new(Backend::lease(MemoryStore::new()))?;
+    /// let held = locks.mutex("account/2").acquire().await?;
+    /// assert!(locks.try_acquire_all(["account/1", "account/2"]).await?.is_none());
+    /// held.release().await?;
+    /// assert!(locks.try_acquire_all(["account/1", "account/2"]).await?.is_some());
+    /// # Ok(()) }
+    /// ```
+    pub fn try_acquire_all<I>(&self, requests: I) -> TryAcquireAll
+    where
+        I: IntoIterator,
+        I::Item: Into<Request>,
+    {
+        TryAcquireAll::new(self.clone(), requests.into_iter().map(Into::into).collect())
     }
 
-    /// What and where the store is, without secrets.
+    /// What the store can do. Locks that connect at their first use and are not connected yet can do mutexes only: call
+    /// [`ping`](Locks::ping) first.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        static UNKNOWN: Capabilities = Capabilities::unknown();
+        self.started().map_or(&UNKNOWN, |engine| &engine.shared.capabilities)
+    }
+
+    /// What and where the store is, without secrets. Before the first use connects, this is the scheme of its URL.
     #[must_use]
     pub fn store(&self) -> &str {
-        &self.engine.shared.store_name
+        match &self.engine {
+            EngineSource::Started(engine) => &engine.shared.store_name,
+            EngineSource::Lazy(lazy) => {
+                lazy.started().map_or_else(|| lazy.shown(), |engine| &engine.shared.store_name)
+            }
+        }
+    }
+
+    /// Asks the store one thing that changes nothing, within the request time-out: for health checks and at the start of a
+    /// service. It connects if that was left to the first use.
+    ///
+    /// ```
+    /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> distlock_core::Result<()> {
+    /// let locks = Locks::new(Backend::lease(MemoryStore::new()))?;
+    /// locks.ping().await?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// What is wrong: [`ErrorKind::Unavailable`] if the store cannot be reached or does not answer in time,
+    /// [`ErrorKind::Denied`] if it refuses us, [`ErrorKind::ShutDown`] after `shutdown`.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: it only reads.
+    pub async fn ping(&self) -> Result<()> {
+        let limit = TimeLimit::one_request(self);
+        self.handle(&limit).await?.ping(&limit).await
     }
 
     /// What is held or waited for now. The queue of a fair mutex is shown as waiters of the mutex.
@@ -147,29 +225,7 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe: it only reads.
     pub async fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
-        let mut query = query.clone();
-        let kind = query.kind.take();
-        let store = self.engine.shared.backend.store();
-        let found = within_limit(store, "list the locks", async { store.inspect(&query).await })
-            .await
-            .map_err(|error| error.doing("list the locks").on(self.store().to_owned()))?;
-        let (queues, mut records): (Vec<_>, Vec<_>) =
-            found.into_iter().partition(|record| record.kind == Kind::FairQueue);
-        for queue in queues.into_iter().filter(|queue| !queue.waiters.is_empty()) {
-            let mutex =
-                records.iter_mut().find(|record| record.kind == Kind::Mutex && record.name == queue.name);
-            match mutex {
-                Some(mutex) => mutex.waiters.extend(queue.waiters),
-                None => records.push(Record { kind: Kind::Mutex, holders: Vec::new(), ..queue }),
-            }
-        }
-        records.retain(|record| {
-            kind.is_none_or(|wanted| wanted == record.kind)
-                && record.name.as_deref().is_none_or(|name| query.matches(record.kind, name))
-                && !(record.holders.is_empty() && record.waiters.is_empty())
-        });
-        records.sort_by(|a, b| (a.kind, &a.name, &a.key).cmp(&(b.kind, &b.name, &b.key)));
-        Ok(records)
+        self.any_handle().await?.inspect(query).await
     }
 
     /// The holders of one lock now, none if it is free: for messages. [`Holder`] shows its label and the time held.
@@ -191,8 +247,7 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe: it only reads.
     pub async fn holders(&self, kind: Kind, name: impl Into<Arc<str>>) -> Result<Vec<Holder>> {
-        let query = Query::named(&*name.into()).with_kind(kind);
-        Ok(self.inspect(&query).await?.into_iter().flat_map(|record| record.holders).collect())
+        self.any_handle().await?.holders(kind, name.into()).await
     }
 
     /// Forced release: takes the resource from all its holders and returns them. Their guards are lost; the next token is
@@ -205,22 +260,7 @@ impl Locks {
     /// # Cancel safety
     /// Dropping the future may leave the lock broken or not.
     pub async fn break_lock(&self, kind: Kind, name: impl Into<Arc<str>>) -> Result<Vec<Holder>> {
-        let resource = Resource::new(kind, name)?;
-        let store = self.engine.shared.backend.store();
-        let explain = |error: Error| {
-            let error = if error.is_request_in_flight() { error.with_unknown_outcome() } else { error };
-            error.doing("break").about(&resource).on(self.store().to_owned())
-        };
-        let broken = within_limit(store, "break", async { store.break_lock(&resource).await })
-            .await
-            .map_err(explain)?;
-        if kind == Kind::Mutex && !broken.is_empty() && self.capabilities().has(Kind::FairQueue) {
-            // A fair holder keeps the queue head until it notices the loss, and fair waiters would wait for that. At worst
-            // a waiter loses its place.
-            let queue = Resource::new(Kind::FairQueue, resource.name())?;
-            within_limit(store, "break", async { store.break_lock(&queue).await }).await.map_err(explain)?;
-        }
-        Ok(broken)
+        self.any_handle().await?.break_lock(kind, name.into()).await
     }
 
     /// Examines the store: what was found, and what is dangerous there.
@@ -231,10 +271,7 @@ impl Locks {
     /// # Cancel safety
     /// Cancel safe: it only reads.
     pub async fn doctor(&self) -> Result<Vec<Finding>> {
-        let store = self.engine.shared.backend.store();
-        within_limit(store, "examine", async { store.doctor().await })
-            .await
-            .map_err(|error| error.doing("examine").on(self.store().to_owned()))
+        self.any_handle().await?.doctor().await
     }
 
     /// Ends all waiting with an error, marks guards that are still held as lost, releases their locks and waits for the
@@ -246,7 +283,10 @@ impl Locks {
     /// # Cancel safety
     /// Dropping the future does not undo the shutdown.
     pub async fn shutdown(&self) -> Result<()> {
-        self.engine.shutdown().await
+        match self.started() {
+            Some(engine) => engine.shutdown().await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -259,7 +299,7 @@ impl fmt::Debug for Locks {
 /// Builds [`Locks`].
 #[derive(Debug)]
 pub struct LocksBuilder {
-    backend: Backend,
+    store: Source,
     clock: Arc<dyn Clock>,
     label: Option<String>,
     description: Option<String>,
@@ -290,14 +330,14 @@ impl LocksBuilder {
         self
     }
 
-    /// The options that locks begin with.
+    /// The options that locks begin with. What they name wins over the store's URL.
     #[must_use]
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// Starts the engine on the current runtime.
+    /// Starts the engine on the current runtime; for a [lazy](crate::store::Lazy) store the first use does it, on its own runtime.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] outside a Tokio runtime, or with a label or a description that is empty, longer than
@@ -314,8 +354,18 @@ impl LocksBuilder {
             check_text("description", description, MAX_DESCRIPTION)?;
             label = format!("{label}#{description}");
         }
-        let engine = Engine::start(self.backend, self.clock, &label, self.options.get_request_timeout())?;
-        Ok(Locks { engine, options: Arc::new(self.options) })
+        match self.store {
+            Source::Connected(Connected { backend, options, .. }) => {
+                let options = Arc::new(self.options.over(&options));
+                let engine = Engine::start(backend, self.clock, &label, options.get_request_timeout())?;
+                Ok(Locks { engine: EngineSource::Started(engine), options })
+            }
+            Source::Lazy(store) => {
+                let options = Arc::new(self.options.over(&store.options));
+                let lazy = LazyEngine::new(store, self.clock, label, Arc::clone(&options));
+                Ok(Locks { engine: EngineSource::Lazy(Arc::new(lazy)), options })
+            }
+        }
     }
 }
 

@@ -4,6 +4,8 @@ mod acquire;
 mod acquire_all;
 mod guard;
 mod guard_set;
+mod handle;
+mod lazy;
 mod locks;
 mod mutex;
 mod request;
@@ -12,7 +14,7 @@ mod semaphore;
 mod timeout;
 
 pub use acquire::{Acquire, TryAcquire};
-pub use acquire_all::AcquireAll;
+pub use acquire_all::{AcquireAll, TryAcquireAll};
 pub use guard::{Guard, ReleaseError};
 pub use guard_set::GuardSet;
 pub use locks::{Locks, LocksBuilder};

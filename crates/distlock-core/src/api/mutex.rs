@@ -3,7 +3,10 @@
 use super::acquire::{Acquire, TryAcquire};
 use super::locks::Locks;
 use super::request::Request;
+use crate::error::Result;
 use crate::options::Options;
+use crate::resource::Kind;
+use crate::store::Holder;
 
 /// One holder in the whole fleet. Made by [`Locks::mutex`].
 ///
@@ -41,7 +44,7 @@ impl Mutex {
         Mutex { request: Request::fair_mutex(self.name()), ..self }
     }
 
-    /// Other options than those of the [`Locks`] it came from.
+    /// Other options than those of the [`Locks`] it came from: what they name changes, the rest stays.
     #[must_use]
     pub fn options(self, options: Options) -> Self {
         Mutex { locks: self.locks.with_options(options), ..self }
@@ -51,6 +54,30 @@ impl Mutex {
     #[must_use]
     pub fn name(&self) -> &str {
         self.request.name()
+    }
+
+    /// Who holds it, and since when where the store knows; `None` if it is free. It may have changed when this returns.
+    ///
+    /// ```
+    /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> distlock_core::Result<()> {
+    /// # let locks = Locks::builder(Backend::lease(MemoryStore::new())).label("web-3:812").build()?;
+    /// let nightly = locks.mutex("nightly");
+    /// assert!(nightly.holder().await?.is_none());
+    /// let guard = nightly.acquire().await?;
+    /// let holder = nightly.holder().await?.expect("we hold it");
+    /// assert_eq!(holder.lock_id.label(), "web-3:812");
+    /// # drop(guard); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`Locks::inspect`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe: it only reads.
+    pub async fn holder(&self) -> Result<Option<Holder>> {
+        Ok(self.locks.holders(Kind::Mutex, self.name()).await?.into_iter().next())
     }
 
     /// Waits until it is ours; see [`Acquire`] for errors and cancel safety.

@@ -7,11 +7,14 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 
 use super::guard::{Guard, QueueHold};
+use super::handle::Handle;
+#[cfg(doc)]
 use super::locks::Locks;
 use super::timeout::TimeLimit;
 use crate::clock::sleep_until;
 use crate::engine::Wait;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::Options;
 use crate::resource::{Kind, MAX_PERMITS, Resource, WRITER_WEIGHT};
 use crate::store::{Claim, Fairness, Holder};
 
@@ -23,11 +26,12 @@ pub struct Request {
     weight: u32,
     capacity: u32,
     fair: bool,
+    resizable: bool,
 }
 
 impl Request {
     fn new(kind: Kind, name: Arc<str>, weight: u32, capacity: u32) -> Self {
-        Request { kind, name, weight, capacity, fair: false }
+        Request { kind, name, weight, capacity, fair: false, resizable: false }
     }
 
     /// A mutex.
@@ -60,6 +64,13 @@ impl Request {
         Request::new(Kind::Semaphore, name.into(), wanted, permits)
     }
 
+    /// Permits of a semaphore whose number may differ from client to client; see
+    /// [`Semaphore::resizable`](crate::Semaphore::resizable).
+    #[must_use]
+    pub fn resizable(self) -> Self {
+        Request { resizable: true, ..self }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -70,19 +81,24 @@ impl Request {
     }
 
     /// Finds everything that is wrong with it and its options, before anything is sent.
-    pub(crate) fn check(&self, locks: &Locks) -> Result<Resource> {
+    pub(crate) fn check_input(&self, options: &Options) -> Result<Resource> {
         let resource =
             Resource::new(self.kind, Arc::clone(&self.name)).map_err(|error| error.doing("acquire"))?;
         let complete = |error: Error| error.doing("acquire").about(&resource);
-        locks.options.check().map_err(complete)?;
+        options.check().map_err(complete)?;
         if self.kind == Kind::Semaphore {
             self.check_permits().map_err(complete)?;
         }
+        Ok(resource)
+    }
+
+    /// The same, and whether the store has it.
+    pub(crate) fn check(&self, locks: &Handle) -> Result<Resource> {
+        let resource = self.check_input(&locks.options)?;
         locks.engine.require(self.kind)?;
         if !locks.options.get_hold_at_least().is_zero() && !locks.capabilities().minimum_hold {
-            return Err(
-                complete(locks.capabilities().unsupported("minimum hold times")).on(locks.store().to_owned())
-            );
+            let refused = locks.capabilities().unsupported("minimum hold times");
+            return Err(refused.doing("acquire").about(&resource).on(locks.store().to_owned()));
         }
         if self.needs_queue(locks) {
             locks.engine.require(Kind::FairQueue)?;
@@ -106,44 +122,44 @@ impl Request {
     }
 
     /// A fair mutex needs a queue of its own in front, unless the server queues by itself.
-    fn needs_queue(&self, locks: &Locks) -> bool {
+    fn needs_queue(&self, locks: &Handle) -> bool {
         self.fair && locks.capabilities().fairness != Fairness::Native
     }
 
-    fn claim(&self, locks: &Locks, resource: Resource) -> Claim {
-        locks
-            .engine
-            .claim(resource, &locks.options)
-            .with_weight(self.weight)
-            .with_capacity(self.capacity)
-            .with_no_overtaking(self.fair)
-            .with_hold_at_least(locks.options.get_hold_at_least())
+    fn claim(&self, locks: &Handle, resource: Resource) -> Claim {
+        let claim = locks.engine.claim(resource, &locks.options);
+        let mut claim =
+            claim.with_weight(self.weight).with_capacity(self.capacity).with_no_overtaking(self.fair);
+        claim.hold_at_least = locks.options.get_hold_at_least();
+        claim.adopts_capacity = self.resizable && self.kind == Kind::Semaphore;
+        claim
     }
 
     /// Acquires, waiting as asked. `Ok(None)`: it was contended until then.
     ///
     /// # Cancel safety
     /// Dropping the future at any point leaves nothing held and nothing waiting.
-    pub(crate) async fn try_acquire(&self, locks: &Locks, limit: &TimeLimit) -> Result<Option<Guard>> {
+    pub(crate) async fn try_acquire(&self, locks: &Handle, limit: &TimeLimit) -> Result<Option<Guard>> {
         let resource = self.check(locks)?;
         let clock = &*locks.engine.shared.clock;
         let outcome = limit.enforce(clock, self.attempt(locks, resource.clone(), limit.wait)).await;
         outcome.map_err(|error| error.doing("acquire").about(&resource).on(locks.store().to_owned()))
     }
 
-    async fn attempt(&self, locks: &Locks, resource: Resource, wait: Wait) -> Result<Option<Guard>> {
+    async fn attempt(&self, locks: &Handle, resource: Resource, wait: Wait) -> Result<Option<Guard>> {
         let (engine, options) = (&locks.engine, &locks.options);
+        let started = engine.shared.clock.now();
         let queue = if self.needs_queue(locks) {
             let queue = Resource::new(Kind::FairQueue, Arc::clone(&self.name))?;
             let claim = engine.claim(queue, options).with_no_overtaking(true);
-            match engine.acquire(claim, options, wait).await? {
+            match engine.acquire(claim, options, wait, started).await? {
                 Some(held) => Some(QueueHold::new(Arc::clone(engine), held)),
                 None => return Ok(None),
             }
         } else {
             None
         };
-        let held = engine.acquire(self.claim(locks, resource), options, wait).await?;
+        let held = engine.acquire(self.claim(locks, resource), options, wait, started).await?;
         Ok(held.map(|held| Guard::new(Arc::clone(engine), held, queue)))
     }
 
@@ -152,7 +168,7 @@ impl Request {
     ///
     /// # Cancel safety
     /// As for [`try_acquire`](Request::try_acquire).
-    pub(crate) async fn acquire(&self, locks: &Locks, limit: &TimeLimit) -> Result<Guard> {
+    pub(crate) async fn acquire(&self, locks: &Handle, limit: &TimeLimit) -> Result<Guard> {
         let acquiring = pin!(self.try_acquire(locks, limit));
         let (outcome, holders) = match limit.lookup_at() {
             None => (acquiring.await?, Vec::new()),
@@ -171,12 +187,12 @@ impl Request {
     }
 
     /// The holders, for a message: none if the store does not tell, or if enough waiters ask already.
-    async fn holders(&self, locks: &Locks) -> Vec<Holder> {
+    async fn holders(&self, locks: &Handle) -> Vec<Holder> {
         let Ok(_permit) = locks.engine.shared.holder_lookups.try_acquire() else { return Vec::new() };
         locks.holders(self.kind, Arc::clone(&self.name)).await.unwrap_or_default()
     }
 
-    fn timed_out(&self, locks: &Locks, after: Duration, holders: &[Holder]) -> Error {
+    fn timed_out(&self, locks: &Handle, after: Duration, holders: &[Holder]) -> Error {
         let error = Error::timed_out(after, holders).on(locks.store().to_owned());
         match Resource::new(self.kind, Arc::clone(&self.name)) {
             Ok(resource) => error.about(&resource),

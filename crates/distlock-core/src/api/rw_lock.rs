@@ -5,7 +5,10 @@ use std::sync::Arc;
 use super::acquire::{Acquire, TryAcquire};
 use super::locks::Locks;
 use super::request::Request;
+use crate::error::Result;
 use crate::options::Options;
+use crate::resource::Kind;
+use crate::store::Holder;
 
 /// Many readers or one writer in the whole fleet. Made by [`Locks::rw_lock`].
 ///
@@ -36,7 +39,7 @@ impl RwLock {
         RwLock { locks, name }
     }
 
-    /// Other options than those of the [`Locks`] it came from.
+    /// Other options than those of the [`Locks`] it came from: what they name changes, the rest stays.
     #[must_use]
     pub fn options(self, options: Options) -> Self {
         RwLock { locks: self.locks.with_options(options), ..self }
@@ -46,6 +49,18 @@ impl RwLock {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Who reads or writes it, and since when where the store knows; a writer has a weight above one. It may have changed when
+    /// this returns.
+    ///
+    /// # Errors
+    /// As for [`Locks::inspect`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe: it only reads.
+    pub async fn holders(&self) -> Result<Vec<Holder>> {
+        self.locks.holders(Kind::RwLock, Arc::clone(&self.name)).await
     }
 
     /// Waits until we may read; see [`Acquire`] for errors and cancel safety.

@@ -33,7 +33,7 @@ pub(crate) struct TimeLimit {
 impl TimeLimit {
     /// Waits this long from now; zero is one attempt, `None` is for ever.
     pub(crate) fn starting_now(locks: &Locks, timeout: Option<Duration>) -> Self {
-        let now = locks.engine.shared.clock.now();
+        let now = locks.clock().now();
         match timeout {
             None => TimeLimit { wait: Wait::Forever, duration: Duration::ZERO, cut: None },
             Some(Duration::ZERO) => TimeLimit::single_attempt(now, SINGLE_ATTEMPT),
@@ -47,7 +47,7 @@ impl TimeLimit {
 
     /// One attempt, which may take as long as a request.
     pub(crate) fn one_request(locks: &Locks) -> Self {
-        TimeLimit::single_attempt(locks.engine.shared.clock.now(), locks.options.get_request_timeout())
+        TimeLimit::single_attempt(locks.clock().now(), locks.options.get_request_timeout())
     }
 
     fn single_attempt(now: Moment, longest: Duration) -> Self {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::runtime::Blocking;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, LockId, Resource};
 use crate::store::LossReason;
 
@@ -75,6 +77,46 @@ impl Guard {
         self.blocking.wait(async { tokio::time::timeout(limit, self.inner().lost()).await.ok() })
     }
 
+    /// A token that is cancelled when the guard is lost; see [`crate::Guard::cancellation_token`].
+    #[must_use]
+    pub fn cancellation_token(&self) -> CancellationToken {
+        self.inner().cancellation_token()
+    }
+
+    /// Renews it now; see [`crate::Guard::renew`].
+    ///
+    /// # Errors
+    /// As there; inside an async runtime.
+    pub fn renew(&self) -> Result<()> {
+        self.blocking.wait(self.inner().renew())?
+    }
+
+    /// Does the work on this thread while the lock is held. A thread cannot be stopped from outside: the work gets a token that is
+    /// cancelled when the lock is lost, and looks at it between its steps.
+    ///
+    /// ```
+    /// # use distlock_core::{blocking, memory::MemoryStore, store::Backend};
+    /// # fn main() -> distlock_core::Result<()> {
+    /// # let locks = blocking::Locks::open(async { Ok(Backend::lease(MemoryStore::new())) })?;
+    /// let guard = locks.mutex("report").acquire()?;
+    /// let rows = guard.run(|lost| (0..10).take_while(|_| !lost.is_cancelled()).count())?;
+    /// # assert_eq!(rows, 10); Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`](crate::ErrorKind::Lost) if the lock was lost before the work was done; its result is dropped then. If the
+    /// lock is lost already, the work is not begun.
+    pub fn run<T>(&self, work: impl FnOnce(&CancellationToken) -> T) -> Result<T> {
+        self.check_held()?;
+        let output = work(&self.cancellation_token());
+        self.check_held()?;
+        Ok(output)
+    }
+
+    fn check_held(&self) -> Result<()> {
+        self.loss().map_or(Ok(()), |reason| Err(self.inner().lost_error(&reason)))
+    }
+
     /// Gives it back and tells how it ended.
     ///
     /// # Errors
@@ -90,8 +132,8 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(inner) = self.inner.take() {
-            let limit = inner.longest_release();
-            self.blocking.wait_in_background(limit, async move {
+            let (engine, limit) = (Arc::clone(inner.engine()), inner.longest_release());
+            self.blocking.wait_in_background(&engine, limit, async move {
                 let _ = inner.release().await;
             });
         }
@@ -121,6 +163,38 @@ impl GuardSet {
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.guards.iter().any(Guard::is_lost)
+    }
+
+    /// The guard of this name; see [`crate::GuardSet::guard`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`] if the set has none, or several kinds of this name.
+    pub fn guard(&self, name: &str) -> Result<&Guard> {
+        let mut named = self.guards.iter().filter(|guard| guard.resource().name() == name);
+        match (named.next(), named.next()) {
+            (Some(guard), None) => Ok(guard),
+            (found, _) => {
+                let which = if found.is_none() { "no lock" } else { "several locks" };
+                Err(Error::new(ErrorKind::InvalidInput, format!("the set has {which} named {name:?}"))
+                    .advise("see guards() for those it has"))
+            }
+        }
+    }
+
+    /// The fencing token of the lock of this name.
+    ///
+    /// # Errors
+    /// As for [`guard`](GuardSet::guard).
+    pub fn token(&self, name: &str) -> Result<FencingToken> {
+        self.guard(name).map(Guard::token)
+    }
+
+    /// Renews all of them.
+    ///
+    /// # Errors
+    /// The first error, which names its lock; the others are renewed nevertheless.
+    pub fn renew(&self) -> Result<()> {
+        self.guards.iter().map(Guard::renew).fold(Ok(()), Result::and)
     }
 
     /// Gives all of them back.

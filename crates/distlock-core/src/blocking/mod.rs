@@ -19,20 +19,23 @@ use std::future::{Future, IntoFuture};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 pub use self::guard::{Guard, GuardSet};
 pub use self::primitives::{Mutex, RwLock, Semaphore};
-use self::runtime::Blocking;
+use self::runtime::{Blocking, Waits};
 use crate::api::Request;
 use crate::error::Result;
 use crate::options::Options;
 use crate::resource::Kind;
-use crate::store::{Backend, Capabilities, Finding, Holder, Query, Record};
+use crate::store::{Capabilities, Finding, Holder, Query, Record, StoreSource};
 
 /// Locks on one store, for threads. The blocking twin of [`crate::Locks`].
 #[derive(Clone, Debug)]
 pub struct Locks {
-    blocking: Arc<Blocking>,
-    options: Arc<Options>,
+    // Before the runtime, which waits for the end of the engine when it is dropped.
+    locks: crate::Locks,
+    waits: Waits,
 }
 
 impl Locks {
@@ -42,9 +45,10 @@ impl Locks {
     /// Those of the connection; [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) inside an async
     /// runtime, where nothing may block; [`ErrorKind::Exhausted`](crate::ErrorKind::Exhausted) if no thread can
     /// be started.
-    pub fn open<F>(connecting: F) -> Result<Self>
+    pub fn open<F, S>(connecting: F) -> Result<Self>
     where
-        F: Future<Output = Result<Backend>>,
+        F: Future<Output = Result<S>>,
+        S: Into<StoreSource>,
     {
         Locks::open_with(connecting, Options::default())
     }
@@ -53,44 +57,61 @@ impl Locks {
     ///
     /// # Errors
     /// As for [`open`](Locks::open).
-    pub fn open_with<F>(connecting: F, options: Options) -> Result<Self>
+    pub fn open_with<F, S>(connecting: F, options: Options) -> Result<Self>
     where
-        F: Future<Output = Result<Backend>>,
+        F: Future<Output = Result<S>>,
+        S: Into<StoreSource>,
     {
-        let options = Arc::new(options);
-        let blocking = Blocking::start(async {
-            let backend = connecting.await?;
-            crate::Locks::builder(backend).options((*options).clone()).build()
-        })?;
-        Ok(Locks { blocking: Arc::new(blocking), options })
+        let blocking =
+            Blocking::start(async { crate::Locks::builder(connecting.await?).options(options).build() })?;
+        let locks = blocking.locks().clone();
+        Ok(Locks { waits: Waits::new(Arc::new(blocking)), locks })
     }
 
-    /// The same store and engine with other default options.
+    /// The same store and engine with other default options; see [`crate::Locks::with_options`].
     #[must_use]
     pub fn with_options(&self, options: Options) -> Self {
-        Locks { blocking: Arc::clone(&self.blocking), options: Arc::new(options) }
+        Locks { waits: self.waits.clone(), locks: self.locks.with_options(options) }
     }
 
-    fn locks(&self) -> crate::Locks {
-        crate::Locks { engine: Arc::clone(&self.blocking.locks().engine), options: Arc::clone(&self.options) }
+    /// The same locks, whose waits this token cancels, from any thread: a call that waits then returns an error of the kind
+    /// [`ErrorKind::Cancelled`](crate::ErrorKind::Cancelled), and nothing is held or waits in the store. Guards are not affected.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use distlock_core::{CancellationToken, ErrorKind, blocking, memory::MemoryStore, store::Backend};
+    /// # fn main() -> distlock_core::Result<()> {
+    /// # let locks = blocking::Locks::open(async { Ok(Backend::lease(MemoryStore::new())) })?;
+    /// let stop = CancellationToken::new();
+    /// let held = locks.mutex("nightly").acquire()?;
+    /// let waiter = locks.mutex("nightly").cancelled_by(&stop);
+    /// let thread = std::thread::spawn(move || waiter.acquire().map(drop));
+    /// stop.cancel();
+    /// let ended = thread.join().expect("it does not panic");
+    /// assert_eq!(ended.unwrap_err().kind(), ErrorKind::Cancelled);
+    /// # drop(held); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn cancelled_by(&self, token: &CancellationToken) -> Self {
+        Locks { locks: self.locks.clone(), waits: self.waits.clone().cancelled_by(token) }
     }
 
     /// A mutex.
     #[must_use]
     pub fn mutex(&self, name: impl Into<Arc<str>>) -> Mutex {
-        Mutex { blocking: Arc::clone(&self.blocking), inner: self.locks().mutex(name) }
+        Mutex { waits: self.waits.clone(), inner: self.locks.mutex(name) }
     }
 
     /// A reader-writer lock.
     #[must_use]
     pub fn rw_lock(&self, name: impl Into<Arc<str>>) -> RwLock {
-        RwLock { blocking: Arc::clone(&self.blocking), inner: self.locks().rw_lock(name) }
+        RwLock { waits: self.waits.clone(), inner: self.locks.rw_lock(name) }
     }
 
     /// A semaphore.
     #[must_use]
     pub fn semaphore(&self, name: impl Into<Arc<str>>, permits: u32) -> Semaphore {
-        Semaphore { blocking: Arc::clone(&self.blocking), inner: self.locks().semaphore(name, permits) }
+        Semaphore { waits: self.waits.clone(), inner: self.locks.semaphore(name, permits) }
     }
 
     /// All of these or none; see [`crate::Locks::acquire_all`]. With a time limit if one is given.
@@ -102,18 +123,36 @@ impl Locks {
         I: IntoIterator,
         I::Item: Into<Request>,
     {
-        let mut asking = self.locks().acquire_all(requests);
+        let mut asking = self.locks.acquire_all(requests);
         if let Some(limit) = timeout {
             asking = asking.timeout(limit);
         }
-        let inner = self.blocking.wait(asking.into_future())??;
-        Ok(GuardSet::new(Arc::clone(&self.blocking), inner))
+        let inner = self.waits.wait(asking.into_future())?;
+        Ok(GuardSet::new(Arc::clone(&self.waits.blocking), inner))
+    }
+
+    /// All of these or none, without waiting, or within a time limit if one is given; `None` if one was held by another client. See
+    /// [`crate::Locks::try_acquire_all`].
+    ///
+    /// # Errors
+    /// As for [`crate::TryAcquireAll`].
+    pub fn try_acquire_all<I>(&self, requests: I, timeout: Option<Duration>) -> Result<Option<GuardSet>>
+    where
+        I: IntoIterator,
+        I::Item: Into<Request>,
+    {
+        let mut asking = self.locks.try_acquire_all(requests);
+        if let Some(limit) = timeout {
+            asking = asking.timeout(limit);
+        }
+        let inner = self.waits.wait(asking.into_future())?;
+        Ok(inner.map(|inner| GuardSet::new(Arc::clone(&self.waits.blocking), inner)))
     }
 
     /// What the store can do.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
-        self.blocking.locks().capabilities().clone()
+        self.locks.capabilities().clone()
     }
 
     /// What is held or waited for now; see [`crate::Locks::inspect`].
@@ -121,7 +160,15 @@ impl Locks {
     /// # Errors
     /// If the store cannot be reached or refuses.
     pub fn inspect(&self, query: &Query) -> Result<Vec<Record>> {
-        self.blocking.wait(self.blocking.locks().inspect(query))?
+        self.waits.wait(self.locks.inspect(query))
+    }
+
+    /// Asks the store one thing; see [`crate::Locks::ping`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ping(&self) -> Result<()> {
+        self.waits.wait(self.locks.ping())
     }
 
     /// Forced release; see [`crate::Locks::break_lock`].
@@ -129,7 +176,7 @@ impl Locks {
     /// # Errors
     /// As there.
     pub fn break_lock(&self, kind: Kind, name: impl Into<Arc<str>>) -> Result<Vec<Holder>> {
-        self.blocking.wait(self.blocking.locks().break_lock(kind, name))?
+        self.waits.wait(self.locks.break_lock(kind, name))
     }
 
     /// Says what was found at the store and what is dangerous there.
@@ -137,7 +184,7 @@ impl Locks {
     /// # Errors
     /// If the store cannot be reached.
     pub fn doctor(&self) -> Result<Vec<Finding>> {
-        self.blocking.wait(self.blocking.locks().doctor())?
+        self.waits.wait(self.locks.doctor())
     }
 
     /// Releases everything; see [`crate::Locks::shutdown`].
@@ -145,6 +192,6 @@ impl Locks {
     /// # Errors
     /// As there.
     pub fn shutdown(&self) -> Result<()> {
-        self.blocking.wait(self.blocking.locks().shutdown())?
+        self.waits.wait(self.locks.shutdown())
     }
 }

@@ -4,27 +4,31 @@ use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::sync::CancellationToken;
+
 use super::guard::Guard;
-use super::runtime::Blocking;
+use super::runtime::Waits;
 use crate::api::{Acquire, TryAcquire};
 use crate::error::Result;
 use crate::options::Options;
+use crate::store::Holder;
 
-fn acquire(blocking: &Arc<Blocking>, asking: Acquire) -> Result<Guard> {
-    let inner = blocking.wait(asking.into_future())??;
-    Ok(Guard::new(Arc::clone(blocking), inner))
+fn acquire(waits: &Waits, asking: Acquire) -> Result<Guard> {
+    let inner = waits.wait(asking.into_future())?;
+    Ok(Guard::new(Arc::clone(&waits.blocking), inner))
 }
 
-fn try_acquire(blocking: &Arc<Blocking>, asking: TryAcquire) -> Result<Option<Guard>> {
-    let inner = blocking.wait(asking.into_future())??;
-    Ok(inner.map(|inner| Guard::new(Arc::clone(blocking), inner)))
+fn try_acquire(waits: &Waits, asking: TryAcquire) -> Result<Option<Guard>> {
+    let inner = waits.wait(asking.into_future())?;
+    Ok(inner.map(|inner| Guard::new(Arc::clone(&waits.blocking), inner)))
 }
 
 /// The blocking twin of [`crate::Mutex`].
 #[derive(Clone, Debug)]
 pub struct Mutex {
-    pub(super) blocking: Arc<Blocking>,
+    // Before the runtime, which waits for the end of the engine when it is dropped.
     pub(super) inner: crate::Mutex,
+    pub(super) waits: Waits,
 }
 
 impl Mutex {
@@ -34,10 +38,16 @@ impl Mutex {
         Mutex { inner: self.inner.fair(), ..self }
     }
 
-    /// Other options.
+    /// Other options: what they name changes.
     #[must_use]
     pub fn options(self, options: Options) -> Self {
         Mutex { inner: self.inner.options(options), ..self }
+    }
+
+    /// Lets this token cancel its waits, from any thread; see [`Locks::cancelled_by`](super::Locks::cancelled_by).
+    #[must_use]
+    pub fn cancelled_by(self, token: &CancellationToken) -> Self {
+        Mutex { waits: self.waits.cancelled_by(token), ..self }
     }
 
     /// Waits until it is ours.
@@ -45,7 +55,7 @@ impl Mutex {
     /// # Errors
     /// As for [`crate::Acquire`].
     pub fn acquire(&self) -> Result<Guard> {
-        acquire(&self.blocking, self.inner.acquire())
+        acquire(&self.waits, self.inner.acquire())
     }
 
     /// Waits at most this long.
@@ -53,7 +63,7 @@ impl Mutex {
     /// # Errors
     /// As for [`crate::Acquire`], a time-out among them.
     pub fn acquire_within(&self, limit: Duration) -> Result<Guard> {
-        acquire(&self.blocking, self.inner.acquire().timeout(limit))
+        acquire(&self.waits, self.inner.acquire().timeout(limit))
     }
 
     /// One attempt.
@@ -61,22 +71,45 @@ impl Mutex {
     /// # Errors
     /// As for [`crate::TryAcquire`].
     pub fn try_acquire(&self) -> Result<Option<Guard>> {
-        try_acquire(&self.blocking, self.inner.try_acquire())
+        try_acquire(&self.waits, self.inner.try_acquire())
+    }
+
+    /// Waits at most this long; `None` if another client held it until then.
+    ///
+    /// # Errors
+    /// As for [`crate::TryAcquire`].
+    pub fn try_acquire_within(&self, limit: Duration) -> Result<Option<Guard>> {
+        try_acquire(&self.waits, self.inner.try_acquire().timeout(limit))
+    }
+
+    /// Who holds it; see [`crate::Mutex::holder`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn holder(&self) -> Result<Option<Holder>> {
+        self.waits.wait(self.inner.holder())
     }
 }
 
 /// The blocking twin of [`crate::RwLock`].
 #[derive(Clone, Debug)]
 pub struct RwLock {
-    pub(super) blocking: Arc<Blocking>,
+    // Before the runtime, which waits for the end of the engine when it is dropped.
     pub(super) inner: crate::RwLock,
+    pub(super) waits: Waits,
 }
 
 impl RwLock {
-    /// Other options.
+    /// Other options: what they name changes.
     #[must_use]
     pub fn options(self, options: Options) -> Self {
         RwLock { inner: self.inner.options(options), ..self }
+    }
+
+    /// Lets this token cancel its waits, from any thread; see [`Locks::cancelled_by`](super::Locks::cancelled_by).
+    #[must_use]
+    pub fn cancelled_by(self, token: &CancellationToken) -> Self {
+        RwLock { waits: self.waits.cancelled_by(token), ..self }
     }
 
     /// Waits until we may read.
@@ -84,7 +117,7 @@ impl RwLock {
     /// # Errors
     /// As for [`crate::Acquire`].
     pub fn read(&self) -> Result<Guard> {
-        acquire(&self.blocking, self.inner.read())
+        acquire(&self.waits, self.inner.read())
     }
 
     /// Waits at most this long until we may read.
@@ -92,7 +125,7 @@ impl RwLock {
     /// # Errors
     /// As for [`crate::Acquire`], a time-out among them.
     pub fn read_within(&self, limit: Duration) -> Result<Guard> {
-        acquire(&self.blocking, self.inner.read().timeout(limit))
+        acquire(&self.waits, self.inner.read().timeout(limit))
     }
 
     /// Waits until we may write.
@@ -100,7 +133,7 @@ impl RwLock {
     /// # Errors
     /// As for [`crate::Acquire`].
     pub fn write(&self) -> Result<Guard> {
-        acquire(&self.blocking, self.inner.write())
+        acquire(&self.waits, self.inner.write())
     }
 
     /// Waits at most this long until we may write.
@@ -108,7 +141,7 @@ impl RwLock {
     /// # Errors
     /// As for [`crate::Acquire`], a time-out among them.
     pub fn write_within(&self, limit: Duration) -> Result<Guard> {
-        acquire(&self.blocking, self.inner.write().timeout(limit))
+        acquire(&self.waits, self.inner.write().timeout(limit))
     }
 
     /// One attempt to read.
@@ -116,7 +149,7 @@ impl RwLock {
     /// # Errors
     /// As for [`crate::TryAcquire`].
     pub fn try_read(&self) -> Result<Option<Guard>> {
-        try_acquire(&self.blocking, self.inner.try_read())
+        try_acquire(&self.waits, self.inner.try_read())
     }
 
     /// One attempt to write.
@@ -124,22 +157,59 @@ impl RwLock {
     /// # Errors
     /// As for [`crate::TryAcquire`].
     pub fn try_write(&self) -> Result<Option<Guard>> {
-        try_acquire(&self.blocking, self.inner.try_write())
+        try_acquire(&self.waits, self.inner.try_write())
+    }
+
+    /// Waits at most this long until we may read; `None` if we might not until then.
+    ///
+    /// # Errors
+    /// As for [`crate::TryAcquire`].
+    pub fn try_read_within(&self, limit: Duration) -> Result<Option<Guard>> {
+        try_acquire(&self.waits, self.inner.try_read().timeout(limit))
+    }
+
+    /// Waits at most this long until we may write; `None` if we might not until then.
+    ///
+    /// # Errors
+    /// As for [`crate::TryAcquire`].
+    pub fn try_write_within(&self, limit: Duration) -> Result<Option<Guard>> {
+        try_acquire(&self.waits, self.inner.try_write().timeout(limit))
+    }
+
+    /// Who reads or writes it; see [`crate::RwLock::holders`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn holders(&self) -> Result<Vec<Holder>> {
+        self.waits.wait(self.inner.holders())
     }
 }
 
 /// The blocking twin of [`crate::Semaphore`].
 #[derive(Clone, Debug)]
 pub struct Semaphore {
-    pub(super) blocking: Arc<Blocking>,
+    // Before the runtime, which waits for the end of the engine when it is dropped.
     pub(super) inner: crate::Semaphore,
+    pub(super) waits: Waits,
 }
 
 impl Semaphore {
-    /// Other options.
+    /// Other options: what they name changes.
     #[must_use]
     pub fn options(self, options: Options) -> Self {
         Semaphore { inner: self.inner.options(options), ..self }
+    }
+
+    /// Lets this token cancel its waits, from any thread; see [`Locks::cancelled_by`](super::Locks::cancelled_by).
+    #[must_use]
+    pub fn cancelled_by(self, token: &CancellationToken) -> Self {
+        Semaphore { waits: self.waits.cancelled_by(token), ..self }
+    }
+
+    /// For a number of permits that changes; see [`crate::Semaphore::resizable`].
+    #[must_use]
+    pub fn resizable(self) -> Self {
+        Semaphore { inner: self.inner.resizable(), ..self }
     }
 
     /// Waits for one permit.
@@ -155,7 +225,7 @@ impl Semaphore {
     /// # Errors
     /// As for [`crate::Acquire`].
     pub fn acquire_many(&self, permits: u32) -> Result<Guard> {
-        acquire(&self.blocking, self.inner.acquire_many(permits))
+        acquire(&self.waits, self.inner.acquire_many(permits))
     }
 
     /// Waits at most this long for so many permits.
@@ -163,7 +233,7 @@ impl Semaphore {
     /// # Errors
     /// As for [`crate::Acquire`], a time-out among them.
     pub fn acquire_many_within(&self, permits: u32, limit: Duration) -> Result<Guard> {
-        acquire(&self.blocking, self.inner.acquire_many(permits).timeout(limit))
+        acquire(&self.waits, self.inner.acquire_many(permits).timeout(limit))
     }
 
     /// One attempt for one permit.
@@ -179,6 +249,30 @@ impl Semaphore {
     /// # Errors
     /// As for [`crate::TryAcquire`].
     pub fn try_acquire_many(&self, permits: u32) -> Result<Option<Guard>> {
-        try_acquire(&self.blocking, self.inner.try_acquire_many(permits))
+        try_acquire(&self.waits, self.inner.try_acquire_many(permits))
+    }
+
+    /// Waits at most this long for so many permits; `None` if they were not free until then.
+    ///
+    /// # Errors
+    /// As for [`crate::TryAcquire`].
+    pub fn try_acquire_many_within(&self, permits: u32, limit: Duration) -> Result<Option<Guard>> {
+        try_acquire(&self.waits, self.inner.try_acquire_many(permits).timeout(limit))
+    }
+
+    /// How many permits are free now; see [`crate::Semaphore::available`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn available(&self) -> Result<u32> {
+        self.waits.wait(self.inner.available())
+    }
+
+    /// Who holds permits; see [`crate::Semaphore::holders`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn holders(&self) -> Result<Vec<Holder>> {
+        self.waits.wait(self.inner.holders())
     }
 }

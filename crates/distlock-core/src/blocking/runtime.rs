@@ -5,7 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio_util::sync::CancellationToken;
 
+use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long the last handle waits for releases in flight when it is dropped.
@@ -71,12 +73,13 @@ impl Blocking {
     /// It enters no runtime: a guard may be dropped by a thread-local, after those of the runtime are gone.
     pub(super) fn wait_in_background(
         &self,
+        engine: &Engine,
         limit: Duration,
         work: impl Future<Output = ()> + Send + 'static,
     ) {
         let done = Arc::new(Done::default());
         let tell = TellDone(Arc::clone(&done));
-        self.locks().engine.leave(Box::pin(async move {
+        engine.leave(Box::pin(async move {
             let _tell = tell;
             work.await;
         }));
@@ -89,13 +92,44 @@ impl Blocking {
 impl Drop for Blocking {
     fn drop(&mut self) {
         let Some((locks, runtime)) = self.parts.take() else { return };
-        let shared = Arc::clone(&locks.engine.shared);
+        let shared = locks.started().map(|engine| Arc::clone(&engine.shared));
         drop(locks);
-        if !inside_a_runtime() {
+        if let Some(shared) = shared.filter(|_| !inside_a_runtime()) {
             // The engine's task ends when everything that was dropped has been released.
             shared.wait_for_end(DRAIN);
         }
         runtime.shutdown_background();
+    }
+}
+
+/// How the calls of a handle wait: on which runtime, and what cancels them.
+#[derive(Clone, Debug)]
+pub(super) struct Waits {
+    pub(super) blocking: Arc<Blocking>,
+    cancel: Option<CancellationToken>,
+}
+
+impl Waits {
+    pub(super) fn new(blocking: Arc<Blocking>) -> Self {
+        Waits { blocking, cancel: None }
+    }
+
+    pub(super) fn cancelled_by(self, token: &CancellationToken) -> Self {
+        Waits { cancel: Some(token.clone()), ..self }
+    }
+
+    /// Blocks the thread until the future is done, or until the wait is cancelled: then the future is dropped.
+    pub(super) fn wait<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+        let Some(cancel) = &self.cancel else { return self.blocking.wait(future)? };
+        self.blocking.wait(async {
+            tokio::select! {
+                biased;
+                outcome = future => outcome,
+                () = cancel.cancelled() => Err(Error::new(ErrorKind::Cancelled, "the wait was cancelled")
+                    .doing("acquire")
+                    .on(self.blocking.locks().store().to_owned())),
+            }
+        })?
     }
 }
 

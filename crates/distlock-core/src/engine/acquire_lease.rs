@@ -10,8 +10,9 @@ use super::local_wakeups::LocalRegistration;
 use super::release::withdraw_later;
 use super::schedule::first_renewal_due;
 use super::store_call::{AcquireOperation, no_answer};
+use super::telemetry::WaitGauge;
 use super::wakeups::WaiterRegistration;
-use super::{LeaseSide, Shared, Wait, telemetry};
+use super::{LeaseSide, Shared, Wait, own_holds, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -35,22 +36,28 @@ const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// How many grants may have expired on arrival before the acquisition fails.
 const MAX_STALE_GRANTS: u32 = 2;
 
+/// How often in a row a claim takes over the capacity on record. Another client may change it each time that the pool is unused.
+const MAX_ADOPTIONS: u32 = 50;
+
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
     side: &LeaseSide,
     claim: Claim,
     options: &Arc<Options>,
     wait: Wait,
+    gauge: &WaitGauge<'_>,
 ) -> Result<Option<Arc<Held>>> {
     let request_timeout = options.get_request_timeout();
     let head = match claim.resource.kind().record() {
         RecordKind::Pool => None,
         RecordKind::Lock => {
-            match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Engine).await? {
+            match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Engine, gauge)
+                .await?
+            {
                 LocalOutcome::Head(head) => Some(head),
                 LocalOutcome::Busy => return Ok(None),
                 LocalOutcome::Probe { probe, limit } => {
-                    let mut attempt = Acquisition::new(shared, side, claim, options, Wait::Once, None);
+                    let mut attempt = Acquisition::new(shared, side, claim, options, Wait::Once, gauge);
                     attempt.probe_limit = Some(limit);
                     // Does not overtake the head, where the store can tell.
                     attempt.claim.no_overtaking = true;
@@ -64,11 +71,12 @@ pub(super) async fn acquire(
             }
         }
     };
-    Acquisition::new(shared, side, claim, options, wait, head).run().await
+    Acquisition::new(shared, side, claim, options, wait, gauge).at_head(head).run().await
 }
 
 /// One acquisition in progress. Dropping it at any point leaves nothing in the store.
 struct Acquisition<'a> {
+    gauge: &'a WaitGauge<'a>,
     shared: &'a Arc<Shared>,
     side: &'a LeaseSide,
     claim: Claim,
@@ -88,6 +96,8 @@ struct Acquisition<'a> {
     /// Since when the store is unreachable.
     outage_since: Option<Moment>,
     busy_in_a_row: u32,
+    /// How often in a row the capacity on record was another one.
+    adoptions: u32,
     stale_grants: u32,
     /// The store may have a hold or a queue entry under our lock id.
     may_be_stored: bool,
@@ -112,19 +122,19 @@ impl<'a> Acquisition<'a> {
     fn new(
         shared: &'a Arc<Shared>,
         side: &'a LeaseSide,
-        mut claim: Claim,
+        claim: Claim,
         options: &'a Arc<Options>,
         wait: Wait,
-        head: Option<QueueHead>,
+        gauge: &'a WaitGauge<'a>,
     ) -> Self {
-        claim.no_overtaking |= head.as_ref().is_some_and(|head| head.no_overtaking);
         Acquisition {
+            gauge,
             shared,
             side,
             claim,
             options,
             wait,
-            head,
+            head: None,
             registration: None,
             local_registration: None,
             attempts: 0,
@@ -133,9 +143,17 @@ impl<'a> Acquisition<'a> {
             probe_limit: None,
             outage_since: None,
             busy_in_a_row: 0,
+            adoptions: 0,
             stale_grants: 0,
             may_be_stored: false,
         }
+    }
+
+    /// As the head of the local wait queue, if there is one.
+    fn at_head(mut self, head: Option<QueueHead>) -> Self {
+        self.claim.no_overtaking |= head.as_ref().is_some_and(|head| head.no_overtaking);
+        self.head = head;
+        self
     }
 
     async fn run(mut self) -> Result<Option<Arc<Held>>> {
@@ -223,11 +241,12 @@ impl<'a> Acquisition<'a> {
                 self.accept(token, deadline)
             }
             Ok(Ok(Attempt::Busy { retry_after })) => {
-                telemetry::busy(&self.claim.resource);
+                telemetry::busy(&self.claim.resource, &shared.store_name);
                 self.may_be_stored = self.claim.waiting.is_some();
                 self.last_busy = Some(BusyAttempt { number: self.attempts, sent });
                 let now = shared.clock.now();
                 self.last_answer = Some(now);
+                self.adoptions = 0;
                 self.outage_since = None;
                 if let Some(head) = &self.head {
                     head.busy(now);
@@ -252,6 +271,13 @@ impl<'a> Acquisition<'a> {
     /// Handles a failed attempt. A waiter that was answered before retries for a while, a new one retries once.
     fn failed(&mut self, error: Error) -> Result<AttemptOutcome> {
         let now = self.shared.clock.now();
+        if let Some(capacity) =
+            self.claim.adoptable_capacity(&error).filter(|_| self.adoptions < MAX_ADOPTIONS)
+        {
+            self.claim.capacity = capacity;
+            self.adoptions += 1;
+            return Ok(AttemptOutcome::RetryAfter(TICK));
+        }
         let first = self.outage_since.is_none();
         let since = *self.outage_since.get_or_insert(now);
         let patience = if self.last_answer.is_some() { OUTAGE_PATIENCE } else { Duration::ZERO };
@@ -259,7 +285,7 @@ impl<'a> Acquisition<'a> {
         if !error.can_retry() || !may_try_again || self.wait.over(now) {
             return Err(error);
         }
-        telemetry::failed("acquire", &error);
+        telemetry::failed("acquire", &error, &self.shared.store_name);
         if let Some(head) = &self.head {
             head.failed(&error);
         }
@@ -285,7 +311,8 @@ impl<'a> Acquisition<'a> {
         let polled = self.options.sleep_after(self.busy_in_a_row);
         self.busy_in_a_row = self.busy_in_a_row.saturating_add(1);
         if first {
-            telemetry::waiting(&self.claim.resource, retry_after);
+            self.gauge.begin(retry_after);
+            own_holds::warn_if_self(self.shared, &self.claim);
         }
         let mut pause = polled;
         if self.shared.capabilities.push {
@@ -376,6 +403,8 @@ impl<'a> Acquisition<'a> {
             options: Arc::clone(self.options),
             session: None,
             head: self.head.take(),
+            own_holds: Arc::clone(&shared.own_holds),
+            weight: self.claim.weight,
         });
         self.may_be_stored = false;
         let due = match held.cadence() {

@@ -11,20 +11,36 @@ use super::held::{Grant, Held};
 use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
 use super::pending_releases::PendingRelease;
 use super::store_call::{AcquireOperation, contained, no_answer};
-use super::{Shared, Wait};
-use crate::clock::sleep_until;
+use super::telemetry::WaitGauge;
+use super::{Shared, Wait, own_holds, telemetry};
+use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{FencingToken, RecordKind};
-use crate::store::{Backend, Claim, Fairness, Lease, SessionHold};
+use crate::store::{Backend, Claim, Fairness, Lease, SessionHold, SessionStore};
+
+/// How often a new claim is tried again that does not reach the server.
+const MAX_UNREACHED: u32 = 2;
+/// How often a claim is tried again whose session ends soon after it was sent.
+const MAX_INTERRUPTED: u32 = 10;
+/// How often a claim takes over the capacity on record, and how long it waits before that at most.
+const MAX_ADOPTIONS: u32 = 50;
+const ADOPTION_PAUSE: Duration = Duration::from_millis(10);
+/// A claim that was with the server for this long has waited there.
+const WAITED: Duration = Duration::from_secs(1);
+/// How long a claim that had waited is tried again while the store is unreachable.
+const OUTAGE_PATIENCE: Duration = Duration::from_secs(30);
+/// The pause between two attempts while the store is unreachable.
+const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 type SessionReply = Result<Option<SessionHold>>;
 
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
-    claim: Claim,
+    mut claim: Claim,
     options: &Arc<Options>,
     wait: Wait,
+    gauge: &WaitGauge<'_>,
 ) -> Result<Option<Arc<Held>>> {
     let Backend::Session(store) = &shared.backend else {
         return Err(Error::new(ErrorKind::Internal, "a session store was expected"));
@@ -37,14 +53,81 @@ pub(super) async fn acquire(
             (None, None)
         }
         RecordKind::Lock => {
-            match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Server).await? {
+            match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Server, gauge)
+                .await?
+            {
                 LocalOutcome::Head(head) => (Some(head), None),
                 LocalOutcome::Probe { probe, .. } => (None, Some(probe)),
                 LocalOutcome::Busy => return Ok(None),
             }
         }
     };
-    let wait = if probe.is_some() { Wait::Once } else { wait };
+    let (wait, is_probe) = if probe.is_some() { (Wait::Once, true) } else { (wait, false) };
+    if wait != Wait::Once {
+        // The server says nothing until it grants. What this task holds itself is known here.
+        gauge.begin(None);
+        own_holds::warn_if_self(shared, &claim);
+    }
+    let (mut outage, mut adoptions) = (Outage::default(), 0);
+    let hold = loop {
+        let begun = shared.clock.now();
+        match attempt(shared, store, claim.clone(), wait, request_timeout).await {
+            Err(error) if claim.adoptable_capacity(&error).is_some() && adoptions < MAX_ADOPTIONS => {
+                claim.capacity = claim.adoptable_capacity(&error).unwrap_or(claim.capacity);
+                claim.lock_id = shared.ids.next();
+                adoptions += 1;
+                // Two clients that take over each other's number at once do not meet again.
+                tokio::time::sleep(ADOPTION_PAUSE.mul_f64(fastrand::f64())).await;
+            }
+            Err(error) => {
+                let Some(pause) = outage.pause(shared, &error, begun, wait).filter(|_| !is_probe) else {
+                    break Err(error);
+                };
+                telemetry::failed("acquire", &error, &shared.store_name);
+                if let Some(head) = &head {
+                    head.failed(&error);
+                }
+                // What may come of the attempt that failed is released by its lock id.
+                claim.lock_id = shared.ids.next();
+                tokio::select! {
+                    biased;
+                    () = shared.closing.cancelled() => break Err(shared.stopped()),
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+            answered => break answered,
+        }
+    };
+    match (probe, &hold) {
+        (Some(probe), Ok(_)) => probe.answered(shared.clock.now()),
+        (Some(probe), Err(error)) => probe.failed(error),
+        (None, _) => {}
+    }
+    let Some((claim, hold)) = hold? else { return Ok(None) };
+    let held = Held::share(Grant {
+        lease: Lease::of(&claim, hold.token),
+        deadline: hold.session.deadline(),
+        granted_at: shared.clock.now(),
+        options: Arc::clone(options),
+        session: Some(hold.session.clone()),
+        head,
+        own_holds: Arc::clone(&shared.own_holds),
+        weight: claim.weight,
+    });
+    shared.watch(held.deadline(), &held);
+    let dependent: Weak<Held> = Arc::downgrade(&held);
+    hold.session.bind(dependent);
+    Ok(Some(held))
+}
+
+/// One call of the store. Its answer counts with the claim that it was made for.
+async fn attempt(
+    shared: &Arc<Shared>,
+    store: &Arc<dyn SessionStore>,
+    claim: Claim,
+    wait: Wait,
+    request_timeout: Duration,
+) -> Result<Option<(Claim, SessionHold)>> {
     let withdraw = CancellationToken::new();
     if wait == Wait::Once {
         withdraw.cancel();
@@ -75,25 +158,40 @@ pub(super) async fn acquire(
     };
     shared.commands.send(Command::Work(Box::pin(call)));
     let pending = PendingReply { shared, claim, answer: Some(answer), abandoned };
-    let hold = pending.wait(wait, &withdraw, request_timeout).await;
-    match (probe, &hold) {
-        (Some(probe), Ok(_)) => probe.answered(shared.clock.now()),
-        (Some(probe), Err(error)) => probe.failed(error),
-        (None, _) => {}
+    pending.wait(wait, &withdraw, request_timeout).await
+}
+
+/// Failed attempts in a row. A session that ended is noticed only by its use, so a claim is tried again on the next one. If the
+/// store cannot be reached, a new claim fails soon; one that had waited in the server is tried for a while.
+#[derive(Debug, Default)]
+struct Outage {
+    /// Attempts that did not reach the server.
+    unreached: u32,
+    /// Attempts whose session ended while they were with the server.
+    interrupted: u32,
+    /// Since when a claim that had waited is not waiting in the server.
+    since: Option<Moment>,
+}
+
+impl Outage {
+    /// How long to wait before the next attempt; `None` if the error is final.
+    fn pause(&mut self, shared: &Shared, error: &Error, begun: Moment, wait: Wait) -> Option<Duration> {
+        let now = shared.clock.now();
+        if error.is_outcome_unknown() {
+            self.interrupted += 1;
+            if now.since(begun) >= WAITED {
+                *self = Outage { unreached: 0, interrupted: 1, since: Some(now) };
+            }
+        } else {
+            self.unreached += 1;
+        }
+        let most = if wait == Wait::Once { 1 } else { MAX_UNREACHED };
+        let quick = self.unreached <= most && self.interrupted <= MAX_INTERRUPTED;
+        let patient = self.since.is_some_and(|since| now.since(since) < OUTAGE_PATIENCE);
+        let tries = error.can_retry() && !wait.over(now) && (quick || patient);
+        let first = self.unreached + self.interrupted == 1;
+        tries.then_some(if first { Duration::ZERO } else { OUTAGE_PAUSE })
     }
-    let Some((claim, hold)) = hold? else { return Ok(None) };
-    let held = Held::share(Grant {
-        lease: Lease::of(&claim, hold.token),
-        deadline: hold.session.deadline(),
-        granted_at: shared.clock.now(),
-        options: Arc::clone(options),
-        session: Some(hold.session.clone()),
-        head,
-    });
-    shared.watch(held.deadline(), &held);
-    let dependent: Weak<Held> = Arc::downgrade(&held);
-    hold.session.bind(dependent);
-    Ok(Some(held))
 }
 
 /// A reply that may have arrived before it was read. Dropping it then releases the hold.

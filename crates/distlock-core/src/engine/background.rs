@@ -9,9 +9,10 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
+use tracing::Instrument;
 
 use super::command_channel::Command;
-use super::{Shared, release, renewal};
+use super::{Shared, release, renewal, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -35,7 +36,9 @@ pub(super) async fn run(guard: EndGuard) {
                 Command::Stuck(future) => stuck.push(future),
                 Command::Background(future) => background.push(future),
                 Command::Release(held, pending) => {
-                    work.push(Box::pin(release::dropped(Arc::clone(&shared), held, pending)));
+                    let span = telemetry::release_span(&held.lease, &shared.store_name);
+                    let released = release::dropped(Arc::clone(&shared), held, pending).instrument(span);
+                    work.push(Box::pin(released));
                 }
                 Command::Renew(held) => renewal::begin_now(&shared, &held, &mut work),
                 Command::Forget(lease, pending) => {

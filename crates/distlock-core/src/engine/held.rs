@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::local_queue::{LocalQueues, QueueHead};
+use super::own_holds::{OwnHolds, TaskIdentity};
 use super::schedule::Slot;
 use super::telemetry;
 use super::wakeups::HolderRegistration;
@@ -39,9 +40,14 @@ pub(crate) struct Held {
     /// The session, on a session store.
     session: Option<Session>,
     state: AtomicU8,
-    /// It is the head of its local wait queue.
-    is_head: AtomicBool,
+    /// It is the head of its local wait queue, or listed in the own holds.
+    is_listed: AtomicBool,
+    /// Its local wait queue, if it has one.
     queues: Option<Arc<LocalQueues>>,
+    own_holds: Arc<OwnHolds>,
+    weight: u32,
+    /// The task that acquired it.
+    pub(super) task: TaskIdentity,
     deadline: AtomicU64,
     /// Its position in the schedule.
     pub(super) slot: Slot,
@@ -68,28 +74,33 @@ pub(crate) struct Grant {
     pub(crate) options: Arc<Options>,
     pub(crate) session: Option<Session>,
     pub(crate) head: Option<QueueHead>,
+    pub(crate) own_holds: Arc<OwnHolds>,
+    pub(crate) weight: u32,
 }
 
 impl Held {
     /// Makes a hold for a guard and the schedule to share, and tells the local waiters that the lock is held.
     pub(crate) fn share(grant: Grant) -> Arc<Self> {
         let held = Arc::new(Held::new(grant));
-        if let Some(queues) = &held.queues {
-            queues.acquired(&held);
+        match &held.queues {
+            Some(queues) => queues.acquired(&held),
+            None => held.own_holds.add(&held.lease.resource, held.task, held.weight),
         }
         held
     }
 
     fn new(grant: Grant) -> Self {
-        let queues = grant.head.and_then(QueueHead::keep);
         Held {
             lease: grant.lease,
             granted_at: grant.granted_at,
             options: grant.options,
             session: grant.session,
             state: AtomicU8::new(HELD),
-            is_head: AtomicBool::new(queues.is_some()),
-            queues,
+            is_listed: AtomicBool::new(true),
+            queues: grant.head.and_then(QueueHead::keep),
+            own_holds: grant.own_holds,
+            weight: grant.weight,
+            task: TaskIdentity::current(),
             deadline: AtomicU64::new(grant.deadline.as_nanos()),
             slot: Slot::default(),
             rare: OnceLock::new(),
@@ -153,11 +164,11 @@ impl Held {
         if self.state.compare_exchange(HELD, LOST, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return;
         }
-        telemetry::lost(&self.lease, reason);
+        telemetry::lost(&self.lease, reason, &self.own_holds.store);
         if let Some(signal) = self.rare_state().signal.get() {
             signal.cancel();
         }
-        drop(self.take_head());
+        drop(self.unlist());
     }
 
     /// A token that is cancelled when the guard is lost.
@@ -223,16 +234,22 @@ impl Held {
     /// False if it was ended before: two commands may release one hold, as when a fair mutex is lost and its guard dropped.
     pub(crate) fn finish_release(&self, woke: bool) -> bool {
         let first = self.state.swap(RELEASED, Ordering::SeqCst) != RELEASED;
-        if let Some(head) = self.take_head() {
+        if let Some(head) = self.unlist() {
             head.release_to_next(woke);
         }
         first
     }
 
-    /// The head of the local queue, for the first caller.
-    fn take_head(&self) -> Option<QueueHead> {
-        let was_head = self.is_head.swap(false, Ordering::SeqCst);
-        self.queues.as_ref().filter(|_| was_head).map(|queues| queues.head_of_hold(&self.lease.resource))
+    /// Takes it off the lists of this process. The head of the local queue, if it had one, is for the first caller.
+    fn unlist(&self) -> Option<QueueHead> {
+        if !self.is_listed.swap(false, Ordering::SeqCst) {
+            return None;
+        }
+        let head = self.queues.as_ref().map(|queues| queues.head_of_hold(&self.lease.resource));
+        if head.is_none() {
+            self.own_holds.remove(&self.lease.resource, self.task, self.weight);
+        }
+        head
     }
 }
 
@@ -245,7 +262,7 @@ impl Dependent for Held {
 /// Passes the head of the local queue on, in case the hold was never released.
 impl Drop for Held {
     fn drop(&mut self) {
-        drop(self.take_head());
+        drop(self.unlist());
     }
 }
 
@@ -269,6 +286,8 @@ mod tests {
             options: Arc::default(),
             session: None,
             head: Some(head),
+            own_holds: Arc::new(OwnHolds::new("test".into())),
+            weight: 1,
         })
     }
 

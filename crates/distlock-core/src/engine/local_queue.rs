@@ -156,6 +156,13 @@ impl LocalQueues {
         }
     }
 
+    /// The hold of the head, if the head holds the lock.
+    pub(crate) fn holder(&self, resource: &Resource) -> Option<Arc<Held>> {
+        // Upgraded without the lock: dropping the last reference passes the head on.
+        let holder = self.lock().get(resource).map(|queue| Weak::clone(&queue.holder));
+        holder.and_then(|holder| holder.upgrade())
+    }
+
     /// The head of a queue that this process already occupies, for the hold that kept it.
     pub(crate) fn head_of_hold(self: &Arc<Self>, resource: &Resource) -> QueueHead {
         self.head(resource, false)

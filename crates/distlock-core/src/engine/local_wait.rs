@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::local_queue::{Joined, Probe, QueueHead, QueueMessage};
-use super::{Shared, Wait, telemetry};
+use super::telemetry::WaitGauge;
+use super::{Shared, Wait, own_holds};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::Resource;
@@ -39,6 +40,7 @@ pub(super) async fn wait_for_head(
     request_timeout: Duration,
     wait: Wait,
     site: WaitSite,
+    gauge: &WaitGauge<'_>,
 ) -> Result<LocalOutcome> {
     if wait == Wait::Once {
         return next_answer(shared, resource, site, request_timeout, request_timeout).await;
@@ -48,7 +50,8 @@ pub(super) async fn wait_for_head(
         Joined::Head(head) => return Ok(LocalOutcome::Head(head)),
         Joined::Busy | Joined::Probe(_) => return Ok(LocalOutcome::Busy),
     };
-    telemetry::waiting(resource, None);
+    gauge.begin(None);
+    own_holds::warn_if_holder(shared, resource);
     tokio::select! {
         biased;
         // First: a head that a guard passes on because the engine ended must not be used to ask the store.

@@ -13,6 +13,8 @@ mod held;
 mod local_queue;
 mod local_wait;
 mod local_wakeups;
+mod manual_renewal;
+mod own_holds;
 mod pending_releases;
 mod release;
 mod renewal;
@@ -37,11 +39,14 @@ use self::command_channel::{Command, CommandChannel};
 pub(crate) use self::held::Held;
 use self::local_queue::LocalQueues;
 use self::local_wakeups::LocalWakeups;
+pub(crate) use self::manual_renewal::RenewFailure;
+use self::own_holds::OwnHolds;
 use self::pending_releases::PendingReleases;
 pub(crate) use self::release::ReleaseFailure;
 use self::schedule::Schedule;
 pub(crate) use self::store_call::contained;
 use self::store_call::{AcquireOperation, ReleaseOperation};
+use self::telemetry::WaitGauge;
 use self::wakeups::Wakeups;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -88,6 +93,7 @@ pub(crate) struct Shared {
     pub(crate) store_name: Arc<str>,
     ids: LockIds,
     queues: Arc<LocalQueues>,
+    own_holds: Arc<OwnHolds>,
     commands: Arc<CommandChannel>,
     schedule: Schedule,
     releases: Arc<PendingReleases>,
@@ -185,6 +191,8 @@ impl Engine {
         backend.store().use_clock(Arc::clone(&clock));
         let capabilities = backend.capabilities();
         let ids = LockIds::new(label);
+        let store_name: Arc<str> = backend.store().describe().into();
+        telemetry::describe();
         let commands = Arc::new(CommandChannel::default());
         let lease = match &backend {
             Backend::Session(_) => None,
@@ -202,16 +210,16 @@ impl Engine {
                     &capabilities,
                     request_timeout,
                 ),
-                wakeups: Wakeups::new(Inbox::new(ids.prefix())),
+                wakeups: Wakeups::new(Inbox::new(ids.prefix()), Arc::clone(&store_name)),
                 renewing: Semaphore::new(renewal::MAX_IN_FLIGHT),
                 local_wakeups: Arc::default(),
             }),
         };
-        let store_name = backend.store().describe().into();
         let shared = Arc::new(Shared {
             backend,
             capabilities,
             clock,
+            own_holds: Arc::new(OwnHolds::new(Arc::clone(&store_name))),
             store_name,
             ids,
             queues: Arc::new(LocalQueues::default()),
@@ -233,7 +241,7 @@ impl Engine {
         Claim::new(resource, self.shared.ids.next(), expiry).with_cadence(options.get_extension_cadence())
     }
 
-    /// Acquires. `Ok(None)`: it was held by another client until the wait was over.
+    /// Acquires. `Ok(None)`: it was held by another client until the wait was over. `started`: since when the user waits.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing held and nothing waiting in the store.
@@ -242,35 +250,48 @@ impl Engine {
         claim: Claim,
         options: &Arc<Options>,
         wait: Wait,
+        started: Moment,
     ) -> Result<Option<Arc<Held>>> {
         let shared = &self.shared;
         let resource = claim.resource.clone();
-        if shared.closing.is_cancelled() || shared.commands.is_dead() {
-            return Err(shared.explain(shared.stopped(), "acquire", &resource));
-        }
-        let started = shared.clock.now();
+        self.check_running("acquire").map_err(|error| error.about(&resource))?;
         let span = telemetry::acquire_span(&resource, &shared.store_name);
         if wait == Wait::Once {
             let patience = (options.get_request_timeout() / 2).min(RELEASE_PATIENCE);
             let _ = tokio::time::timeout(patience, shared.releases.settled(&resource)).await;
         }
-        let outcome = match &shared.lease {
-            Some(side) => acquire_lease::acquire(shared, side, claim, options, wait).instrument(span).await,
-            None => acquire_session::acquire(shared, claim, options, wait).instrument(span).await,
-        };
-        match outcome {
-            Ok(Some(held)) => {
-                telemetry::acquired(&held.lease, held.granted_at.since(started));
-                Ok(Some(held))
-            }
-            Ok(None) => {
-                if wait != Wait::Once {
-                    telemetry::timed_out(&resource);
+        async {
+            let gauge = WaitGauge::new(&resource, &shared.store_name);
+            let outcome = match &shared.lease {
+                Some(side) => acquire_lease::acquire(shared, side, claim, options, wait, &gauge).await,
+                None => acquire_session::acquire(shared, claim, options, wait, &gauge).await,
+            };
+            drop(gauge);
+            match outcome {
+                Ok(Some(held)) => {
+                    telemetry::acquired(&held.lease, held.granted_at.since(started), &shared.store_name);
+                    Ok(Some(held))
                 }
-                Ok(None)
+                Ok(None) => {
+                    if wait != Wait::Once {
+                        telemetry::timed_out(&resource, &shared.store_name);
+                    }
+                    Ok(None)
+                }
+                Err(error) => Err(shared.explain(error, "acquire", &resource)),
             }
-            Err(error) => Err(shared.explain(error, "acquire", &resource)),
         }
+        .instrument(span)
+        .await
+    }
+
+    /// Returns an error if the engine was shut down, or its runtime has ended.
+    pub(crate) fn check_running(&self, doing: &'static str) -> Result<()> {
+        let shared = &self.shared;
+        if shared.closing.is_cancelled() || shared.commands.is_dead() {
+            return Err(shared.stopped().doing(doing).on(Arc::clone(&shared.store_name)));
+        }
+        Ok(())
     }
 
     /// Releases a hold and waits for the store's answer.
@@ -281,6 +302,15 @@ impl Engine {
     pub(crate) async fn release(&self, held: &Arc<Held>) -> Result<(), ReleaseFailure> {
         let span = telemetry::release_span(&held.lease, &self.shared.store_name);
         release::release(&self.shared, held).instrument(span).await
+    }
+
+    /// Renews a hold because its user asks for it.
+    ///
+    /// # Cancel safety
+    /// The request goes on in the background, and its answer counts.
+    pub(crate) async fn renew(&self, held: &Arc<Held>) -> Result<(), RenewFailure> {
+        let span = telemetry::renew_span(1, &self.shared.store_name);
+        manual_renewal::renew(&self.shared, held).instrument(span).await
     }
 
     /// Lets the background task release a hold. Works without a runtime.
@@ -307,6 +337,32 @@ impl Engine {
                 biased;
                 () = lost.cancelled() => release::undo(&shared, other),
                 () = over.cancelled() => {}
+            }
+        })));
+    }
+
+    /// Cancels `signal` when the first of the holds is lost, or the engine ends, unless `over` is cancelled first.
+    pub(crate) fn cancel_on_loss<'a>(
+        &self,
+        holds: impl Iterator<Item = &'a Arc<Held>>,
+        signal: CancellationToken,
+        over: CancellationToken,
+    ) {
+        let losses: Vec<CancellationToken> = holds.map(|held| held.signal().clone()).collect();
+        if losses.is_empty() {
+            return;
+        }
+        // Also when it is dropped unfinished: then the engine has ended, and the locks are lost.
+        let cancel = signal.drop_guard();
+        self.shared.commands.send(Command::Background(Box::pin(async move {
+            let first =
+                futures_util::future::select_all(losses.iter().map(|lost| Box::pin(lost.cancelled())));
+            tokio::select! {
+                biased;
+                _ = first => drop(cancel),
+                () = over.cancelled() => {
+                    cancel.disarm();
+                }
             }
         })));
     }

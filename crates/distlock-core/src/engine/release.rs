@@ -52,7 +52,7 @@ fn conclude(shared: &Arc<Shared>, held: &Arc<Held>, answer: Result<Released>) ->
     let now = shared.clock.now();
     let woke = matches!(answer, Ok(Released::Done { woke: true }));
     if held.finish_release(woke) {
-        telemetry::released(&held.lease, now.since(held.granted_at));
+        telemetry::released(&held.lease, now.since(held.granted_at), &shared.store_name);
     }
     if let Some(side) = shared.lease.as_ref().filter(|_| !shared.capabilities.push) {
         side.local_wakeups.wake_first(&held.lease.resource);
@@ -62,7 +62,7 @@ fn conclude(shared: &Arc<Shared>, held: &Arc<Held>, answer: Result<Released>) ->
         Ok(Released::NotYours) => Err(ReleaseFailure::Lost(LossReason::NotYours)),
         Err(error) => {
             let error = shared.explain(error, "release", &held.lease.resource);
-            telemetry::failed("release", &error);
+            telemetry::failed("release", &error, &shared.store_name);
             if error.can_retry() || error.is_outcome_unknown() {
                 shared.forget_later(held.stored_lease());
             }
@@ -188,9 +188,9 @@ async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
         match send_release(&shared, &lease, ATTEMPT_TIMEOUT).await {
             Ok(_) => return,
             Err(error) if !error.can_retry() && !error.is_outcome_unknown() => {
-                return telemetry::failed("withdraw", &error);
+                return telemetry::failed("withdraw", &error, &shared.store_name);
             }
-            Err(error) => telemetry::failed("withdraw", &error),
+            Err(error) => telemetry::failed("withdraw", &error, &shared.store_name),
         }
         if shared.clock.now().after(pause) >= ends {
             return;
@@ -216,7 +216,7 @@ pub(super) fn shut_down(shared: &Arc<Shared>, held: Arc<Held>) -> Option<BoxFutu
 async fn leave(shared: &Shared, held: &Held) {
     let Backend::Session(store) = &shared.backend else { return };
     if let Err(error) = contained(&**store, "release", async { store.leave(&held.lease).await }).await {
-        telemetry::failed("release", &error);
+        telemetry::failed("release", &error, &shared.store_name);
     }
 }
 

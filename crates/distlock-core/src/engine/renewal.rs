@@ -156,11 +156,11 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
     let now = shared.clock.now();
     let mut answers = match answers {
         Ok(answers) => {
-            telemetry::renewed(chunk.len(), now.since(sent));
+            telemetry::renewed(chunk.len(), now.since(sent), &shared.store_name);
             answers.into_iter()
         }
         Err(error) => {
-            telemetry::failed("renew", &error);
+            telemetry::failed("renew", &error, &shared.store_name);
             vec![Err(error); chunk.len()].into_iter()
         }
     };

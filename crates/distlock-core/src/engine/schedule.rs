@@ -226,6 +226,7 @@ impl DueHolds {
 
 #[cfg(test)]
 mod tests {
+    use super::super::own_holds::OwnHolds;
     use super::*;
     use crate::engine::held::Grant;
     use crate::resource::{FencingToken, Kind, LockIds, Resource};
@@ -242,7 +243,8 @@ mod tests {
         };
         let (deadline, granted_at) = (Moment::NEVER, Moment::from_nanos(0));
         let (options, session, head) = (Arc::default(), None, None);
-        Held::share(Grant { lease, deadline, granted_at, options, session, head })
+        let own_holds = Arc::new(OwnHolds::new("test".into()));
+        Held::share(Grant { lease, deadline, granted_at, options, session, head, own_holds, weight: 1 })
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::sync::Notify;
+use tracing::Instrument;
 
 use super::command_channel::{Command, CommandChannel};
 use super::held::Held;
@@ -49,6 +50,7 @@ impl WakeSignal {
 #[derive(Debug)]
 pub(crate) struct Wakeups {
     inbox: Inbox,
+    store: Arc<str>,
     live: AtomicBool,
     state: Mutex<Subscribers>,
     idle: Notify,
@@ -69,9 +71,10 @@ impl Subscribers {
 }
 
 impl Wakeups {
-    pub(crate) fn new(inbox: Inbox) -> Arc<Self> {
+    pub(crate) fn new(inbox: Inbox, store: Arc<str>) -> Arc<Self> {
         Arc::new(Wakeups {
             inbox,
+            store,
             live: AtomicBool::new(false),
             state: Mutex::default(),
             idle: Notify::new(),
@@ -124,7 +127,8 @@ impl Wakeups {
             subscribers.open = true;
         }
         let listener = Arc::clone(self).listen(Arc::clone(store), Arc::clone(commands));
-        commands.send(Command::Background(Box::pin(listener)));
+        let span = telemetry::listen_span(&self.store);
+        commands.send(Command::Background(Box::pin(listener.instrument(span))));
     }
 
     fn dispatch(&self, wake: Wake, commands: &CommandChannel) {
@@ -198,7 +202,7 @@ impl Wakeups {
                                 Ok(Some(wake)) => self.dispatch(wake, &commands),
                                 Ok(None) => break,
                                 Err(error) => {
-                                    telemetry::failed("listen", &error);
+                                    telemetry::failed("listen", &error, &self.store);
                                     break;
                                 }
                             },
@@ -212,7 +216,7 @@ impl Wakeups {
                     self.live.store(false, Ordering::SeqCst);
                     self.wake_all();
                 }
-                Err(error) => telemetry::failed("subscribe", &error),
+                Err(error) => telemetry::failed("subscribe", &error, &self.store),
             }
             tokio::time::sleep(retry).await;
             retry = (retry * 2).min(LAST_RETRY);

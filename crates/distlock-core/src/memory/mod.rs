@@ -6,6 +6,7 @@ mod stats;
 mod streams;
 mod table;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -30,20 +31,32 @@ use crate::store::{
 /// How long the token of an unused name is kept by default.
 pub const DEFAULT_RETENTION: Duration = Duration::from_secs(3600);
 
-/// `memory:`, one store for the whole process: all connections share its locks.
-pub static DRIVER: Driver = Driver::new(&["memory"], "memory:", |url| Box::pin(async move { connect(url) }));
+/// `memory:` is a store of its own for each connection; `memory:NAME` is one for all connections of the process with that name,
+/// and lives as long as the process.
+pub static DRIVER: Driver =
+    Driver::new(&["memory"], "memory:NAME", |url| Box::pin(async move { connect(&url) }))
+        .with_check(|url| store_name(url).map(drop));
 
-fn connect(mut url: StoreUrl) -> Result<Backend> {
-    static SHARED: LazyLock<MemoryStore> = LazyLock::new(MemoryStore::new);
+fn connect(url: &StoreUrl) -> Result<Backend> {
+    static SHARED: LazyLock<Mutex<HashMap<String, MemoryStore>>> = LazyLock::new(Mutex::default);
+    Ok(Backend::lease(match store_name(url)? {
+        name if name.is_empty() => MemoryStore::new(),
+        name => SHARED.lock().unwrap_or_else(PoisonError::into_inner).entry(name).or_default().clone(),
+    }))
+}
+
+/// The name of a store that is shared within the process; empty for one that is not.
+fn store_name(url: &StoreUrl) -> Result<String> {
+    let mut url = url.clone();
     url.accept(DRIVER.schemes())?;
     url.refuse_other_options(&[])?;
     url.refuse_unknown_driver(&[])?;
-    if url.has_authority() || !url.path()?.is_empty() {
+    if url.has_authority() {
         return Err(url
-            .refuse("a memory store has no address and no parameters")
-            .advise("write memory: without anything after it"));
+            .refuse("a memory store has no address")
+            .advise("write memory: for a private store, or memory:NAME for one that the process shares"));
     }
-    Ok(Backend::lease(SHARED.clone()))
+    url.path()
 }
 
 /// Locks in the memory of this process. Clones share their locks, so engines with a clone each behave like processes

@@ -71,6 +71,25 @@ impl Capabilities {
         }
     }
 
+    /// What is known of a store that is not connected yet: nothing but mutexes.
+    pub(crate) const fn unknown() -> Self {
+        Capabilities {
+            rw_lock: false,
+            semaphore: false,
+            fairness: Fairness::None,
+            writer_not_starved: false,
+            push: false,
+            forced_release: false,
+            shows_waiters: false,
+            frees_on_crash: false,
+            minimum_hold: false,
+            durable: false,
+            max_batch: 1,
+            max_in_flight: 1,
+            reasons: &[],
+        }
+    }
+
     /// Whether the store has this kind at all.
     #[must_use]
     pub fn has(&self, kind: Kind) -> bool {

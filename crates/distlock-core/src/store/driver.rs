@@ -6,8 +6,9 @@ use std::sync::Arc;
 use futures_core::Stream;
 use futures_core::future::BoxFuture;
 
-use super::{Capabilities, LeaseStore, SessionStore, Store, StoreUrl, Wake};
+use super::{Capabilities, Connected, Lazy, LeaseStore, SessionStore, Store, StoreUrl, Wake};
 use crate::error::Result;
+use crate::options::Options;
 
 /// A stream of wake-ups. Its end means that messages may be lost from now on.
 pub type WakeStream = Pin<Box<dyn Stream<Item = Wake> + Send>>;
@@ -62,6 +63,7 @@ pub struct UrlOption {
 }
 
 type Connect = fn(StoreUrl) -> BoxFuture<'static, Result<Backend>>;
+type Check = fn(&StoreUrl) -> Result<()>;
 type Schema = fn(&StoreUrl) -> Result<String>;
 #[cfg(feature = "bench")]
 type OpenBaseline = fn(StoreUrl) -> BoxFuture<'static, Result<Option<Box<dyn crate::bench::Baseline>>>>;
@@ -94,6 +96,7 @@ pub struct Driver {
     example: &'static str,
     connect: Connect,
     schema: Option<Schema>,
+    check: Option<Check>,
     options: &'static [UrlOption],
     #[cfg(feature = "bench")]
     baseline: Option<OpenBaseline>,
@@ -113,10 +116,19 @@ impl Driver {
             example,
             connect,
             schema: None,
+            check: None,
             options: &[],
             #[cfg(feature = "bench")]
             baseline: None,
         }
+    }
+
+    /// Adds the check of a URL without connecting, for locks that connect at their first use. Without it a bad URL is an error of
+    /// that use.
+    #[must_use]
+    pub const fn with_check(mut self, check: fn(&StoreUrl) -> Result<()>) -> Self {
+        self.check = Some(check);
+        self
     }
 
     /// Adds the DDL or index commands of the store, for users whose application may not create tables.
@@ -160,7 +172,29 @@ impl Driver {
         self.options
     }
 
-    /// Connects.
+    /// Takes the [options of locks](Options::from_url) out of the URL, and connects.
+    ///
+    /// # Errors
+    /// As for [`connect`](Driver::connect).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn open(&self, mut url: StoreUrl) -> Result<Connected> {
+        let options = Options::from_url(&mut url)?;
+        Ok(Connected::new(self.connect(url).await?, options))
+    }
+
+    /// Checks the URL, and leaves connecting to the first use.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a bad URL.
+    pub fn open_lazily(&'static self, mut url: StoreUrl) -> Result<Lazy> {
+        let options = Options::from_url(&mut url)?;
+        self.check.map_or(Ok(()), |check| check(&url))?;
+        Ok(Lazy::new(url.to_string(), options, move || Box::pin(self.connect(url.clone()))))
+    }
+
+    /// Connects. A URL with options of locks is refused here: [`open`](Driver::open) takes them out.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](crate::ErrorKind::InvalidInput) for a bad URL, before anything is sent; otherwise

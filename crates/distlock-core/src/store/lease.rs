@@ -66,6 +66,8 @@ pub struct Claim {
     /// For session stores: how long the lock stays held after the grant, also if the session ends before. Zero: not longer
     /// than the session. Lease stores need not look at it: their expiry covers it.
     pub hold_at_least: Duration,
+    /// If a pool in use has another capacity, the engine asks again with that one. Stores need not know.
+    pub(crate) adopts_capacity: bool,
 }
 
 impl Claim {
@@ -82,6 +84,7 @@ impl Claim {
             waiting: None,
             no_overtaking: false,
             hold_at_least: Duration::ZERO,
+            adopts_capacity: false,
         }
     }
 
@@ -90,6 +93,11 @@ impl Claim {
     pub fn with_hold_at_least(mut self, hold_at_least: Duration) -> Self {
         self.hold_at_least = hold_at_least;
         self
+    }
+
+    /// The capacity to ask with instead, if this error says that the pool is in use with another one.
+    pub(crate) fn adoptable_capacity(&self, error: &Error) -> Option<u32> {
+        error.recorded_capacity().filter(|capacity| self.adopts_capacity && self.weight <= *capacity)
     }
 
     /// The same about another resource.

@@ -10,6 +10,7 @@ mod driver;
 mod lease;
 mod record;
 mod session;
+mod source;
 pub mod support;
 pub mod url;
 mod wake;
@@ -21,5 +22,7 @@ pub use lease::{Attempt, Batch, Claim, Inbox, Lease, LeaseStore, Released, Renew
 pub use record::{Holder, Mode, Query, Record, Waiter};
 pub(crate) use session::Dependent;
 pub use session::{LossReason, Session, SessionHold, SessionStore};
+pub(crate) use source::Source;
+pub use source::{Connected, Lazy, StoreSource};
 pub use url::StoreUrl;
 pub use wake::{GRANT_WINDOW, PushedGrant, Wake};

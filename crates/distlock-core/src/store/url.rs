@@ -15,6 +15,7 @@ use values::{decode, decode_text, ordinal};
 
 use super::UrlOption;
 use crate::error::{Error, ErrorKind, Result};
+use crate::options::LOCK_OPTIONS;
 
 /// A store URL, taken apart once. Stores build what their driver gets from these parts, never from the text: two
 /// parsers of one text may disagree, and what the second one misses is lost.
@@ -80,6 +81,8 @@ pub struct StoreUrl {
     path: String,
     ours: Vec<Parameter>,
     drivers: Vec<Parameter>,
+    /// The options of locks were taken, and errors name them among the known ones.
+    knows_lock_options: bool,
 }
 
 #[derive(Clone)]
@@ -148,6 +151,7 @@ impl StoreUrl {
             path: path.to_owned(),
             ours,
             drivers,
+            knows_lock_options: false,
         })
     }
 
@@ -270,7 +274,9 @@ impl StoreUrl {
     /// [`ErrorKind::InvalidInput`] if any is left; `known` names those there are.
     pub fn refuse_unknown(&self, known: &[&str]) -> Result<()> {
         let Some(left) = self.ours.first() else { return Ok(()) };
-        let known: Vec<String> = known.iter().map(|key| format!("{OURS}{key}")).collect();
+        let of_locks = LOCK_OPTIONS.iter().map(|option| option.name).filter(|_| self.knows_lock_options);
+        let known: Vec<String> =
+            known.iter().copied().chain(of_locks).map(|key| format!("{OURS}{key}")).collect();
         Err(self.unknown(left, &known))
     }
 
@@ -301,6 +307,10 @@ impl StoreUrl {
         };
         let what = format!("{parameter} is no {sort} that is known here");
         self.refuse(what).advise(advice)
+    }
+
+    pub(crate) fn know_lock_options(&mut self) {
+        self.knows_lock_options = true;
     }
 
     /// The error for a URL that a store cannot use. `what` says which part is wrong, without its text.

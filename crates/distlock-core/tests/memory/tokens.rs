@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use distlock_core::memory::{DRIVER, MemoryStore};
 use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, StoreUrl};
-use distlock_core::{ErrorKind, FencingToken, Kind, LockId, Resource, VirtualClock};
+use distlock_core::{ErrorKind, FencingToken, Kind, LockId, Locks, Resource, VirtualClock};
 use tokio::time::advance;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -92,10 +92,29 @@ async fn requests_and_items_are_counted() {
 
 #[tokio::test]
 async fn the_url_takes_no_address_and_no_parameters() {
-    assert!(DRIVER.connect(StoreUrl::parse("memory:").unwrap()).await.is_ok());
-    for bad in ["memory://", "memory:x", "memory:?a=b", "memory:?distlock.prefix=x"] {
+    for good in ["memory:", "memory:x", "memory:a%2fb"] {
+        assert!(DRIVER.connect(StoreUrl::parse(good).unwrap()).await.is_ok(), "{good}");
+    }
+    for bad in ["memory://", "memory://x", "memory:?a=b", "memory:%ff", "memory:?distlock.prefix=x"] {
         let error = DRIVER.connect(StoreUrl::parse(bad).unwrap()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}");
         assert!(error.advice().is_some());
     }
+}
+
+#[tokio::test]
+async fn a_name_shares_one_store_and_no_name_shares_none() {
+    let locks =
+        async |url: &str| Locks::new(DRIVER.connect(StoreUrl::parse(url).unwrap()).await.unwrap()).unwrap();
+    let (first, second) = (locks("memory:shared").await, locks("memory:shared").await);
+    let guard = first.mutex("a").acquire().await.unwrap();
+    assert!(second.mutex("a").try_acquire().await.unwrap().is_none());
+    for other in ["memory:Shared", "memory:", "memory:"] {
+        assert!(locks(other).await.mutex("a").try_acquire().await.unwrap().is_some(), "{other}");
+    }
+    let token = guard.token();
+    guard.release().await.unwrap();
+    drop((first, second));
+    let later = locks("memory:shared").await.mutex("a").acquire().await.unwrap();
+    assert!(later.token() > token, "the store lives as long as the process");
 }

@@ -25,7 +25,7 @@
 //!
 //! # Adding a server
 //! One file: find the program ([`program`]), describe its start and readiness ([`Launch`]), wrap the [`ServerProcess`], and
-//! install it in `scripts/setup`.
+//! install it in `scripts/setup`. A SQL server wraps a [`sql::SqlServer`] instead and gets its methods.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod data;
@@ -39,6 +39,7 @@ pub mod process;
 pub mod program;
 pub mod redis;
 pub mod spawn;
+pub mod sql;
 pub mod wait;
 pub mod zookeeper;
 
@@ -55,5 +56,5 @@ pub use port::Port;
 pub use postgres::{PostgresPair, PostgresServer};
 pub use process::{Launch, ServerProcess};
 pub use redis::{RedisCluster, RedisSentinel, RedisServer};
-pub use wait::wait_for;
+pub use wait::{until, wait_for};
 pub use zookeeper::{ZookeeperEnsemble, ZookeeperServer};

@@ -22,3 +22,15 @@ pub fn wait_for<T>(what: &str, limit: Duration, mut probe: impl FnMut() -> Optio
         pause = (pause * 2).min(Duration::from_millis(25));
     }
 }
+
+/// Waits until a condition is true, for at most `limit`.
+///
+/// # Panics
+/// If it does not become true in time, with `what` in the message.
+pub async fn until(what: &str, limit: Duration, mut condition: impl AsyncFnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition().await {
+        assert!(begin.elapsed() < limit, "did not become true within {limit:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,6 +1,7 @@
 //! Parses store URLs. Everything is checked before anything is sent.
 
 use distlock_core::store::StoreUrl;
+use distlock_core::store::support::config::{Certificates, take_timeout};
 use distlock_core::store::url::Host;
 use distlock_core::{Error, Result};
 
@@ -40,7 +41,7 @@ impl EtcdConfig {
                 _ => return Err(refuse(&url, "its login is not a user and a password")),
             };
         }
-        config = config.with_options(&mut url)?.with_certificates(&mut url)?;
+        config = config.with_options(&mut url)?;
         url.refuse_other_options(OPTIONS)?;
         url.refuse_unknown_driver(&[])?;
         Ok(config)
@@ -51,46 +52,15 @@ impl EtcdConfig {
             let wanted = "at most 256 bytes without control characters";
             self = self.prefix(&prefix).map_err(|_| url.refuse_value("prefix", wanted))?;
         }
-        let wanted = "a duration from 10ms to 10m";
-        if let Some(timeout) = url.take_duration("response_timeout")? {
-            self =
-                self.response_timeout(timeout).map_err(|_| url.refuse_value("response_timeout", wanted))?;
-        }
-        if let Some(timeout) = url.take_duration("connect_timeout")? {
-            self = self.connect_timeout(timeout).map_err(|_| url.refuse_value("connect_timeout", wanted))?;
-        }
-        if let Some(timeout) = url.take_duration("failover_timeout")? {
-            self =
-                self.failover_timeout(timeout).map_err(|_| url.refuse_value("failover_timeout", wanted))?;
-        }
-        Ok(self)
-    }
-
-    fn with_certificates(mut self, url: &mut StoreUrl) -> Result<Self> {
+        self.response_timeout = take_timeout(url, "response_timeout")?.unwrap_or(self.response_timeout);
+        self.connect_timeout = take_timeout(url, "connect_timeout")?.unwrap_or(self.connect_timeout);
+        self.failover_timeout = take_timeout(url, "failover_timeout")?.unwrap_or(self.failover_timeout);
         let wanted = url.take_switch("tls")?;
-        let mut file = |key: &str| match url.take(key) {
-            None => Ok(None),
-            Some(_) if wanted == Some(false) => {
-                Err(refuse(url, "it has certificates, and its distlock.tls is off"))
-            }
-            Some(path) => std::fs::read(&path).map(Some).map_err(|error| {
-                // Without the path: a misplaced password may be in it.
-                refuse(url, &format!("the file of distlock.{key} cannot be read: {}", error.kind()))
-                    .advise(format!("check the path in distlock.{key}"))
-            }),
-        };
-        let (authority, certificate, key) = (file("tls_ca")?, file("tls_cert")?, file("tls_key")?);
-        if wanted == Some(true) {
-            self = self.tls();
-        }
-        if let Some(authority) = authority {
-            self = self.tls_authority(authority);
-        }
-        match (certificate, key) {
-            (None, None) => Ok(self),
-            (Some(certificate), Some(key)) => Ok(self.tls_client(certificate, key)),
-            _ => Err(refuse(url, "of distlock.tls_cert and distlock.tls_key only one is given")),
-        }
+        let without_tls =
+            (wanted == Some(false)).then(|| refuse(url, "it has certificates, and its distlock.tls is off"));
+        let certificates = Certificates::take_from(url, without_tls)?;
+        self.tls = (wanted == Some(true) || !certificates.is_empty()).then_some(certificates);
+        Ok(self)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Helpers of the tests.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use distlock_core::store::{Backend, Query, StoreUrl};
 use distlock_core::{Guard, Kind, Locks, LossReason, Options};
@@ -38,12 +38,8 @@ pub(crate) async fn loss_of(guard: &Guard) -> LossReason {
 }
 
 /// Waits until a condition is true.
-pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let started = Instant::now();
-    while !condition().await {
-        assert!(started.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
-        tokio::time::sleep(ms(5)).await;
-    }
+pub(crate) async fn until(what: &str, condition: impl AsyncFnMut() -> bool) {
+    distlock_testkit::servers::until(what, LIMIT, condition).await;
 }
 
 /// Waits until a resource has this many waiters.

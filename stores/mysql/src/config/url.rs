@@ -32,6 +32,7 @@ impl MysqlConfig {
         let table = url.take("table");
         let retention = url.take_duration("retention")?;
         let session_timeout = if is_session { url.take_duration("session_timeout")? } else { None };
+        let heartbeat_timeout = if is_session { url.take_duration("heartbeat_timeout")? } else { None };
         url.refuse_other_options(if is_session { SESSION_OPTIONS } else { LEASE_OPTIONS })?;
         let tls = Tls::take_from(&mut url)?;
         url.refuse_unknown_driver(DRIVER_OPTIONS)?;
@@ -44,6 +45,9 @@ impl MysqlConfig {
         }
         if let Some(timeout) = session_timeout {
             config = config.session_timeout(timeout)?;
+        }
+        if let Some(timeout) = heartbeat_timeout {
+            config = config.heartbeat_timeout(timeout)?;
         }
         Ok(config)
     }

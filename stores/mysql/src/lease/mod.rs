@@ -15,21 +15,14 @@ pub use store::MysqlStore;
 
 use crate::batch::micros;
 use crate::config::MysqlConfig;
+use crate::connect::{self, Connected};
 use crate::connections::{Connections, Source};
 use crate::identifier::Tables;
-use crate::schema::{self, Purpose};
+use crate::schema::Purpose;
 use crate::server::Server;
 use crate::sweep::{self, Swept, Target};
 use locked_rows::LockedRows;
 use verbs::Verbs;
-
-/// How a session of ours is set up, whatever the server's defaults and its previous user. A row that another session
-/// keeps locked fails after a second (the shortest that the servers know), a table after five.
-pub(crate) const SETUP: &str = "SET SESSION autocommit = 1, completion_type = 0, timestamp = DEFAULT,
-        sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', sql_safe_updates = 0, sql_select_limit = DEFAULT,
-        group_concat_max_len = 1000000, innodb_lock_wait_timeout = 1, lock_wait_timeout = 5, wait_timeout = 28800;
-    SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    SET SESSION TRANSACTION READ WRITE";
 
 /// What clones of a store share.
 #[derive(Debug)]
@@ -107,26 +100,17 @@ async fn open(
     plain_text: bool,
     location: String,
 ) -> Result<MysqlStore> {
-    let opened = async {
-        let source = source?;
-        let connections = Connections::new(source, SETUP.to_owned());
-        let mut connection = connections.open().await?;
-        let server = Server::examine(&mut connection).await?;
-        server.check_lease()?;
-        let tables = config.tables(server.database.as_deref())?;
-        schema::ensure(&mut connection, &tables, Purpose::Lease).await?;
-        connections.keep(connection);
-        Ok(Arc::new(LeaseState {
-            verbs: Verbs::new(&tables),
-            locked_rows: LockedRows::new(&tables),
-            retention: config.get_retention(),
-            connections,
-            tables,
-            server,
-            plain_text,
-        }))
-    };
-    let state = opened.await.map_err(|error: distlock_core::Error| error.on(location.clone()))?;
+    let Connected { connections, tables, server } =
+        connect::connect(source, config, Purpose::Lease, &location).await?;
+    let state = Arc::new(LeaseState {
+        verbs: Verbs::new(&tables),
+        locked_rows: LockedRows::new(&tables),
+        retention: config.get_retention(),
+        connections,
+        tables,
+        server,
+        plain_text,
+    });
     sweep::start(&state);
     Ok(MysqlStore::new(state, location))
 }

@@ -1,6 +1,8 @@
 //! One session of the server: a task that owns its connection. What tasks ask for while a request is in flight goes out
-//! together as the next one. The task sends a word often enough that the server does not end the session, and notices its
-//! end.
+//! together as the next one.
+//!
+//! The task confirms its session with heartbeats. What it holds is lost a fixed time after the last confirmed heartbeat was
+//! *sent*: the session existed after that moment, so its locks were free no earlier. The next client relies on it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,37 +12,58 @@ use std::time::Duration;
 use distlock_core::store::support::errors;
 use distlock_core::store::{LossReason, Session};
 use distlock_core::{Clock, Moment};
-use distlock_core::{Error, FencingToken, LockId, Result};
+use distlock_core::{Error, FencingToken, Result};
 use mysql_async::Row;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::exchange::refuse;
 use super::lock_name::LockName;
-use super::statements::{Grant, Held, LONGEST_WAIT, exchange, wait};
+use super::statements::{self, Grant, Held, LONGEST_WAIT, Mark, Release};
 use crate::connections::{Connection, REQUEST_TIMEOUT};
-use crate::error::{Cause, Failure};
+use crate::error::Failure;
 use crate::identifier::Tables;
-use crate::rows::{optional, required};
+use crate::rows::required;
 
 /// How many operations one request carries.
 const MOST_AT_ONCE: usize = 64;
-/// How often a session that holds something is checked, at the least often.
-const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// How long a session lasts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Timing {
+    /// The server ends a session that sends nothing for this long.
+    pub(super) session: Duration,
+    /// What a session holds is lost this long after its last confirmed heartbeat.
+    pub(super) heartbeat: Duration,
+}
 
 /// What came of taking a lock that may be free.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    Granted(FencingToken),
+    Granted(Drawn),
     /// Another session holds it.
     Busy,
     /// This session holds it, under another lock id. `GET_LOCK` would grant it again.
     HeldHere,
 }
 
-enum Command {
-    Take { grant: Grant, reply: oneshot::Sender<Result<Taken>> },
-    Wait { grant: Grant, reply: oneshot::Sender<Result<Taken>> },
-    Release { name: LockName, reply: oneshot::Sender<Result<bool>> },
+/// A lock that a session has, with its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Drawn {
+    pub(super) token: FencingToken,
+    /// How long earlier holders may believe that they hold it.
+    pub(super) pending: Duration,
+    /// The session had the lock by then, so the sessions of earlier holders had ended.
+    pub(super) since: Moment,
+}
+
+pub(super) type TakeReply = oneshot::Sender<Result<Taken>>;
+pub(super) type ReleaseReply = oneshot::Sender<Result<bool>>;
+
+pub(super) enum Command {
+    Take { grant: Grant, reply: TakeReply },
+    Wait { grant: Grant, reply: TakeReply },
+    Release { release: Release, reply: ReleaseReply },
 }
 
 /// A handle to a session. When the last one is dropped the session ends, and what it holds is free.
@@ -59,18 +82,19 @@ impl SessionActor {
         connection: Connection,
         tables: Tables,
         clock: Arc<dyn Clock>,
-        timeout: Duration,
+        timing: Timing,
     ) -> Self {
         let (commands, inbox) = unbounded_channel();
-        // The connection was just used; the first heartbeat or request sets the deadline.
-        let session = Session::until(clock.now().after(timeout / 4));
+        // The request that takes the first lock confirms it.
+        let session = Session::until(clock.now());
         let is_open = Arc::new(AtomicBool::new(true));
         let connection_id = connection.id();
         let actor = Actor {
             connection,
             tables,
+            confirmed: clock.now(),
             clock,
-            timeout,
+            timing,
             session: session.clone(),
             is_open: Arc::clone(&is_open),
             held: HashSet::new(),
@@ -117,8 +141,13 @@ impl SessionActor {
     }
 
     /// Releases a lock; false if this session did not hold it.
-    pub(super) async fn release(&self, name: LockName) -> Result<bool> {
-        self.ask(|reply| Command::Release { name, reply }).await
+    pub(super) async fn release(&self, release: Release) -> Result<bool> {
+        self.ask(|reply| Command::Release { release, reply }).await
+    }
+
+    /// The same without waiting for it. If it fails, the session ends.
+    pub(super) fn release_later(&self, release: Release) {
+        let _ = self.commands.send(Command::Release { release, reply: oneshot::channel().0 });
     }
 }
 
@@ -128,14 +157,17 @@ impl Drop for SessionActor {
     }
 }
 
-struct Actor {
+pub(super) struct Actor {
     connection: Connection,
-    tables: Tables,
-    clock: Arc<dyn Clock>,
-    timeout: Duration,
+    pub(super) tables: Tables,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) timing: Timing,
     session: Session,
     is_open: Arc<AtomicBool>,
-    held: HashSet<LockName>,
+    /// What this session holds, as far as we know: at least what it does hold.
+    pub(super) held: HashSet<LockName>,
+    /// When the last confirmed heartbeat was sent.
+    confirmed: Moment,
 }
 
 impl Actor {
@@ -153,17 +185,18 @@ impl Actor {
     /// Until the session ends, and why.
     async fn serve(&mut self, inbox: &mut UnboundedReceiver<Command>) -> Error {
         loop {
-            // A session that holds nothing must only stay open.
-            let beat = if self.held.is_empty() { self.timeout / 3 } else { HEARTBEAT.min(self.timeout / 4) };
-            let command = match tokio::time::timeout(beat, inbox.recv()).await {
-                Ok(Some(command)) => Some(command),
+            if let Err(error) = self.heartbeat_if_due().await {
+                return error;
+            }
+            let pause = self.next_heartbeat().since(self.clock.now());
+            let command = match tokio::time::timeout(pause, inbox.recv()).await {
+                Ok(Some(command)) => command,
                 Ok(None) => return errors::unavailable("the store was dropped"),
-                Err(_) => None,
+                Err(_) => continue,
             };
             let outcome = match command {
-                None => self.heartbeat().await,
-                Some(Command::Wait { grant, reply }) => self.wait(grant, reply).await,
-                Some(first) => {
+                Command::Wait { grant, reply } => self.wait(grant, reply).await,
+                first => {
                     let mut commands = vec![first];
                     let mut waiting = None;
                     while commands.len() < MOST_AT_ONCE {
@@ -189,41 +222,56 @@ impl Actor {
         }
     }
 
-    async fn query(&mut self, text: &str, limit: Duration) -> Result<Vec<Row>, Failure> {
-        let sent = self.clock.now();
-        if sent >= self.session.deadline() && !self.held.is_empty() {
-            // We were paused for longer than the session lasts: the server may have given our locks away.
-            return Err(Failure::broken(errors::unavailable("no word was sent to the server in time")));
+    /// Sends a request. While something is held, a reply after the deadline is none: guards are lost by then.
+    pub(super) async fn query(&mut self, text: &str, limit: Duration) -> Result<Vec<Row>, Failure> {
+        let deadline = if self.held.is_empty() { Moment::NEVER } else { self.session.deadline() };
+        let late = || Failure::broken(errors::unavailable("no heartbeat was answered in time"));
+        let now = self.clock.now();
+        if now >= deadline {
+            return Err(late());
         }
-        let rows = self.connection.query(text, limit).await?;
-        self.session.keep_until(self.deadline_after(sent));
-        Ok(rows)
+        let outcome = self.connection.query(text, limit.min(deadline.since(now))).await;
+        if self.clock.now() >= deadline {
+            return Err(late());
+        }
+        outcome
     }
 
-    /// The server counts from the end of the last request, which is not before it was sent.
-    fn deadline_after(&self, sent: Moment) -> Moment {
-        let margin = (self.timeout / 4).min(Duration::from_secs(1));
-        sent.after(self.timeout - margin)
+    /// The session answered a request that was sent at this moment.
+    pub(super) fn confirm(&mut self, sent: Moment) {
+        self.confirmed = sent;
+        self.session.keep_until(sent.after(self.timing.heartbeat));
     }
 
-    async fn heartbeat(&mut self) -> Result<()> {
-        // Shorter than the session: what was held must not outlive it here.
-        let limit = self
-            .session
-            .deadline()
-            .since(self.clock.now())
-            .max(Duration::from_millis(100))
-            .min(REQUEST_TIMEOUT);
-        self.query("DO 1", limit).await.map(drop).map_err(|failure| failure.error)
+    fn next_heartbeat(&self) -> Moment {
+        // A session that holds nothing must only stay open.
+        let pause = self.timing.session / 4;
+        let pause = if self.held.is_empty() { pause } else { pause.min(self.timing.heartbeat / 4) };
+        self.confirmed.after(pause)
+    }
+
+    /// Confirms that the session exists and holds what it holds: it holds all of it or nothing.
+    pub(super) async fn heartbeat_if_due(&mut self) -> Result<()> {
+        let sent = self.clock.now();
+        if sent < self.next_heartbeat() {
+            return Ok(());
+        }
+        let text = statements::heartbeat(self.held.iter().next());
+        let rows = self.query(&text, REQUEST_TIMEOUT).await.map_err(|failure| failure.error)?;
+        if !matches!(rows.first().map(|row| required::<i64>(row, "ours")), Some(Ok(1))) {
+            return Err(errors::unavailable("its session does not hold its locks any more"));
+        }
+        self.confirm(sent);
+        Ok(())
     }
 
     /// Waits for a lock in the server's queue. Nothing else can be asked of the session meanwhile.
-    async fn wait(&mut self, grant: Grant, reply: oneshot::Sender<Result<Taken>>) -> Result<()> {
+    async fn wait(&mut self, grant: Grant, reply: TakeReply) -> Result<()> {
         if !self.held.is_empty() {
             let _ = reply.send(Ok(Taken::HeldHere));
             return Ok(());
         }
-        let text = wait(&grant.name, &grant.lock_id);
+        let text = statements::wait(&grant.name, &grant.lock_id);
         let limit = Duration::from_secs(LONGEST_WAIT) + REQUEST_TIMEOUT;
         loop {
             let got = match self.query(&text, limit).await {
@@ -245,143 +293,11 @@ impl Actor {
                 }
             }
         }
-        // The request that draws the token is the first word after the wait, and sets the session's deadline.
-        self.held.insert(grant.name);
+        if reply.is_closed() {
+            let (name, lock_id) = (grant.name, grant.lock_id);
+            return self.drop_locks(vec![Release { name, lock_id, mark: Mark::Untouched }]).await;
+        }
+        // It counts as held from the request that draws the token, which confirms the session after the wait.
         self.take_all(vec![(grant, Held::Yes, reply)], Vec::new()).await
-    }
-
-    async fn exchange(&mut self, commands: Vec<Command>) -> Result<()> {
-        let mut releases = Vec::new();
-        let mut takes = Vec::new();
-        let mut names = self.held.clone();
-        for command in commands {
-            match command {
-                Command::Release { name, reply } => releases.push((name, reply)),
-                Command::Take { grant, reply } | Command::Wait { grant, reply } => {
-                    if reply.is_closed() {
-                        continue;
-                    }
-                    if names.insert(grant.name) {
-                        takes.push((grant, Held::No, reply));
-                    } else {
-                        let _ = reply.send(Ok(Taken::HeldHere));
-                    }
-                }
-            }
-        }
-        if releases.is_empty() && takes.is_empty() {
-            return Ok(());
-        }
-        self.take_all(takes, releases).await
-    }
-
-    async fn take_all(
-        &mut self,
-        takes: Vec<(Grant, Held, oneshot::Sender<Result<Taken>>)>,
-        releases: Vec<(LockName, oneshot::Sender<Result<bool>>)>,
-    ) -> Result<()> {
-        let released: Vec<LockName> = releases.iter().map(|(name, _)| *name).collect();
-        let grants: Vec<(Grant, Held)> =
-            takes.iter().map(|(grant, held, _)| (grant.clone(), *held)).collect();
-        let rows = match self.query(&exchange(&self.tables, &released, &grants), REQUEST_TIMEOUT).await {
-            Ok(rows) => rows,
-            Err(failure) if failure.cause == Cause::Broken => {
-                answer_all(takes, releases, &failure.error);
-                return Err(failure.error);
-            }
-            Err(failure) => return self.one_by_one(takes, releases, &failure).await,
-        };
-        self.held.retain(|name| !released.contains(name));
-        let got: Vec<(Option<i64>, Option<u64>)> = rows
-            .iter()
-            .map(|row| (optional(row, "got").unwrap_or_default(), optional(row, "token").unwrap_or_default()))
-            .collect();
-        for (at, (_, reply)) in releases.into_iter().enumerate() {
-            let _ = reply.send(Ok(got.get(at).and_then(|(got, _)| *got) == Some(1)));
-        }
-        let mut unwanted = Vec::new();
-        for (at, (grant, _, reply)) in takes.into_iter().enumerate() {
-            let answer = match got.get(released.len() + at) {
-                Some((Some(1), Some(token))) => Ok(Taken::Granted(FencingToken::new(*token))),
-                Some((Some(0), _)) => Ok(Taken::Busy),
-                other => Err(errors::unexpected_reply(other)),
-            };
-            if matches!(&answer, Ok(Taken::Granted(_)) | Err(_)) {
-                self.held.insert(grant.name);
-            }
-            let failed = answer.is_err();
-            if reply.send(answer).is_err() || failed {
-                unwanted.push(grant.name);
-            }
-        }
-        self.drop_locks(unwanted).await
-    }
-
-    /// Releases locks whose taker is gone.
-    async fn drop_locks(&mut self, names: Vec<LockName>) -> Result<()> {
-        let names: Vec<LockName> = names.into_iter().filter(|name| self.held.contains(name)).collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        let text = exchange(&self.tables, &names, &[]);
-        self.query(&text, REQUEST_TIMEOUT).await.map_err(|failure| failure.error)?;
-        self.held.retain(|name| !names.contains(name));
-        Ok(())
-    }
-
-    /// After a failure in the middle of a request: locks may have been taken, and no token drawn. They are released, and each
-    /// operation is sent alone, so that one token row that another session keeps locked fails one lock.
-    async fn one_by_one(
-        &mut self,
-        takes: Vec<(Grant, Held, oneshot::Sender<Result<Taken>>)>,
-        releases: Vec<(LockName, oneshot::Sender<Result<bool>>)>,
-        failure: &Failure,
-    ) -> Result<()> {
-        let taken: Vec<LockName> = takes.iter().map(|(grant, _, _)| grant.name).collect();
-        let released: Vec<LockName> = releases.iter().map(|(name, _)| *name).collect();
-        self.held.extend(&taken);
-        self.drop_locks(taken).await?;
-        // They were released by the first statements of the request, or are now.
-        self.drop_locks(released.clone()).await?;
-        for (_, reply) in releases {
-            let _ = reply.send(Ok(true));
-        }
-        if takes.len() == 1 {
-            for (_, _, reply) in takes {
-                let _ = reply.send(Err(failure.error.clone()));
-            }
-            return Ok(());
-        }
-        for (grant, _, reply) in takes {
-            Box::pin(self.take_all(vec![(grant, Held::No, reply)], Vec::new())).await?;
-        }
-        Ok(())
-    }
-}
-
-fn answer_all(
-    takes: Vec<(Grant, Held, oneshot::Sender<Result<Taken>>)>,
-    releases: Vec<(LockName, oneshot::Sender<Result<bool>>)>,
-    error: &Error,
-) {
-    for (_, _, reply) in takes {
-        let _ = reply.send(Err(error.clone()));
-    }
-    for (_, reply) in releases {
-        let _ = reply.send(Err(error.clone()));
-    }
-}
-
-fn refuse(command: Command, error: &Error) {
-    match command {
-        Command::Take { reply, .. } | Command::Wait { reply, .. } => drop(reply.send(Err(error.clone()))),
-        Command::Release { reply, .. } => drop(reply.send(Err(error.clone()))),
-    }
-}
-
-/// The lock id of a grant, for messages.
-impl Grant {
-    pub(super) fn new(name: LockName, shown: &str, lock_id: &LockId) -> Self {
-        Grant { name, shown: shown.to_owned(), lock_id: lock_id.clone() }
     }
 }

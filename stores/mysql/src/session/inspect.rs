@@ -89,8 +89,8 @@ fn read_wait(info: &str) -> Option<(String, String)> {
 
 /// Ends a session that waits for a lock, and returns when the server has forgotten it. Only a session that runs our
 /// statement is killed: behind a proxy the number may be another client's. Where that fails, closing the connection must do:
-/// the server notices within seconds.
-pub(super) async fn end_waiter(state: &SessionState, connection_id: u32, name: &LockName) {
+/// the server notices within seconds. Returns whether it was killed.
+pub(super) async fn end_waiter(state: &SessionState, connection_id: u32, name: &LockName) -> bool {
     let waits = format!(
         "SELECT COUNT(*) AS found FROM information_schema.processlist WHERE id = {connection_id}
          AND info LIKE 'SELECT GET_LOCK(''{}''%'",
@@ -98,9 +98,10 @@ pub(super) async fn end_waiter(state: &SessionState, connection_id: u32, name: &
     );
     let found = run(state, &waits).await.and_then(|rows| count(&rows));
     if !matches!(found, Ok(1)) || run(state, &format!("KILL {connection_id}")).await.is_err() {
-        return;
+        return false;
     }
     wait_until_gone(state, u64::from(connection_id)).await;
+    true
 }
 
 async fn wait_until_gone(state: &SessionState, connection_id: u64) {

@@ -1,8 +1,10 @@
 //! `GET_LOCK`: mutexes that live with a session of the server.
 
 mod actor;
+mod exchange;
 mod inspect;
 mod lock_name;
+mod settle;
 mod statements;
 mod store;
 
@@ -15,16 +17,18 @@ use distlock_core::{BootClock, Clock};
 use distlock_core::{LockId, Result};
 use mysql_async::Pool;
 
+pub(crate) use settle::at_least;
 pub use store::MysqlSessionStore;
 
 use crate::batch::micros;
 use crate::config::{CONNECT_TIMEOUT, MysqlConfig};
+use crate::connect::{self, Connected};
 use crate::connections::{Connections, Source};
 use crate::identifier::Tables;
-use crate::schema::{self, Purpose};
+use crate::schema::Purpose;
 use crate::server::Server;
-use crate::sweep::{self, Swept, Target};
-use actor::SessionActor;
+use crate::sweep::{self, Orphans, Swept, Target};
+use actor::{SessionActor, Timing};
 use lock_name::LockName;
 
 /// How many sessions without a lock are kept for the next waiters.
@@ -38,7 +42,7 @@ pub(crate) struct SessionState {
     pub(crate) tables: Tables,
     pub(crate) server: Server,
     pub(crate) plain_text: bool,
-    timeout: Duration,
+    timing: Timing,
     retention: Duration,
     setup: String,
     clock: Mutex<Arc<dyn Clock>>,
@@ -54,7 +58,6 @@ pub(crate) struct SessionState {
 struct Hold {
     session: Arc<SessionActor>,
     name: LockName,
-    is_shared: bool,
 }
 
 impl SessionState {
@@ -69,7 +72,7 @@ impl SessionState {
     /// Opens a session of its own.
     async fn open_session(&self) -> Result<SessionActor> {
         let connection = self.connections.source().open(&self.setup).await?;
-        Ok(SessionActor::start(connection, self.tables.clone(), self.clock(), self.timeout))
+        Ok(SessionActor::start(connection, self.tables.clone(), self.clock(), self.timing))
     }
 
     /// The session that takes free locks.
@@ -89,8 +92,11 @@ impl SessionState {
         }
     }
 
-    /// Keeps a session that holds nothing.
+    /// Keeps a session that holds nothing for the next waiter, unless it is the shared one.
     fn keep_spare(&self, session: Arc<SessionActor>) {
+        if self.shared.current().is_some_and(|shared| Arc::ptr_eq(&shared, &session)) {
+            return;
+        }
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.len() < MOST_SPARE && session.is_usable() {
             spare.push(session);
@@ -109,11 +115,25 @@ impl Swept for SessionState {
 
     fn targets(&self) -> Vec<Target> {
         let spent = format!(
-            "t.acquired_at <= @distlock_now - {} AND t.token < @distlock_now DIV 1000 AND IS_FREE_LOCK({}) = 1",
+            "t.acquired_at <= @distlock_now - {} AND t.token < @distlock_now DIV 1000 AND t.hold_us = 0 AND t.pending_us = 0
+             AND IS_FREE_LOCK({}) = 1",
             micros(self.retention),
             lock_name::FROM_KEY
         );
         vec![Target { ending: "_session", spent }]
+    }
+
+    fn orphans(&self) -> Option<Orphans> {
+        let is_free = format!("IS_FREE_LOCK({}) = 1", lock_name::FROM_KEY);
+        let find = format!(
+            "SELECT k, token, GREATEST(hold_us, pending_us) AS pending FROM {{session}}
+             WHERE (hold_us > 0 OR pending_us > 0) AND acquired_at <= {{now}} - {} AND {is_free} LIMIT 1000",
+            micros(self.retention)
+        );
+        let settle = format!(
+            "UPDATE {{session}} SET hold_us = 0, pending_us = 0 WHERE k = {{k}} AND token = {{token}} AND {is_free}"
+        );
+        Some(Orphans { find: self.tables.statement(&find), settle: self.tables.statement(&settle) })
     }
 }
 
@@ -146,39 +166,34 @@ impl MysqlSessionStore {
     }
 }
 
+fn limits(timing: Timing) -> String {
+    format!("lock_wait_timeout = 1, wait_timeout = {}", timing.session.as_secs())
+}
+
 async fn open(
     source: Result<Source>,
     config: &MysqlConfig,
     plain_text: bool,
     location: String,
 ) -> Result<MysqlSessionStore> {
-    let opened = async {
-        let connections = Connections::new(source?, crate::lease::SETUP.to_owned());
-        let mut connection = connections.open().await?;
-        let server = Server::examine(&mut connection).await?;
-        server.check_session()?;
-        let tables = config.tables(server.database.as_deref())?;
-        schema::ensure(&mut connection, &tables, Purpose::Session).await?;
-        connections.keep(connection);
-        let timeout = config.get_session_timeout();
-        Ok(SessionState {
-            connections,
-            tables,
-            server,
-            plain_text,
-            timeout,
-            retention: config.get_retention(),
-            // The server ends a session that sends nothing for this long.
-            setup: crate::lease::SETUP
-                .replace("wait_timeout = 28800", &format!("wait_timeout = {}", timeout.as_secs())),
-            clock: Mutex::new(Arc::new(BootClock)),
-            shared: Reconnect::new(CONNECT_TIMEOUT * 2),
-            spare: Mutex::default(),
-            holds: Mutex::default(),
-        })
-    };
-    let state = opened.await.map_err(|error: distlock_core::Error| error.on(location.clone()))?;
-    let state = Arc::new(state);
+    let Connected { connections, tables, server } =
+        connect::connect(source, config, Purpose::Session, &location).await?;
+    let timing = Timing { session: config.get_session_timeout(), heartbeat: config.get_heartbeat_timeout() };
+    let state = Arc::new(SessionState {
+        connections,
+        tables,
+        server,
+        plain_text,
+        timing,
+        retention: config.get_retention(),
+        // The server ends a session that sends nothing for this long. A table that is locked must not keep a session from
+        // its heartbeats.
+        setup: connect::SETUP.replace("lock_wait_timeout = 5, wait_timeout = 28800", &limits(timing)),
+        clock: Mutex::new(Arc::new(BootClock)),
+        shared: Reconnect::new(CONNECT_TIMEOUT * 2),
+        spare: Mutex::default(),
+        holds: Mutex::default(),
+    });
     sweep::start(&state);
     Ok(MysqlSessionStore::new(state, location))
 }

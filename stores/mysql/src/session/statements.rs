@@ -1,14 +1,18 @@
 //! The statements of a session: several locks are taken and released in one request.
 
+use std::time::Duration;
+
 use distlock_core::LockId;
 
 use super::lock_name::LockName;
-use crate::batch::literal;
+use crate::batch::{literal, micros};
 use crate::identifier::Tables;
 
 /// How long one `GET_LOCK` waits, in seconds; then it is sent again. The servers differ in what a negative or a huge number
 /// means.
 pub(super) const LONGEST_WAIT: u64 = 3600;
+
+const DRAW: &str = include_str!("../sql/session_draw.sql");
 
 /// Waits for a lock. The lock id is there for people who look at the server's process list.
 pub(super) fn wait(name: &LockName, lock_id: &LockId) -> String {
@@ -19,6 +23,14 @@ pub(super) fn wait(name: &LockName, lock_id: &LockId) -> String {
     )
 }
 
+/// Whether this session holds a lock. Behind a proxy that changed the session it does not.
+pub(super) fn heartbeat(witness: Option<&LockName>) -> String {
+    match witness {
+        Some(name) => format!("SELECT IS_USED_LOCK('{}') = CONNECTION_ID() AS ours", name.text()),
+        None => "SELECT 1 AS ours".to_owned(),
+    }
+}
+
 /// A lock to take, or a token to draw for a lock that is held.
 #[derive(Clone, Debug)]
 pub(super) struct Grant {
@@ -27,14 +39,51 @@ pub(super) struct Grant {
     pub(super) lock_id: LockId,
 }
 
+impl Grant {
+    pub(super) fn new(name: LockName, shown: &str, lock_id: &LockId) -> Self {
+        Grant { name, shown: shown.to_owned(), lock_id: lock_id.clone() }
+    }
+}
+
+/// Whether the session has the lock already and only needs its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Held {
+    Yes,
+    No,
+}
+
+/// A lock to release.
+#[derive(Clone, Debug)]
+pub(super) struct Release {
+    pub(super) name: LockName,
+    pub(super) lock_id: LockId,
+    pub(super) mark: Mark,
+}
+
+/// What the row of a released lock tells the next client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// No guard of this lock exists any more.
+    Released,
+    /// It was never granted. An earlier holder may hold a guard, and this much less long than the row says.
+    NotGranted { paid: Duration },
+    /// The row is not ours.
+    Untouched,
+}
+
 /// Releases locks, takes those that are free, and draws a token for each that was taken. The reply has a row for each, in
-/// that order: `n`, `got`, `token`.
-pub(super) fn exchange(tables: &Tables, releases: &[LockName], grants: &[(Grant, Held)]) -> String {
-    let mut text = String::new();
+/// that order: `n`, `got`, `token`, `pending`.
+pub(super) fn exchange(
+    tables: &Tables,
+    releases: &[Release],
+    grants: &[(Grant, Held)],
+    hold: Duration,
+) -> String {
+    let mut text = mark(tables, releases);
     let mut answers = Vec::new();
-    for (at, name) in releases.iter().enumerate() {
-        text.push_str(&format!("SET @distlock_r{at} = RELEASE_LOCK('{}'); ", name.text()));
-        answers.push(format!("SELECT {at} AS n, @distlock_r{at} AS got, NULL AS token"));
+    for (at, release) in releases.iter().enumerate() {
+        text.push_str(&format!("SET @distlock_r{at} = RELEASE_LOCK('{}'); ", release.name.text()));
+        answers.push(format!("SELECT {at} AS n, @distlock_r{at} AS got, NULL AS token, NULL AS pending"));
     }
     let mut rows: Vec<(LockName, String)> = Vec::new();
     for (at, (grant, held)) in grants.iter().enumerate() {
@@ -45,36 +94,60 @@ pub(super) fn exchange(tables: &Tables, releases: &[LockName], grants: &[(Grant,
         }
         let row = tables.statement(&format!(
             "SELECT {} AS k, {} AS name, {{now}} DIV 1000 AS token, {} AS holder, CONNECTION_ID() AS connection_id, {{now}} AS \
-             acquired_at FROM DUAL WHERE @distlock_g{at} = 1",
+             acquired_at, {} AS hold_us, 0 AS pending_us FROM DUAL WHERE @distlock_g{at} = 1",
             grant.name.key(),
             literal(grant.shown.as_bytes()),
             literal(grant.lock_id.as_str().as_bytes()),
+            micros(hold),
         ));
         rows.push((grant.name, row));
-        answers.push(tables.statement(&format!(
-            "SELECT {} AS n, @distlock_g{at} AS got, (SELECT token FROM {{session}} WHERE k = {} AND @distlock_g{at} = 1) AS token",
+        let column = |column: &str| {
+            tables.statement(&format!(
+                "(SELECT {column} FROM {{session}} WHERE k = {} AND @distlock_g{at} = 1)",
+                grant.name.key()
+            ))
+        };
+        answers.push(format!(
+            "SELECT {} AS n, @distlock_g{at} AS got, {} AS token, {} AS pending",
             releases.len() + at,
-            grant.name.key()
-        )));
+            column("token"),
+            column("pending_us")
+        ));
     }
     if !rows.is_empty() {
         // In one order in every session.
         rows.sort();
         let rows: Vec<String> = rows.into_iter().map(|(_, row)| row).collect();
-        text.push_str(&tables.statement(&format!(
-            "INSERT INTO {{session}} (k, name, token, holder, connection_id, acquired_at)
-             SELECT * FROM ({}) fresh
-             ON DUPLICATE KEY UPDATE token = GREATEST({{session}}.token + 1, VALUES(token)), holder = VALUES(holder),
-                connection_id = VALUES(connection_id), acquired_at = VALUES(acquired_at); ",
-            rows.join(" UNION ALL ")
-        )));
+        text.push_str(&tables.statement(DRAW).replace("{rows}", &rows.join(" UNION ALL ")));
+        text.push_str("; ");
     }
     text + &answers.join(" UNION ALL ")
 }
 
-/// Whether the session has the lock already and only needs its token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Held {
-    Yes,
-    No,
+/// Marks the rows of locks that are about to be released: committed before they are. A row with another lock id was
+/// written by another client, and stays as it is.
+fn mark(tables: &Tables, releases: &[Release]) -> String {
+    let mut text = String::new();
+    let released: Vec<&Release> = releases.iter().filter(|one| one.mark == Mark::Released).collect();
+    if !released.is_empty() {
+        let keys: Vec<String> = released.iter().map(|one| one.name.key()).collect();
+        let ids: Vec<String> = released.iter().map(|one| literal(one.lock_id.as_str().as_bytes())).collect();
+        text.push_str(&tables.statement(&format!(
+            "UPDATE {{session}} FORCE INDEX (PRIMARY) SET hold_us = 0, pending_us = 0 WHERE k IN ({}) AND holder IN ({}); ",
+            keys.join(", "),
+            ids.join(", ")
+        )));
+    }
+    for one in releases {
+        let Mark::NotGranted { paid } = one.mark else { continue };
+        // Rounded up, `micros` would count more than was waited.
+        let paid = u64::try_from(paid.as_micros()).unwrap_or(u64::MAX);
+        text.push_str(&tables.statement(&format!(
+            "UPDATE {{session}} SET hold_us = 0, pending_us = IF(pending_us > {paid}, pending_us - {paid}, 0)
+             WHERE k = {} AND holder = {}; ",
+            one.name.key(),
+            literal(one.lock_id.as_str().as_bytes())
+        )));
+    }
+    text
 }

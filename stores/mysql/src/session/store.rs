@@ -1,5 +1,6 @@
 //! The store: takes free locks on one shared session, and waits for others on sessions of their own.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use distlock_core::Clock;
 use distlock_core::store::{
     Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
 };
-use distlock_core::{CancellationToken, FencingToken, Kind, Resource, Result};
+use distlock_core::{CancellationToken, Kind, Resource, Result};
+use tokio::time::timeout;
 
-use super::actor::{SessionActor, Taken};
+use super::actor::{Drawn, SessionActor, Taken};
 use super::lock_name::LockName;
-use super::statements::Grant;
+use super::settle::Unsettled;
+use super::statements::{Grant, Mark, Release};
 use super::{Hold, SessionState, inspect};
+use crate::config::CONNECT_TIMEOUT;
 use crate::{doctor, sweep};
 
 /// Mutexes as `GET_LOCK` locks of MySQL or MariaDB: they are free at once when their session ends, and the server keeps their
@@ -73,63 +77,86 @@ impl MysqlSessionStore {
         sweep::once(&self.state).await
     }
 
-    fn hold(
+    /// Grants a lock that a session has, as soon as no earlier holder can believe that it holds it. `None`: it was withdrawn.
+    async fn settle(
         &self,
         session: Arc<SessionActor>,
-        name: LockName,
-        claim: &Claim,
-        token: FencingToken,
-        is_shared: bool,
-    ) -> Option<SessionHold> {
-        let hold = SessionHold { token, session: session.session().clone() };
+        grant: &Grant,
+        drawn: Drawn,
+        withdraw: Withdraw<'_>,
+    ) -> Result<Option<SessionHold>> {
+        let unsettled = Unsettled::new(&session, grant, drawn, self.state.clock());
+        if !unsettled.settle(withdraw.during_a_wait()).await? {
+            return Ok(None);
+        }
+        let hold = SessionHold { token: drawn.token, session: session.session().clone() };
         let mut holds = self.state.holds();
         if holds.len() == holds.capacity() {
             // Before it grows: holds whose session ended were not released.
             holds.retain(|_, hold| hold.session.is_usable());
         }
-        holds.insert(claim.lock_id.clone(), Hold { session, name, is_shared });
-        Some(hold)
+        holds.insert(grant.lock_id.clone(), Hold { session, name: grant.name });
+        Ok(Some(hold))
     }
 
-    /// Takes the lock if it is free. `Err(true)` in the inner result: this process holds it on the shared session.
-    async fn take_shared(&self, claim: &Claim, grant: &Grant) -> Result<Result<SessionHold, bool>> {
+    /// Takes the lock if it is free.
+    async fn take_shared(&self, grant: &Grant, withdraw: Withdraw<'_>) -> Result<TakenShared> {
         let mut tries = 0;
         loop {
             let shared = self.state.shared_session().await?;
-            match shared.take(grant.clone()).await {
-                Ok(Taken::Granted(token)) => {
-                    return Ok(self.hold(shared, grant.name, claim, token, true).ok_or(false));
+            let taken = match shared.take(grant.clone()).await {
+                Ok(Taken::Granted(drawn)) => {
+                    self.settle(Arc::clone(&shared), grant, drawn, withdraw).await.map(TakenShared::Done)
                 }
-                Ok(Taken::Busy) => return Ok(Err(false)),
-                Ok(Taken::HeldHere) => return Ok(Err(true)),
+                Ok(Taken::Busy) => Ok(TakenShared::Busy),
+                Ok(Taken::HeldHere) => Ok(TakenShared::HeldHere),
+                Err(error) => Err(error),
+            };
+            match taken {
                 // A lock ends with its session, so nothing is left of this attempt.
                 Err(_) if tries == 0 && !shared.is_usable() => tries += 1,
-                Err(error) => return Err(error),
+                taken => return taken,
             }
         }
     }
 
-    async fn wait(
-        &self,
-        claim: &Claim,
-        grant: &Grant,
-        withdraw: &CancellationToken,
-    ) -> Result<Option<SessionHold>> {
+    async fn wait(&self, grant: &Grant, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
         let mut tries = 0;
         loop {
             let session = self.state.spare_session().await?;
+            let mut waiting = pin!(session.wait(grant.clone()));
             let waited = tokio::select! {
                 biased;
-                waited = session.wait(grant.clone()) => waited,
+                waited = &mut waiting => waited,
                 () = withdraw.cancelled() => {
-                    inspect::end_waiter(&self.state, session.connection_id(), &grant.name).await;
+                    let killed = inspect::end_waiter(&self.state, session.connection_id(), &grant.name).await;
+                    // A lock that it was granted meanwhile is released, which leaves no trace.
+                    if !killed && let Ok(Ok(Taken::Granted(drawn))) = timeout(CONNECT_TIMEOUT, waiting).await {
+                        drop(Unsettled::new(&session, grant, drawn, self.state.clock()));
+                        self.state.keep_spare(Arc::clone(&session));
+                        return Ok(None);
+                    }
                     session.end("its wait was withdrawn");
                     return Ok(None);
                 }
             };
-            match waited {
-                Ok(Taken::Granted(token)) => return Ok(self.hold(session, grant.name, claim, token, false)),
-                Ok(_) => self.state.keep_spare(session),
+            let outcome = match waited {
+                Ok(Taken::Granted(drawn)) => {
+                    match self.settle(Arc::clone(&session), grant, drawn, Withdraw::At(withdraw)).await {
+                        Ok(None) => {
+                            self.state.keep_spare(Arc::clone(&session));
+                            return Ok(None);
+                        }
+                        settled => settled,
+                    }
+                }
+                Ok(_) => {
+                    self.state.keep_spare(Arc::clone(&session));
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            match outcome {
                 // The session was killed, or the server restarts.
                 Err(_) if tries < TRIES && !session.is_usable() => {
                     tries += 1;
@@ -138,10 +165,37 @@ impl MysqlSessionStore {
                         () = withdraw.cancelled() => return Ok(None),
                     }
                 }
-                Err(error) => return Err(error),
+                outcome => return outcome,
             }
         }
     }
+}
+
+/// When a claim is given up.
+#[derive(Clone, Copy)]
+enum Withdraw<'a> {
+    At(&'a CancellationToken),
+    /// One attempt is made. After a holder that did not release it takes longer, since an attempt that ended before would
+    /// never succeed.
+    AfterOneAttempt,
+}
+
+impl<'a> Withdraw<'a> {
+    fn during_a_wait(self) -> Option<&'a CancellationToken> {
+        match self {
+            Withdraw::At(withdraw) => Some(withdraw),
+            Withdraw::AfterOneAttempt => None,
+        }
+    }
+}
+
+enum TakenShared {
+    /// Granted, or withdrawn.
+    Done(Option<SessionHold>),
+    /// Another session holds it.
+    Busy,
+    /// This process holds it on the shared session.
+    HeldHere,
 }
 
 #[async_trait]
@@ -156,7 +210,8 @@ impl Store for MysqlSessionStore {
         capabilities.semaphore = false;
         // The server serves its waiters in order, but of each process it knows only the first.
         capabilities.fairness = Fairness::None;
-        capabilities.frees_on_crash = true;
+        // When its heartbeat time-out has passed.
+        capabilities.frees_on_crash = false;
         capabilities.durable = false;
         capabilities.minimum_hold = false;
         capabilities.reasons = REASONS;
@@ -194,20 +249,23 @@ impl SessionStore for MysqlSessionStore {
         }
         let name = LockName::of(&self.state.tables, &claim.resource);
         let grant = Grant::new(name, claim.resource.name(), &claim.lock_id);
-        let held_here = match self.take_shared(claim, &grant).await? {
-            Ok(hold) => return Ok(Some(hold)),
-            Err(held_here) => held_here,
+        let once = withdraw.is_cancelled();
+        let withdrawn = if once { Withdraw::AfterOneAttempt } else { Withdraw::At(withdraw) };
+        let held_here = match self.take_shared(&grant, withdrawn).await? {
+            TakenShared::Done(hold) => return Ok(hold),
+            TakenShared::Busy => false,
+            TakenShared::HeldHere => true,
         };
         if !withdraw.is_cancelled() {
-            return self.wait(claim, &grant, withdraw).await;
+            return self.wait(&grant, withdraw).await;
         }
         if !held_here {
             return Ok(None);
         }
         // The shared session would be granted its own lock again: another one asks the server.
         let session = self.state.spare_session().await?;
-        match session.take(grant).await? {
-            Taken::Granted(token) => Ok(self.hold(session, name, claim, token, false)),
+        match session.take(grant.clone()).await? {
+            Taken::Granted(drawn) => self.settle(session, &grant, drawn, withdrawn).await,
             Taken::Busy | Taken::HeldHere => {
                 self.state.keep_spare(session);
                 Ok(None)
@@ -216,11 +274,11 @@ impl SessionStore for MysqlSessionStore {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        let Some(Hold { session, name, is_shared }) = self.state.holds().remove(&lease.lock_id) else {
+        let Some(Hold { session, name }) = self.state.holds().remove(&lease.lock_id) else {
             return Ok(());
         };
-        match session.release(name).await {
-            Ok(_) if is_shared => Ok(()),
+        let release = Release { name, lock_id: lease.lock_id.clone(), mark: Mark::Released };
+        match session.release(release).await {
             Ok(_) => {
                 self.state.keep_spare(session);
                 Ok(())

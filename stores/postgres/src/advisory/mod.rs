@@ -16,7 +16,7 @@ mod session_watch;
 mod shared_session;
 mod store;
 mod sweep;
-mod transaction;
+pub(crate) mod transaction;
 
 pub use key::AdvisoryKey;
 pub use store::AdvisoryStore;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use distlock_core::store::support::errors;
 use distlock_core::store::{Attempt, Claim, Holder, Inbox, Lease, SessionHold, Waiting};
-use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, LockId, Resource, Result};
+use distlock_core::{CancellationToken, ErrorKind, FencingToken, LockId, Resource, Result};
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 
@@ -110,7 +110,8 @@ async fn wait(
             token = &mut *granted => return Ok(token.ok().map(FencingToken::new)),
             () = withdraw.cancelled() => return Ok(None),
             () = life.wait_for_end() => {
-                return Err(Error::new(ErrorKind::Unavailable, "the session ended while the claim waited"));
+                // The engine sends the claim again, on the next session.
+                return Err(errors::connection_lost("the session ended while the claim waited"));
             }
             () = session_watch::until_session_ends(state, &key.key, &blocking) => {}
         }

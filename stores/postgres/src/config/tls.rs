@@ -1,10 +1,11 @@
-//! TLS as libpq defines it: whether to encrypt, and which servers to trust. The crypto provider of rustls is *ring*, passed
-//! explicitly: the store installs no default provider and needs none.
+//! TLS as libpq defines it: whether to encrypt, and which servers to trust. The crypto provider of rustls is
+//! passed explicitly: the process's default, or else the one of the feature `tls-ring` or `tls-aws-lc-rs`. The store installs none.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use distlock_core::store::StoreUrl;
+use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -82,9 +83,17 @@ impl TlsOptions {
         Ok(TlsOptions { mode, verification, roots, certificate })
     }
 
-    /// Reads the certificates.
-    pub(crate) fn connector(&self) -> Result<MakeRustlsConnect> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
+    /// Reads the certificates. `None` connects without TLS: it is disabled, or preferred and there is no crypto provider.
+    pub(crate) fn connector(&self) -> Result<Option<MakeRustlsConnect>> {
+        let provider = match (self.mode, crypto_provider()) {
+            (SslMode::Disable, _) => return Ok(None),
+            (_, Some(provider)) => provider,
+            (SslMode::Prefer, None) => {
+                tracing::debug!("connecting without TLS: no crypto provider of rustls is chosen");
+                return Ok(None);
+            }
+            (_, None) => return Err(errors::no_crypto_provider()),
+        };
         let verifier: Arc<dyn ServerCertVerifier> = match self.verification {
             Verification::None => Arc::new(LenientVerifier { inner: None, provider: Arc::clone(&provider) }),
             Verification::Authority | Verification::Host => {
@@ -119,7 +128,7 @@ impl TlsOptions {
         };
         // Needed for `sslnegotiation=direct`; servers that do not know it ignore it.
         config.alpn_protocols = vec![b"postgresql".to_vec()];
-        Ok(MakeRustlsConnect::new(config))
+        Ok(Some(MakeRustlsConnect::new(config)))
     }
 
     fn read_roots(&self) -> Result<RootCertStore> {
@@ -139,6 +148,26 @@ impl TlsOptions {
         }
         Ok(store)
     }
+}
+
+/// The process's default crypto provider, or else the one that was chosen by a feature. Installs none.
+fn crypto_provider() -> Option<Arc<CryptoProvider>> {
+    CryptoProvider::get_default().cloned().or_else(provider_of_feature)
+}
+
+#[cfg(feature = "tls-ring")]
+fn provider_of_feature() -> Option<Arc<CryptoProvider>> {
+    Some(Arc::new(rustls::crypto::ring::default_provider()))
+}
+
+#[cfg(all(feature = "tls-aws-lc-rs", not(feature = "tls-ring")))]
+fn provider_of_feature() -> Option<Arc<CryptoProvider>> {
+    Some(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+}
+
+#[cfg(not(any(feature = "tls-ring", feature = "tls-aws-lc-rs")))]
+fn provider_of_feature() -> Option<Arc<CryptoProvider>> {
+    None
 }
 
 const ADVICE: &str = "give sslmode and, to verify the server, sslrootcert=/path/to/ca.pem";

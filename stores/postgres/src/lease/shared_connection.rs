@@ -5,9 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use distlock_core::Result;
+use distlock_core::store::support::errors;
 use distlock_core::store::support::reconnect::Reconnect;
 use tokio_postgres::Row;
 
+use crate::clients::ConnectionPool;
 use crate::config::PostgresConfig;
 use crate::connect::{CONNECT_TIMEOUT, Notifications, open_with_settings};
 use crate::connection::Connection;
@@ -24,6 +26,7 @@ const SILENT_CONNECTION_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct SharedConnection {
     pub(super) config: PostgresConfig,
     pub(super) schema: Schema,
+    pool: Option<ConnectionPool>,
     current: Reconnect<Connection>,
     /// A silent connection that was replaced and may still answer.
     retired: Mutex<Weak<Connection>>,
@@ -32,10 +35,15 @@ pub(super) struct SharedConnection {
 
 impl SharedConnection {
     /// Connects, and creates missing tables.
-    pub(super) async fn open(config: PostgresConfig, schema: Schema) -> Result<Self> {
+    pub(super) async fn open(
+        config: PostgresConfig,
+        schema: Schema,
+        pool: Option<ConnectionPool>,
+    ) -> Result<Self> {
         let shared = SharedConnection {
             config,
             schema,
+            pool,
             current: Reconnect::new(CONNECT_TIMEOUT).with_backoff(FIRST_BACKOFF, LAST_BACKOFF),
             retired: Mutex::default(),
             statements: AtomicU64::new(0),
@@ -56,7 +64,15 @@ impl SharedConnection {
         if let Some(connection) = self.current.current().filter(|connection| connection.is_silent()) {
             self.retire(&connection);
         }
-        self.current.get(|| open_with_settings(&self.config, None)).await
+        self.current.get(|| self.open_connection()).await
+    }
+
+    async fn open_connection(&self) -> Result<Connection> {
+        match &self.pool {
+            #[cfg(feature = "deadpool-postgres")]
+            Some(pool) => pool.open().await,
+            _ => open_with_settings(&self.config, None).await,
+        }
     }
 
     /// Replaces a connection that is half-open, or whose server is stalled: new requests do not wait for it. One at a time:
@@ -90,7 +106,12 @@ impl SharedConnection {
         loop {
             let connection = self.get().await?;
             self.statements.fetch_add(1, Ordering::Relaxed);
-            let error = match connection.run(request).await {
+            let outcome = tokio::select! {
+                biased;
+                outcome = connection.run(request) => outcome,
+                () = connection.abandoned() => return Err(errors::connection_lost("it stopped replying")),
+            };
+            let error = match outcome {
                 Ok(rows) => return Ok(rows),
                 Err(error) => error,
             };

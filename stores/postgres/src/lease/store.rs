@@ -16,6 +16,7 @@ use super::locked_rows::{self, LockedRows, Verb};
 use super::mutex::MutexStatements;
 use super::shared_connection::SharedConnection;
 use super::{doctor, inspect, listener, mutex, pool};
+use crate::clients::ConnectionPool;
 use crate::config::{Listen, PostgresConfig};
 use crate::connection::ServerInfo;
 use crate::pool_batch::PoolStatements;
@@ -73,10 +74,18 @@ impl PostgresStore {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind but tables that were created.
     pub async fn connect(config: PostgresConfig) -> Result<Self> {
+        PostgresStore::connect_through(config, None).await
+    }
+
+    /// Connects, with statements over connections of a pool if there is one.
+    pub(crate) async fn connect_through(
+        config: PostgresConfig,
+        pool: Option<ConnectionPool>,
+    ) -> Result<Self> {
         let location = config.to_string();
         let schema = Schema::new(&config, StoreKind::Lease);
         let shared =
-            SharedConnection::open(config, schema).await.map_err(|error| error.on(location.clone()))?;
+            SharedConnection::open(config, schema, pool).await.map_err(|error| error.on(location.clone()))?;
         let server = shared.get().await?.server;
         let listens = match shared.config.listen {
             Listen::Auto => !server.pooled,

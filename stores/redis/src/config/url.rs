@@ -1,6 +1,9 @@
 //! Parses store URLs. Everything is checked before anything is sent.
 
 use distlock_core::store::StoreUrl;
+#[cfg(feature = "tls")]
+use distlock_core::store::support::config::Certificates;
+use distlock_core::store::support::config::take_timeout;
 use distlock_core::store::url::{Host, Login};
 use distlock_core::{Error, Result};
 
@@ -98,14 +101,8 @@ impl RedisConfig {
                 "at most 128 bytes, without spaces, control characters and a { that begins no hash tag";
             self = self.prefix(&prefix).map_err(|_| url.refuse_value("prefix", wanted))?;
         }
-        let wanted = "a duration from 10ms to 10m";
-        if let Some(timeout) = url.take_duration("response_timeout")? {
-            self =
-                self.response_timeout(timeout).map_err(|_| url.refuse_value("response_timeout", wanted))?;
-        }
-        if let Some(timeout) = url.take_duration("connect_timeout")? {
-            self = self.connect_timeout(timeout).map_err(|_| url.refuse_value("connect_timeout", wanted))?;
-        }
+        self.response_timeout = take_timeout(url, "response_timeout")?.unwrap_or(self.response_timeout);
+        self.connect_timeout = take_timeout(url, "connect_timeout")?.unwrap_or(self.connect_timeout);
         if let Some(retention) = url.take_duration("retention")? {
             let wanted = "a duration from 1s to 8760h";
             self = self.retention(retention).map_err(|_| url.refuse_value("retention", wanted))?;
@@ -126,28 +123,15 @@ impl RedisConfig {
 
     #[cfg(feature = "tls")]
     fn with_certificates(mut self, url: &mut StoreUrl) -> Result<Self> {
-        let secure = self.tls.is_some();
-        let mut file = |key: &str| match url.take(key) {
-            None => Ok(None),
-            Some(_) if !secure => {
-                Err(invalid_url(url, "it has certificates, and its scheme is one without TLS")
-                    .advise("write rediss:// instead of redis://"))
-            }
-            Some(path) => std::fs::read(&path).map(Some).map_err(|error| {
-                // Without the path: a misplaced password may be in it.
-                invalid_url(url, format!("the file of distlock.{key} cannot be read: {}", error.kind()))
-                    .advise(format!("check the path in distlock.{key}"))
-            }),
-        };
-        let (authority, certificate, key) = (file("tls_ca")?, file("tls_cert")?, file("tls_key")?);
-        if let Some(authority) = authority {
-            self = self.tls_authority(authority)?;
+        let without_tls = self.tls.is_none().then(|| {
+            invalid_url(url, "it has certificates, and its scheme is one without TLS")
+                .advise("write rediss:// instead of redis://")
+        });
+        let certificates = Certificates::take_from(url, without_tls)?;
+        if let Some(tls) = &mut self.tls {
+            *tls = certificates;
         }
-        match (certificate, key) {
-            (Some(certificate), Some(key)) => self.tls_client(certificate, key),
-            (None, None) => Ok(self),
-            _ => Err(invalid_url(url, "one of distlock.tls_cert and distlock.tls_key is missing")),
-        }
+        Ok(self)
     }
 
     #[cfg(not(feature = "tls"))]

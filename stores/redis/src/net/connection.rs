@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use distlock_core::store::support::batch::all_failed;
 use distlock_core::store::support::{errors, reconnect};
 use distlock_core::{Error, ErrorKind, Result};
-use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, Value};
 
+use super::channel::CommandChannel;
 use super::pubsub::Subscriptions;
 use crate::error;
 use crate::protocol::{Eval, ScriptItem, command};
@@ -57,7 +57,7 @@ pub(super) enum CallReply {
 /// An open connection. It is closed as soon as a request finds it broken or silent: a half-open socket looks like a slow server,
 /// and the next request on it would only time out again.
 pub(crate) struct ServerConnection {
-    pub(super) connection: MultiplexedConnection,
+    pub(super) connection: CommandChannel,
     pub(super) subscriptions: Arc<Subscriptions>,
     pub(crate) address: String,
     /// The server's clock in ms, and when we read it.
@@ -76,7 +76,7 @@ impl reconnect::Connection for ServerConnection {
 
 impl ServerConnection {
     pub(crate) fn new(
-        connection: MultiplexedConnection,
+        connection: CommandChannel,
         subscriptions: Arc<Subscriptions>,
         address: String,
     ) -> Self {
@@ -98,8 +98,12 @@ impl ServerConnection {
 
     /// The driver's connection, for the baseline.
     #[cfg(feature = "bench")]
-    pub(crate) fn driver_connection(&self) -> MultiplexedConnection {
-        self.connection.clone()
+    pub(crate) fn driver_connection(&self) -> Option<redis::aio::MultiplexedConnection> {
+        match &self.connection {
+            CommandChannel::Multiplexed(connection) => Some(connection.clone()),
+            #[cfg(feature = "connection-manager")]
+            CommandChannel::Manager(_) => None,
+        }
     }
 
     /// Sends nothing more on it. Requests in flight may still be answered.
@@ -126,13 +130,13 @@ impl ServerConnection {
     /// Sends one command. An error of the server is a reply: [`Value::ServerError`].
     pub(crate) async fn send(&self, command: &Cmd, limit: Duration) -> Result<Value> {
         let mut connection = self.connection.clone();
-        self.within(limit, connection.send_packed_command(command)).await
+        self.within(limit, connection.send(command)).await
     }
 
     /// Sends several commands at once and returns the reply to each.
     pub(crate) async fn send_all(&self, commands: &Pipeline, limit: Duration) -> Result<Vec<Value>> {
         let mut connection = self.connection.clone();
-        self.within(limit, connection.send_packed_commands(commands, 0, commands.len())).await
+        self.within(limit, connection.send_all(commands)).await
     }
 
     /// Awaits a reply until the connection has been silent for `limit`. Replies come in the order of the requests, so while

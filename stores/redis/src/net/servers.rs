@@ -12,6 +12,7 @@ use distlock_core::store::support::errors::too_few_answers;
 use distlock_core::store::support::reconnect::Reconnect;
 use redis::Client;
 
+use super::channel::CommandChannel;
 use super::cluster::Cluster;
 use super::connection::{ItemReply, ScriptCall, ServerConnection};
 use super::sentinel::Sentinels;
@@ -46,6 +47,18 @@ impl ServerSet {
         ServerSet::One(Box::new(ServerHandle::new(route, &Connector::new(config))))
     }
 
+    /// One server, with commands over a connection of the application, which must reply now.
+    pub(crate) async fn over(config: &RedisConfig, channel: CommandChannel) -> Result<Self> {
+        let mut servers = ServerSet::new(config)?;
+        if let ServerSet::One(server) = &mut servers {
+            let (subscriptions, address) = (Arc::default(), "the application's connection".to_owned());
+            let connection = ServerConnection::new(channel, subscriptions, address);
+            server.connector.read_clock(&connection).await?;
+            server.borrowed = Some(Arc::new(connection));
+        }
+        Ok(servers)
+    }
+
     /// Whether PUBLISH counts all subscribers.
     pub(crate) fn counts_subscribers(&self) -> bool {
         matches!(self, ServerSet::One(_))
@@ -54,7 +67,7 @@ impl ServerSet {
     /// Connects, unless there is a connection.
     pub(crate) async fn connect(&self) -> Result<()> {
         match self {
-            ServerSet::One(server) => server.connection().await.map(|_| ()),
+            ServerSet::One(server) => server.for_commands().await.map(|_| ()),
             ServerSet::Cluster(cluster) => cluster.connect().await,
         }
     }
@@ -62,7 +75,7 @@ impl ServerSet {
     /// The connections to all masters.
     pub(crate) async fn masters(&self) -> Result<Vec<Arc<ServerConnection>>> {
         match self {
-            ServerSet::One(server) => Ok(vec![server.connection().await?]),
+            ServerSet::One(server) => Ok(vec![server.for_commands().await?]),
             ServerSet::Cluster(cluster) => cluster.masters().await,
         }
     }
@@ -78,7 +91,7 @@ impl ServerSet {
             ServerSet::Cluster(cluster) => return cluster.call(call, items).await,
         };
         let replies = async {
-            let connection = server.connection().await?;
+            let connection = server.for_commands().await?;
             let (mut replies, confirmed) = connection.call(call, &[items.iter().collect()], false).await?;
             let reply = replies.pop().ok_or_else(too_few_answers)?;
             Ok(reply.for_each_item(call, confirmed, items.len()))
@@ -106,6 +119,8 @@ pub(crate) struct ServerHandle {
     route: Route,
     connector: Connector,
     connection: Reconnect<ServerConnection>,
+    /// A connection of the application. It is not used again once it broke or stopped replying.
+    borrowed: Option<Arc<ServerConnection>>,
 }
 
 impl ServerHandle {
@@ -117,7 +132,7 @@ impl ServerHandle {
     fn new(route: Route, connector: &Connector) -> Self {
         // Each step of the connector has its own limit, and there are two: ask the sentinels, connect to the master.
         let connection = Reconnect::new(connector.limit.saturating_mul(3));
-        ServerHandle { route, connector: connector.clone(), connection }
+        ServerHandle { route, connector: connector.clone(), connection, borrowed: None }
     }
 
     /// The connection, or a new one. Tasks that wait while another one fails to connect share its error.
@@ -131,6 +146,14 @@ impl ServerHandle {
             }
         };
         self.connection.get(connect).await
+    }
+
+    /// The application's connection as long as it replies, and else the store's own.
+    async fn for_commands(&self) -> Result<Arc<ServerConnection>> {
+        match &self.borrowed {
+            Some(connection) if !connection.is_closed() => Ok(Arc::clone(connection)),
+            _ => self.connection().await,
+        }
     }
 
     pub(super) fn is_connected(&self) -> bool {

@@ -101,6 +101,12 @@ impl SlotTable {
     }
 }
 
+/// The masters in a reply to `CLUSTER SLOTS`, if it names all of them by their hosts.
+#[cfg(feature = "cluster-async")]
+pub(crate) fn masters_of(reply: &Value) -> Option<Vec<Address>> {
+    SlotTable::parse(reply, &Address::Unix(std::path::PathBuf::new())).map(|table| table.masters)
+}
+
 /// The target of a MOVED or ASK error: `MOVED 3999 127.0.0.1:6381`. An empty host is the one of `asked`.
 pub(super) fn redirection(text: &str, asked: &Address) -> Option<(u16, Address)> {
     let mut words = text.split_ascii_whitespace().skip(1);

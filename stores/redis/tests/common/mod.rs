@@ -1,7 +1,7 @@
 //! Helpers of the tests.
 #![allow(dead_code)]
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use distlock_core::store::{Backend, StoreUrl};
 use distlock_core::{Guard, Locks, LossReason, Options, Result};
@@ -46,12 +46,8 @@ pub(crate) async fn loss_of(guard: &Guard) -> LossReason {
 }
 
 /// Waits until a condition is true.
-pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
-    let started = Instant::now();
-    while !condition().await {
-        assert!(started.elapsed() < LIMIT, "not within {LIMIT:?}: {what}");
-        tokio::time::sleep(ms(5)).await;
-    }
+pub(crate) async fn until(what: &str, condition: impl AsyncFnMut() -> bool) {
+    distlock_testkit::servers::until(what, LIMIT, condition).await;
 }
 
 /// How often the server executed a command.

@@ -258,6 +258,7 @@ mod tests {
             waiting: None,
             cadence: None,
             no_overtaking: false,
+            adopts_capacity: false,
         }
     }
 

@@ -36,6 +36,15 @@ pub fn connect_timeout(limit: Duration) -> Error {
     unavailable(format!("no connection within {limit:?}"))
 }
 
+/// TLS is wanted, and it is unknown with which crypto provider of rustls: none is compiled in, or several are.
+#[must_use]
+pub fn no_crypto_provider() -> Error {
+    Error::new(ErrorKind::InvalidInput, "no crypto provider of rustls is chosen for TLS").advise(
+        "enable one of the features tls-ring and tls-aws-lc-rs of distlock, or call install_default of a \
+         rustls::crypto::CryptoProvider when the program starts",
+    )
+}
+
 /// No reply to a request within the time limit; its outcome is unknown.
 #[must_use]
 pub fn no_reply(limit: Duration) -> Error {
@@ -56,6 +65,7 @@ pub fn capacity_mismatch(resource: &Resource, theirs: impl fmt::Display, ours: u
         format!("it is in use with a capacity of {theirs}, and {ours} was asked for"),
     )
     .about(resource)
+    .with_recorded_capacity(theirs.to_string().parse().ok())
     .advise("use one capacity everywhere; it can change once no client holds it or waits for it")
 }
 

@@ -5,12 +5,14 @@
 //! | [`batch`] | split a batch by record kind, run the parts concurrently, merge the answers in request order |
 //! | [`reconnect`] | one shared connection; one caller connects while the others await its result |
 //! | [`wake_codec`] | wake-ups and pushed grants as text |
+//! | [`config`] | options that several stores have: certificates, time limits |
 //! | [`errors`] | errors and advice that read the same on every store |
 //! | [`inspect`] | filter and order what `inspect` returns |
 //!
 //! Durations and secrets in URLs are in [`store::url`](super::url).
 
 pub mod batch;
+pub mod config;
 pub mod errors;
 pub mod inspect;
 pub mod reconnect;

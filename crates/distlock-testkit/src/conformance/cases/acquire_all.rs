@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use distlock_core::{ErrorKind, Kind, Locks, Request};
+use distlock_core::{ErrorKind, Locks, Request};
 
 use crate::conformance::loss_cause::LossCause;
 use crate::conformance::{Fixture, Harness};
@@ -33,7 +33,7 @@ pub async fn locks_of_every_kind_are_acquired_together<F: Fixture>(harness: Harn
     assert_eq!(all.guards().len(), specs.len());
     assert!(!all.is_lost());
     for spec in &specs {
-        assert!(all.token(spec.kind(), spec.name()).is_some(), "no token for {spec:?}");
+        assert!(all.token_of(spec.kind(), spec.name()).is_ok(), "no token for {spec:?}");
         let whole = match spec {
             LockSpec::Read(name) => LockSpec::write(name),
             LockSpec::Permits { name, permits, .. } => LockSpec::permits(name, *permits, *permits),
@@ -118,7 +118,7 @@ pub async fn naming_a_lock_twice_is_refused<F: Fixture>(harness: Harness<F>) {
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
     }
     let none = locks.acquire_all(Vec::<Request>::new()).await.unwrap();
-    assert!(none.guards().is_empty() && none.token(Kind::Mutex, "a").is_none());
+    assert!(none.guards().is_empty() && none.token("a").is_err());
 }
 
 /// Holders of single locks and of all locks on several engines exclude each other, as the history shows.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_core::ErrorKind;
+use distlock_core::{ErrorKind, Kind, Options};
 
 use crate::actors::TestOptions;
 use crate::conformance::stalls::retry_if_stalled;
@@ -106,5 +106,28 @@ async fn release_early<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
             release.await.unwrap().expect("a clean release");
         }
         next.release().await.unwrap();
+    }
+}
+
+/// A renewal that the user asks for, with and without automatic renewal, on every kind of lock.
+pub async fn a_renewal_on_request_is_answered<F: Fixture>(harness: Harness<F>) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    for automatic in [true, false] {
+        let locks = one.with_options(Options::new().auto_extend(automatic));
+        let mut guards = vec![locks.mutex("asked").acquire().await.unwrap()];
+        if harness.supports(&one, &LockSpec::permits("asked", 2, 1)).await {
+            guards.push(locks.semaphore("asked", 2).acquire().await.unwrap());
+        }
+        for guard in guards {
+            for _ in 0..3 {
+                guard.renew().await.unwrap();
+            }
+            assert!(!guard.is_lost());
+            assert!(
+                other.mutex("asked").try_acquire().await.unwrap().is_none()
+                    || guard.resource().kind() != Kind::Mutex
+            );
+            guard.release().await.unwrap();
+        }
     }
 }

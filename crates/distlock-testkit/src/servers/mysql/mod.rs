@@ -3,18 +3,17 @@
 pub mod wire;
 
 use std::ffi::OsString;
-use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::clock;
 use super::data::DataFolder;
 use super::port::Port;
-use super::process::{Launch, ServerProcess};
+use super::process::Launch;
 use super::program::{MARIADB_INSTALL_DB, MARIADB_SERVER};
 use super::spawn;
-use wire::{MysqlConnection, Rows};
+use super::sql::SqlServer;
+use wire::MysqlConnection;
 
 /// The database that every server has.
 const DATABASE: &str = "app";
@@ -24,7 +23,7 @@ const DATABASE: &str = "app";
 /// It does not sync to disk, which tests do not need: data in the kernel survives a kill of the server.
 #[derive(Debug)]
 pub struct MysqlServer {
-    process: ServerProcess,
+    server: SqlServer<MysqlConnection>,
 }
 
 impl MysqlServer {
@@ -50,64 +49,13 @@ impl MysqlServer {
     pub fn url_of(&self, scheme: &str, database: &str) -> String {
         format!("{scheme}://root@127.0.0.1:{}/{database}", self.port())
     }
-
-    /// Opens a session.
-    ///
-    /// # Errors
-    /// If the server does not open one within two seconds.
-    pub fn connect(&self) -> io::Result<MysqlConnection> {
-        MysqlConnection::open(self.port(), Duration::from_secs(2))
-    }
-
-    /// Runs SQL in its own session.
-    ///
-    /// # Panics
-    /// If it fails, or does not end within twenty seconds.
-    pub fn sql(&self, sql: &str) -> Rows {
-        let rows = MysqlConnection::open(self.port(), Duration::from_secs(20))
-            .and_then(|mut session| session.query(sql));
-        rows.unwrap_or_else(|e| panic!("{sql} on {}: {e}\n{}", self.name(), self.log_tail()))
-    }
-
-    /// [`sql`](Self::sql) for servers that may be down or paused.
-    ///
-    /// # Errors
-    /// If it fails, or does not end within two seconds.
-    pub fn try_sql(&self, sql: &str) -> io::Result<Rows> {
-        self.connect()?.query(sql)
-    }
-
-    /// The first value of the result, empty without rows.
-    ///
-    /// # Panics
-    /// If it fails, or does not end within twenty seconds.
-    #[must_use]
-    pub fn value(&self, sql: &str) -> String {
-        self.sql(sql).into_iter().flatten().flatten().next().unwrap_or_default()
-    }
-
-    /// The server's clock, in seconds since 1970; `None` if it does not answer in time.
-    #[must_use]
-    pub fn time(&self) -> Option<i64> {
-        let rows = self.try_sql("SELECT TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())").ok()?;
-        rows.first()?.first()?.as_ref()?.parse().ok()
-    }
-
-    /// Moves the server's wall clock by this many seconds from the true time, and waits until the server sees it.
-    ///
-    /// # Panics
-    /// If the server was not started with a movable clock, or does not see it.
-    pub fn move_clock(&self, seconds: i64) {
-        self.set_clock_offset(&format!("{seconds:+}"));
-        clock::wait_until_moved(seconds, || self.time());
-    }
 }
 
 impl Deref for MysqlServer {
-    type Target = ServerProcess;
+    type Target = SqlServer<MysqlConnection>;
 
-    fn deref(&self) -> &ServerProcess {
-        &self.process
+    fn deref(&self) -> &SqlServer<MysqlConnection> {
+        &self.server
     }
 }
 
@@ -178,7 +126,7 @@ impl MysqlBuilder {
         let all = defaults.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own);
         args.extend(all.map(|(name, value)| format!("--{name}={value}").into()));
         let launch = Launch::new(program, folder, port, ready).args(args);
-        let server = MysqlServer { process: launch.movable_clock(self.movable_clock).start() };
+        let server = MysqlServer { server: SqlServer::new(launch.movable_clock(self.movable_clock).start()) };
         server.sql(&format!("CREATE DATABASE IF NOT EXISTS {DATABASE}"));
         server
     }

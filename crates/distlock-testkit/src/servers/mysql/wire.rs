@@ -4,10 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::servers::sql::{Rows, SqlConnection};
 use crate::servers::tcp;
-
-/// The rows of a result, as text; `None` is NULL.
-pub type Rows = Vec<Vec<Option<String>>>;
 
 /// Protocol 4.1, transactions, secure connection, several statements and results, plugins.
 const CAPABILITIES: u32 = 0x0000_0200 | 0x0000_2000 | 0x0000_8000 | 0x0001_0000 | 0x0002_0000 | 0x0008_0000;
@@ -19,6 +17,18 @@ const UTF8MB4: u8 = 45;
 pub struct MysqlConnection {
     stream: TcpStream,
     id: u32,
+}
+
+impl SqlConnection for MysqlConnection {
+    const TIME: &'static str = "SELECT TIMESTAMPDIFF(SECOND, '1970-01-01', UTC_TIMESTAMP())";
+
+    fn open(port: u16, limit: Duration) -> io::Result<Self> {
+        MysqlConnection::open(port, limit)
+    }
+
+    fn query(&mut self, sql: &str) -> io::Result<Rows> {
+        MysqlConnection::query(self, sql)
+    }
 }
 
 impl MysqlConnection {

@@ -5,28 +5,27 @@ pub(super) mod shared_memory;
 pub mod wire;
 
 use std::ffi::OsString;
-use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use pair::PostgresPair;
 
-use super::clock;
 use super::data::DataFolder;
 use super::port::Port;
-use super::process::{Launch, ServerProcess};
+use super::process::Launch;
 use super::program::POSTGRES_BIN;
 use super::spawn;
+use super::sql::SqlServer;
 use rustix::process::Signal;
-use wire::{PostgresConnection, Rows};
+use wire::PostgresConnection;
 
 /// A PostgreSQL server with the superuser `postgres`, without a password, and the database `postgres`.
 ///
 /// It does not sync to disk, which tests do not need: data in the kernel survives a kill of the server.
 #[derive(Debug)]
 pub struct PostgresServer {
-    process: ServerProcess,
+    server: SqlServer<PostgresConnection>,
 }
 
 impl PostgresServer {
@@ -46,64 +45,13 @@ impl PostgresServer {
     pub fn url(&self) -> String {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port())
     }
-
-    /// Opens a session.
-    ///
-    /// # Errors
-    /// If the server does not open one within two seconds.
-    pub fn connect(&self) -> io::Result<PostgresConnection> {
-        PostgresConnection::open(self.port(), Duration::from_secs(2))
-    }
-
-    /// Runs SQL in its own session.
-    ///
-    /// # Panics
-    /// If it fails, or does not end within twenty seconds.
-    pub fn sql(&self, sql: &str) -> Rows {
-        let rows = PostgresConnection::open(self.port(), Duration::from_secs(20))
-            .and_then(|mut session| session.query(sql));
-        rows.unwrap_or_else(|e| panic!("{sql} on {}: {e}\n{}", self.name(), self.log_tail()))
-    }
-
-    /// [`sql`](Self::sql) for servers that may be down or paused.
-    ///
-    /// # Errors
-    /// If it fails, or does not end within two seconds.
-    pub fn try_sql(&self, sql: &str) -> io::Result<Rows> {
-        self.connect()?.query(sql)
-    }
-
-    /// The server's clock, in seconds since 1970; `None` if it does not answer in time.
-    #[must_use]
-    pub fn time(&self) -> Option<i64> {
-        let rows = self.try_sql("SELECT extract(epoch FROM clock_timestamp())::bigint").ok()?;
-        rows.first()?.first()?.as_ref()?.parse().ok()
-    }
-
-    /// Moves the server's wall clock by this many seconds from the true time, and waits until the server sees it.
-    ///
-    /// # Panics
-    /// If the server was not started with a movable clock, or does not see it.
-    pub fn move_clock(&self, seconds: i64) {
-        self.set_clock_offset(&format!("{seconds:+}"));
-        clock::wait_until_moved(seconds, || self.time());
-    }
-
-    /// The first value of the result, empty without rows.
-    ///
-    /// # Panics
-    /// If it fails, or does not end within twenty seconds.
-    #[must_use]
-    pub fn value(&self, sql: &str) -> String {
-        self.sql(sql).into_iter().flatten().flatten().next().unwrap_or_default()
-    }
 }
 
 impl Deref for PostgresServer {
-    type Target = ServerProcess;
+    type Target = SqlServer<PostgresConnection>;
 
-    fn deref(&self) -> &ServerProcess {
-        &self.process
+    fn deref(&self) -> &SqlServer<PostgresConnection> {
+        &self.server
     }
 }
 
@@ -159,7 +107,7 @@ impl PostgresBuilder {
         }
         // SIGTERM would wait for the last client to disconnect.
         let launch = Launch::new(bin("postgres"), folder, port, ready).args(args).stop_signal(Signal::INT);
-        PostgresServer { process: launch.movable_clock(self.movable_clock).start() }
+        PostgresServer { server: SqlServer::new(launch.movable_clock(self.movable_clock).start()) }
     }
 }
 

@@ -4,17 +4,27 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use crate::servers::sql::{Rows, SqlConnection};
 use crate::servers::tcp;
 
 const VERSION_3: u32 = 196_608;
-
-/// The rows of a result, as text; `None` is NULL.
-pub type Rows = Vec<Vec<Option<String>>>;
 
 /// A blocking session of the superuser `postgres`, without a password.
 #[derive(Debug)]
 pub struct PostgresConnection {
     stream: TcpStream,
+}
+
+impl SqlConnection for PostgresConnection {
+    const TIME: &'static str = "SELECT extract(epoch FROM clock_timestamp())::bigint";
+
+    fn open(port: u16, limit: Duration) -> io::Result<Self> {
+        PostgresConnection::open(port, limit)
+    }
+
+    fn query(&mut self, sql: &str) -> io::Result<Rows> {
+        PostgresConnection::query(self, sql)
+    }
 }
 
 impl PostgresConnection {
