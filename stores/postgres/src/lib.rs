@@ -62,6 +62,26 @@
 //! second: [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable), with the process id of that session. Other locks
 //! of the same batch are served, and no statement of a dead client keeps waiting for the row.
 //!
+//! # Sharing mutexes with other programs
+//! A program in any language can share the mutexes of the lease table if it inserts a row `ON CONFLICT (key) DO NOTHING` to
+//! acquire, updates `expire_time` where `key` and `value` match to renew, deletes that row to release, and deletes rows whose
+//! `expire_time` is in the past. A name of up to 1,024 bytes is the key itself. Semaphores and reader-writer locks cannot be
+//! shared.
+//!
+//! | that program's times | can it share? |
+//! | --- | --- |
+//! | `now()` of the server, or a `timestamptz` parameter from a clock that is right | yes, in a session of any time zone |
+//! | a `timestamp` parameter in the local time of an offset (the C# library that this table comes from: UTC+8) | only in sessions with that `TimeZone`: `ALTER ROLE … SET timezone = 'Asia/Shanghai'`, or `Timezone=Asia/Shanghai` in the connection string |
+//! | the same in a session with another `TimeZone`, such as UTC | **no**: its times are hours off. Its clean-up deletes locks of ours that are held, and its own locks expire hours late |
+//! | any, in a table whose `expire_time` is a `timestamp` | no: distlock refuses the table |
+//!
+//! A lock of ours that such a program deleted is lost: the guard says so at the next renewal, and another client may hold the
+//! lock meanwhile. The trigger below excludes that.
+//!
+//! This changes a table of three columns, created by that program, to one that both can use:
+//!
+#![doc = concat!("```sql\n", include_str!("sql/migrate_foreign_table.sql"), "```")]
+//!
 //! # Advisory locks
 //! A mutex is an exclusive advisory lock, a reader-writer lock one in either mode. The key is a hash of the name
 //! ([`AdvisoryKey::of`]), or a number of your own with `distlock.keys=raw`. Tokens come from a sequence, drawn after the lock

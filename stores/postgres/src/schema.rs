@@ -160,15 +160,30 @@ impl Schema {
             if !found {
                 return Ok(false);
             }
+            let wrong_time: Option<String> = row.try_get(3).map_err(unexpected)?;
+            if let Some(wrong) = wrong_time.filter(|_| columns.contains(&"expire_time")) {
+                return Err(time_without_zone(&name, &wrong));
+            }
             if let Some(absent) = columns.iter().find(|column| !present.iter().any(|other| other == *column))
             {
                 let detail = format!("the table {name} is not ours: it has no column {absent}");
-                return Err(Error::new(ErrorKind::Corrupt, detail)
-                    .advise("name another table with distlock.table, or change this one to what `distlock schema` prints"));
+                return Err(Error::new(ErrorKind::Corrupt, detail).advise(MIGRATE));
             }
         }
         Ok(rows.len() == required.len())
     }
+}
+
+const MIGRATE: &str = "name another table with distlock.table, or change this one as the documentation of \
+                       distlock-postgres says under \"Sharing mutexes with other programs\"";
+
+/// The table of a program that writes local times, such as the first user of this format.
+fn time_without_zone(table: &str, found: &str) -> Error {
+    let detail = format!(
+        "the table {table} was created by another program: its expire_time is a {found}, which each session reads in its own \
+         time zone, so that clients would not agree when a lock expires"
+    );
+    Error::new(ErrorKind::Corrupt, detail).advise(MIGRATE)
 }
 
 /// What `distlock schema` prints.

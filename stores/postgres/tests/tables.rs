@@ -10,6 +10,7 @@ use common::{TestSchema, backend, locks, postgres_store, server, within};
 use distlock_core::store::Backend;
 use distlock_core::{ErrorKind, Locks};
 use distlock_postgres::{AdvisoryStore, PostgresConfig, PostgresStore};
+use distlock_testkit::servers::postgres::wire::PostgresConnection;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_clients_that_start_at_once_on_an_empty_database_find_their_tables() {
@@ -47,6 +48,112 @@ async fn a_table_of_another_shape_is_refused() {
     let error = backend(&test_schema.url("postgres", &server().url())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("distlock.table"), "{error}");
+    assert!(error.to_string().contains("expire_time is a timestamp without time zone"), "{error}");
+}
+
+/// The statements of the C# library: parameters without a zone, in the local time of UTC+8.
+struct LocalTimeClient {
+    session: PostgresConnection,
+    table: String,
+}
+
+impl LocalTimeClient {
+    fn new(table: &str, zone: &str) -> Self {
+        let mut session = server().connect().unwrap();
+        session.query(&format!("SET TIME ZONE {zone}")).unwrap();
+        LocalTimeClient { session, table: table.to_owned() }
+    }
+
+    /// `DateTime.UtcNow.AddHours(8)`, without a zone.
+    fn now(offset: &str) -> String {
+        format!("(now() AT TIME ZONE 'UTC' + interval '8 hours' + interval '{offset}')::timestamp")
+    }
+
+    /// Whether it acquired.
+    fn insert(&mut self, key: &str) -> bool {
+        let sql = format!(
+            "INSERT INTO {} (key, value, expire_time) VALUES ('{key}', 'theirs', {}) ON CONFLICT (key) DO NOTHING RETURNING 1",
+            self.table,
+            Self::now("5 seconds")
+        );
+        !self.session.query(&sql).unwrap().is_empty()
+    }
+
+    fn delete_expired(&mut self) {
+        let sql = format!("DELETE FROM {} WHERE expire_time < {}", self.table, Self::now("0 seconds"));
+        self.session.query(&sql).unwrap();
+    }
+
+    fn release(&mut self, key: &str) {
+        self.session
+            .query(&format!("DELETE FROM {} WHERE key = '{key}' AND value = 'theirs'", self.table))
+            .unwrap();
+    }
+}
+
+const MIGRATION: &str = include_str!("../src/sql/migrate_foreign_table.sql");
+
+/// A table of the C# library, migrated as the documentation says.
+fn migrated_table(schema: &str, with_trigger: bool) -> String {
+    server().sql(&format!(
+        "CREATE SCHEMA {schema};
+         CREATE TABLE {schema}.distribute_lock (
+             key TEXT NOT NULL CONSTRAINT distribute_lock_pk PRIMARY KEY,
+             value TEXT NOT NULL,
+             expire_time TIMESTAMP WITHOUT TIME ZONE NOT NULL
+         );
+         INSERT INTO {schema}.distribute_lock VALUES ('theirs', 'v', {})",
+        LocalTimeClient::now("1 hour")
+    ));
+    let migration = MIGRATION.replace("public.", &format!("{schema}."));
+    let (columns, trigger) = migration.split_once("-- Optional").unwrap();
+    server().sql(&if with_trigger {
+        format!("{columns}-- Optional{trigger}")
+    } else {
+        format!("{columns}COMMIT;")
+    });
+    format!("{schema}.distribute_lock")
+}
+
+#[tokio::test]
+async fn a_migrated_table_is_shared_with_programs_that_write_local_times() {
+    let test_schema = TestSchema::new();
+    let table = migrated_table(&test_schema.name, true);
+    let through = locks(&test_schema.url("postgres", &server().url())).await;
+    assert!(
+        through.mutex("theirs").try_acquire().await.unwrap().is_none(),
+        "a lock was lost in the migration"
+    );
+    let mut theirs = LocalTimeClient::new(&table, "'Asia/Shanghai'");
+    let ours = through.mutex("shared").acquire().await.unwrap();
+    theirs.delete_expired();
+    assert!(!theirs.insert("shared"), "two holders");
+    let token = ours.token();
+    ours.release().await.unwrap();
+    theirs.delete_expired();
+    assert!(theirs.insert("shared"));
+    assert!(through.mutex("shared").try_acquire().await.unwrap().is_none(), "two holders");
+    theirs.release("shared");
+    let ours = through.mutex("shared").acquire().await.unwrap();
+    assert!(ours.token() > token);
+    // A semaphore needs the other table, which is created.
+    through.semaphore("s", 2).acquire().await.unwrap().release().await.unwrap();
+    ours.release().await.unwrap();
+}
+
+/// What the documentation warns of, and the trigger that excludes it.
+#[tokio::test]
+async fn a_program_that_reads_local_times_in_another_zone_cannot_delete_a_held_lock_past_the_trigger() {
+    for with_trigger in [false, true] {
+        let test_schema = TestSchema::new();
+        let table = migrated_table(&test_schema.name, with_trigger);
+        let through = locks(&test_schema.url("postgres", &server().url())).await;
+        let ours = through.mutex("shared").acquire().await.unwrap();
+        let mut theirs = LocalTimeClient::new(&table, "'UTC'");
+        theirs.delete_expired();
+        assert_eq!(theirs.insert("shared"), !with_trigger, "with the trigger: {with_trigger}");
+        drop(ours);
+    }
 }
 
 /// Programs that know only the three columns share mutexes with us.

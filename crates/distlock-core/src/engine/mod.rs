@@ -22,6 +22,7 @@ mod request;
 mod schedule;
 mod store_call;
 mod telemetry;
+mod wait;
 mod wakeups;
 
 use std::fmt;
@@ -47,36 +48,13 @@ use self::schedule::Schedule;
 pub(crate) use self::store_call::contained;
 use self::store_call::{AcquireOperation, ReleaseOperation};
 use self::telemetry::WaitGauge;
+pub(crate) use self::wait::Wait;
 use self::wakeups::Wakeups;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{Kind, LockIds, Resource};
 use crate::store::{Backend, Capabilities, Claim, Inbox, Lease, LeaseStore, LossReason};
-
-/// How long to wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    /// One attempt.
-    Once,
-    /// Until this moment.
-    Until(Moment),
-    /// For ever.
-    Forever,
-}
-
-impl Wait {
-    pub(crate) fn over(self, now: Moment) -> bool {
-        matches!(self, Wait::Until(limit) if now >= limit)
-    }
-
-    fn limit(self) -> Moment {
-        match self {
-            Wait::Until(limit) => limit,
-            Wait::Once | Wait::Forever => Moment::NEVER,
-        }
-    }
-}
 
 /// How many waiters of a process may look up the holders of locks at once, for the message of a time-out. The others go
 /// without: a batch of time-outs must not be a batch of requests.

@@ -1,6 +1,7 @@
 //! Store URLs: the one parser that every store uses.
 
 mod authority;
+mod parameters;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -10,8 +11,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use authority::{Authority, Host, Login, Server};
+use parameters::{OURS, Parameter, is_ours, name_where_safe, parameters, take};
 pub use values::{Secret, parse_duration, plain};
-use values::{decode, decode_text, ordinal};
+use values::{decode, decode_text};
 
 use super::UrlOption;
 use crate::error::{Error, ErrorKind, Result};
@@ -85,17 +87,6 @@ pub struct StoreUrl {
     knows_lock_options: bool,
 }
 
-#[derive(Clone)]
-struct Parameter {
-    /// Where it stands in the query: the first is 0.
-    place: usize,
-    name: String,
-    value: String,
-    /// Errors show its name.
-    is_named: bool,
-}
-
-const OURS: &str = "distlock.";
 const EXAMPLES: &str = "write it like redis://host:6379 or file:///var/lock/app";
 const ESCAPES: &str = "write special characters as escapes: @ as %40, / as %2F, ? as %3F, # as %23, % as %25";
 
@@ -337,74 +328,6 @@ impl StoreUrl {
 
 fn refusal(what: impl Into<String>, advice: &'static str) -> Error {
     Error::new(ErrorKind::InvalidInput, what.into()).doing("read the store URL").advise(advice)
-}
-
-fn take(parameters: &mut Vec<Parameter>, wanted: impl Fn(&str) -> bool) -> Option<String> {
-    let at = parameters.iter().position(|parameter| wanted(&parameter.name))?;
-    Some(parameters.remove(at).value)
-}
-
-/// Our parameters and the others.
-fn parameters(query: &str) -> Result<(Vec<Parameter>, Vec<Parameter>)> {
-    let (mut ours, mut drivers): (Vec<Parameter>, Vec<Parameter>) = (Vec::new(), Vec::new());
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    for (place, pair) in pairs.enumerate() {
-        let number = ordinal(place);
-        let bad = |what: String| refusal(what, ESCAPES);
-        let Some((name, value)) = pair.split_once('=') else {
-            return Err(bad(format!("its {number} parameter is not a name and a value")));
-        };
-        let name =
-            decode_text(name).map_err(|fault| bad(format!("the name of its {number} parameter {fault}")))?;
-        let value = decode_text(value)
-            .map_err(|fault| bad(format!("the value of its {number} parameter {fault}")))?;
-        if !name.is_ascii() || !values::is_plain(&name) {
-            return Err(bad(format!(
-                "the name of its {number} parameter is not made of letters, digits, . - and _"
-            )));
-        }
-        if ours.iter().chain(&drivers).any(|other| other.name.eq_ignore_ascii_case(&name)) {
-            return Err(bad(format!("its {number} parameter has the name of an earlier one"))
-                .advise("say it once: the second would undo what the first one asks for"));
-        }
-        let list = if is_ours(&name) { &mut ours } else { &mut drivers };
-        list.push(Parameter { place, name, value, is_named: false });
-    }
-    Ok((ours, drivers))
-}
-
-/// Decides which parameters are named in errors. A name is not secret, but a piece of a password looks like one if the
-/// password was not escaped: then an `@` follows, or the login is not well-formed, or a parameter with a secret precedes.
-fn name_where_safe(parameters: &mut [&mut Parameter], authority: &str) {
-    const SECRETIVE: [&str; 8] = ["pass", "pwd", "secret", "token", "key", "auth", "cred", "user"];
-    const LONGEST: usize = 40;
-    let has_at = parameters.iter().any(|parameter| parameter.value.contains('@'));
-    if has_at || authority::one_login(authority).is_err() {
-        return;
-    }
-    for parameter in parameters {
-        parameter.is_named = parameter.name.len() <= LONGEST;
-        let name = parameter.name.to_ascii_lowercase();
-        if SECRETIVE.iter().any(|word| name.contains(word)) {
-            return;
-        }
-    }
-}
-
-/// `its parameter "bogus"`, or `its first parameter` where the name may be a piece of a password.
-impl fmt::Display for Parameter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_named {
-            write!(f, "its parameter {:?}", self.name)
-        } else {
-            write!(f, "its {} parameter", ordinal(self.place))
-        }
-    }
-}
-
-/// In another case it is no name that we know, and no driver's either.
-fn is_ours(name: &str) -> bool {
-    name.get(..OURS.len()).is_some_and(|start| start.eq_ignore_ascii_case(OURS))
 }
 
 /// The scheme alone, once a store [accepted](StoreUrl::accept) it.

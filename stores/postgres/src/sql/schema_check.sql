@@ -7,7 +7,12 @@ SELECT u.name, c.oid IS NOT NULL AS found,
            FROM pg_catalog.pg_attribute a
            WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
              -- A lease that ends at a time without a zone ends at another moment for each client.
-             AND (a.attname <> 'expire_time' OR a.atttypid = 'pg_catalog.timestamptz'::regtype::oid)), '{}') AS columns
+             AND (a.attname <> 'expire_time' OR a.atttypid = 'pg_catalog.timestamptz'::regtype::oid)), '{}') AS columns,
+       (
+           SELECT pg_catalog.format_type(a.atttypid, NULL)
+           FROM pg_catalog.pg_attribute a
+           WHERE a.attrelid = c.oid AND a.attname = 'expire_time' AND NOT a.attisdropped
+             AND a.atttypid <> 'pg_catalog.timestamptz'::regtype::oid) AS wrong_time
 FROM pg_catalog.unnest($1::text[]) WITH ORDINALITY AS u (name, place)
 LEFT JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(u.name)::oid
 ORDER BY u.place
