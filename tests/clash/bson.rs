@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // The document is of the application's crate, and the collection of the driver's.
     let orders = client.database("clash").collection::<Document>("orders");
-    orders.insert_one(doc! { "_id": "order", "token": i64::try_from(guard.token().get())? }).await?;
+    orders.insert_one(doc! { "_id": "order", "token": guard.token() }).await?;
     let stored: Document = orders.find_one(doc! { "_id": "order" }).await?.ok_or("the order is gone")?;
     let token = stored.get_i64("token")?;
     guard.release().await?;

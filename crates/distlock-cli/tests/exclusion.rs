@@ -131,9 +131,48 @@ fn a_signal_during_hold_at_least_leaves_the_lease_in_the_store() {
 }
 
 #[test]
-fn a_lock_file_ends_with_its_process_also_during_hold_at_least() {
+fn a_signal_during_hold_at_least_leaves_the_record_in_the_lock_file() {
     let sandbox = Sandbox::new();
-    assert_eq!(attempt_after_a_signal_ends_the_minimum_hold(&sandbox, sandbox.distlock()), 0);
+    assert_eq!(attempt_after_a_signal_ends_the_minimum_hold(&sandbox, sandbox.distlock()), 75);
+    let busy = sandbox.distlock().args(["run", "--no-wait", "x", "true"]).output().unwrap();
+    assert!(stderr(&busy).contains("held by "), "{}", stderr(&busy));
+    let shown = sandbox.distlock().args(["show", "x"]).output().unwrap();
+    assert_eq!(code(&shown), 0, "a kept lock is held");
+}
+
+#[test]
+fn a_killed_distlock_keeps_the_lock_file_for_the_minimum_time() {
+    let sandbox = Sandbox::new();
+    for (name, options) in [("m", &[][..]), ("s", &["--of", "1"]), ("w", &["--write"])] {
+        let run = |least: &str| {
+            let mut command = sandbox.distlock();
+            command.args(["run", "--hold-at-least", least]).args(options).arg(name);
+            let run = sandbox.hold(&mut command);
+            let command = common::children(run.watchdog())[0];
+            run.send(Signal::SIGKILL);
+            common::wait_until_dead(command);
+            wait_for("the end of distlock", || (!common::is_alive(run.pid())).then_some(()));
+        };
+        let attempt = |wait: &[&str]| {
+            code(
+                &sandbox
+                    .distlock()
+                    .arg("run")
+                    .args(wait)
+                    .args(options)
+                    .args([name, "true"])
+                    .output()
+                    .unwrap(),
+            )
+        };
+        run("1h");
+        assert_eq!(attempt(&["--no-wait"]), 75, "{name}: free after SIGKILL");
+        assert_eq!(attempt(&["--timeout", "300ms"]), 75, "{name}: free after SIGKILL");
+        // An operator who knows better removes it.
+        fs::remove_dir_all(sandbox.path("state/distlock")).unwrap();
+        run("2s");
+        assert_eq!(attempt(&["--timeout", "20s"]), 0, "{name}: never free");
+    }
 }
 
 #[test]

@@ -198,8 +198,10 @@ impl Options {
     }
 
     /// Keeps the lock at least this long after the grant, also when it is released earlier, so that a job that ends early
-    /// does not run twice. Default zero. On stores with leases it survives `shutdown`, the end of the process and its crash:
-    /// the first lease lasts as long, and is left in the store. Where a lock lives with a session, it ends with the session.
+    /// does not run twice. Default zero. It survives `shutdown`, the end of the process and its crash: on stores with leases
+    /// the first lease lasts as long, and is left in the store; the file store keeps a record. Where a lock ends with its
+    /// session ([`Capabilities::minimum_hold`](crate::store::Capabilities::minimum_hold) is false: PostgreSQL advisory locks,
+    /// `GET_LOCK`, ZooKeeper, etcd) acquiring is an [`ErrorKind::Unsupported`] error.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] above a year.

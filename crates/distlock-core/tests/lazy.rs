@@ -63,7 +63,7 @@ async fn a_failed_connection_is_an_error_that_names_the_store_and_the_next_use_t
     for _ in 0..2 {
         let error = locks.mutex("a").acquire().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        assert_eq!(error.to_string(), "cannot connect on door://***: connection refused");
+        assert_eq!(error.to_string(), "cannot connect to door://***: connection refused");
     }
     locks.ping().await.unwrap();
     drop(locks.mutex("a").acquire().await.unwrap());

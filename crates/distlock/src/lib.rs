@@ -63,7 +63,7 @@ pub mod quorum {
 pub mod store {
     pub use distlock_core::store::{
         Backend, Capabilities, Connected, Driver, Fairness, Finding, Holder, Lazy, Level, Mode, Query,
-        Record, StoreSource, UrlOption, Waiter,
+        Record, StoreSource, StoreUrl, UrlOption, Waiter,
     };
 }
 

@@ -13,7 +13,7 @@ fn manifest(program: &str) -> PathBuf {
 
 fn cargo(command: &str, program: &str) -> Command {
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.arg(command).arg("--locked").arg("--manifest-path").arg(manifest(program));
+    cargo.arg(command).arg("--manifest-path").arg(manifest(program));
     // What the outer cargo sets describes this package and not that one.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();

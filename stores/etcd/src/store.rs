@@ -55,6 +55,8 @@ impl Store for EtcdStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::all();
         capabilities.fairness = Fairness::Native;
+        capabilities.minimum_hold = false;
+        capabilities.reasons = &[("minimum hold times", "the lock ends with the session of its holder")];
         capabilities
     }
 

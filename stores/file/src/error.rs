@@ -23,6 +23,12 @@ pub(crate) fn io_error(error: io::Error, action: &'static str, path: &Path) -> E
     }
 }
 
+/// Whether the cause is a file or a folder that does not exist: another program removed it between two steps.
+pub(crate) fn is_missing_file(error: &Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::NotFound)
+}
+
 /// The refusal inside an error, if that is the cause.
 pub(crate) fn refusal(error: &io::Error) -> Option<&Refusal> {
     error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>())

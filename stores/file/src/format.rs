@@ -14,7 +14,8 @@
 //! still has *n* − 1, durably: if a crash tears the write of *n*, counting continues from *n* − 1, which was granted, and
 //! *n* was not. Nothing else is written into these blocks; a release does not touch them.
 //!
-//! **The owner** is for people. Only the kernel lock decides whether the lock is held.
+//! **The owner** is for people, with one exception: `least`, the minimum hold time in milliseconds. Until `since` + `least`
+//! the lock counts as held although the kernel lock is free. Otherwise only the kernel lock decides.
 
 use std::time::{Duration, SystemTime};
 
@@ -126,6 +127,8 @@ pub(crate) struct Owner {
     pub(crate) since: Duration,
     pub(crate) weight: u32,
     pub(crate) capacity: u32,
+    /// How long it holds at least, also if its process ends before.
+    pub(crate) least: Duration,
 }
 
 /// Characters that would end a line or the block, and the escape character.
@@ -151,8 +154,13 @@ impl Owner {
         let since_ms = self.since.as_millis();
         let (lock_id, process) = (field(self.lock_id.as_str()), field(&self.process));
         let state = self.token.map_or_else(|| "waits".to_owned(), |token| format!("holds {token}"));
+        // Earlier versions do not look beyond the weight.
+        let least = match self.least.as_millis() {
+            0 => String::new(),
+            least => format!("\nleast {least}"),
+        };
         let body = format!(
-            "{state}\nlock-id {lock_id}\nprocess {process}\nsince {since_ms}\nweight {weight} of {capacity}"
+            "{state}\nlock-id {lock_id}\nprocess {process}\nsince {since_ms}\nweight {weight} of {capacity}{least}"
         );
         seal(&body, OWNER)
     }
@@ -188,6 +196,7 @@ impl Owner {
         let since = Duration::from_millis(value("since")?.parse().ok()?);
         let weight = value("weight")?;
         let (weight, capacity) = weight.split_once(" of ")?;
+        let least = value("least").and_then(|least| least.parse().ok()).unwrap_or_default();
         Some(Owner {
             lock_id,
             process,
@@ -195,7 +204,16 @@ impl Owner {
             since,
             weight: weight.parse().ok()?,
             capacity: capacity.parse().ok()?,
+            least: Duration::from_millis(least),
         })
+    }
+
+    /// How long the lock stays held although its owner may be dead: the rest of its minimum hold time, by the clock of this
+    /// machine. None after that clock was set back by more than that time.
+    pub(crate) fn kept_for(&self) -> Option<Duration> {
+        self.token?;
+        let left = (self.since + self.least).checked_sub(time_of_day())?;
+        (!left.is_zero() && left <= self.least * 2).then_some(left)
     }
 
     pub(crate) fn holder(&self) -> Holder {
@@ -297,6 +315,7 @@ mod tests {
                 since: Duration::from_millis(1),
                 weight: 1 << 30,
                 capacity: 1 << 30,
+                least: Duration::from_millis(u64::from(u32::MAX)),
             };
             let block = owner.block();
             assert_eq!(block.len(), OWNER);
@@ -308,6 +327,23 @@ mod tests {
         }
         assert_eq!(Owner::read(&Owner::free_block()), None);
         assert_eq!(Owner::read(&[b' '; OWNER]), None);
+    }
+
+    #[test]
+    fn a_minimum_hold_time_ends_also_if_the_clock_was_set_back() {
+        let hour = Duration::from_secs(3600);
+        let kept = |since: Duration, least: Duration, token| {
+            let (lock_id, process) = (LockId::from_stored("a"), "web-3:812".to_owned());
+            let owner = Owner { lock_id, process, token, since, weight: 1, capacity: 1, least };
+            Owner::read(&owner.block()).unwrap().kept_for()
+        };
+        let now = time_of_day();
+        assert!(kept(now, hour, Some(1)).is_some_and(|left| left <= hour));
+        assert!(kept(now + hour / 2, hour, Some(1)).is_some(), "a small step back");
+        assert_eq!(kept(now - hour, hour, Some(1)), None, "it has passed");
+        assert_eq!(kept(now + 24 * hour, hour, Some(1)), None, "the clock was set back by a day");
+        assert_eq!(kept(now, Duration::ZERO, Some(1)), None);
+        assert_eq!(kept(now, hour, None), None, "a waiter keeps nothing");
     }
 
     #[test]

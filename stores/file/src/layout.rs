@@ -173,18 +173,20 @@ impl Layout {
     /// Opens a file for reading and writing, and creates it and its folders if they are missing.
     pub(crate) fn open(&self, path: &Path) -> io::Result<(File, FileId)> {
         let (dir, _) = split(path)?;
-        loop {
+        recreating(|| {
             // It nearly always exists.
             match self.folder(dir).and_then(|folder| self.open_in(&folder, path)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 opened => return opened,
             }
             match self.create(path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-                Ok(file) => return FileId::of(&file).map(|id| (file, id)),
+                // Another process was faster.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    self.folder(dir).and_then(|folder| self.open_in(&folder, path))
+                }
+                made => made.and_then(|file| FileId::of(&file).map(|id| (file, id))),
             }
-        }
+        })
     }
 
     /// Opens a file in an open folder for reading and writing.
@@ -267,6 +269,22 @@ impl Layout {
         let (parent, name) = split(dir)?;
         self.folder(parent)?.remove_folder(name)
     }
+}
+
+/// How often in a row another program may remove a folder while it is used.
+pub(crate) const RECREATIONS: u32 = 100;
+
+/// Does something that creates the folders it needs. Another program, such as a clean-up of temporary files, may remove them
+/// between two steps: then it is done again.
+pub(crate) fn recreating<T>(mut work: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let mut done = work();
+    for _ in 0..RECREATIONS {
+        match &done {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => done = work(),
+            _ => break,
+        }
+    }
+    done
 }
 
 /// The folder and the name of a path.

@@ -10,7 +10,7 @@ use distlock_core::{Error, ErrorKind, FencingToken, Result};
 use crate::error::io_error;
 use crate::folder::Folder;
 use crate::format::{self, Counter, NAME_AT, OWNER, OWNER_AT, Owner};
-use crate::layout::{FileId, Layout, sync_dir};
+use crate::layout::{FileId, Layout, is_absent, sync_dir};
 use crate::names;
 use crate::watch::Watcher;
 
@@ -143,7 +143,11 @@ impl LockFile {
         counters[at..at + format::COUNTER].copy_from_slice(&format::counter_block(token.get()));
         self.file.write_all_at(&counters, 0)?;
         self.file.sync_all()?;
-        self.path.parent().map_or(Ok(()), sync_dir)
+        match self.path.parent().map_or(Ok(()), sync_dir) {
+            // The folder was removed meanwhile: then the file is not in place, which the caller checks.
+            Err(error) if is_absent(&error) => Ok(()),
+            synced => synced,
+        }
     }
 
     /// Refuses the file of another name. Two long names share a file name only if another program copied the file.

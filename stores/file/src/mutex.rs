@@ -28,11 +28,16 @@ use crate::watch::{FileWatch, HeldFile, HoldWatch, WatchScope};
 /// unless the inspecting process is paused just then.
 const INSPECTION_LIMIT: Duration = Duration::from_millis(200);
 
-/// A held mutex. Dropping it releases it.
+/// How often a waiter looks at a lock that is kept for a minimum hold time.
+const KEPT_CHECK: Duration = Duration::from_millis(200);
+
+/// A held mutex. Dropping it releases it, but for the rest of its minimum hold time: then the owner block stays.
 #[derive(Debug)]
 pub(crate) struct MutexHold {
     file: LockFile,
     hold_watch: Option<HoldWatch>,
+    /// It has a minimum hold time, which ends later than the hold unless it was released.
+    is_kept: bool,
     pub(crate) token: FencingToken,
     pub(crate) session: Session,
 }
@@ -41,12 +46,19 @@ impl MutexHold {
     pub(crate) fn file(&self) -> &File {
         self.file.file()
     }
+
+    /// Releases it at once.
+    pub(crate) fn free(mut self) {
+        self.is_kept = false;
+    }
 }
 
 impl Drop for MutexHold {
     fn drop(&mut self) {
         self.hold_watch = None;
-        self.file.mark_free();
+        if !(self.is_kept && self.file.owner().is_some_and(|owner| owner.kept_for().is_some())) {
+            self.file.mark_free();
+        }
         // Unlock before closing, which wakes the waiters: they must find the lock free. The lock is then also free if
         // another process has a copy of the descriptor.
         self.file.unlock();
@@ -66,6 +78,8 @@ enum MutexAttempt {
     Granted(MutexHold),
     /// Held by another client; the open file to wait with.
     Busy(LockFile),
+    /// Not locked, but its last holder keeps it for this long. The file is not locked any more.
+    Kept(LockFile, Duration),
 }
 
 /// Acquires a mutex; `None` if the claim was withdrawn. A claim that is withdrawn from the start makes a single attempt.
@@ -83,7 +97,7 @@ pub(crate) async fn acquire(
         let mutex = mutex.clone();
         match blocking(move || mutex.attempt_first()).await? {
             MutexAttempt::Granted(hold) => return Ok(Some(hold)),
-            MutexAttempt::Busy(file) => file,
+            MutexAttempt::Busy(file) | MutexAttempt::Kept(file, _) => file,
         }
     };
     let waiter_file = {
@@ -99,6 +113,16 @@ pub(crate) async fn acquire(
             match blocking(move || mutex.grant(file)).await? {
                 MutexAttempt::Granted(hold) => return Ok(Some(hold)),
                 MutexAttempt::Busy(reopened) => file = reopened,
+                MutexAttempt::Kept(same, left) => {
+                    file = same;
+                    // In pieces: another program may remove the file.
+                    let pause = tokio::time::sleep(left.min(KEPT_CHECK));
+                    tokio::select! {
+                        biased;
+                        () = withdraw.cancelled() => return Ok(None),
+                        () = pause => {}
+                    }
+                }
             }
             watched = None;
             continue;
@@ -157,6 +181,7 @@ impl MutexClaim {
                 match self.grant(file)? {
                     MutexAttempt::Granted(hold) => return Ok(Some(hold)),
                     MutexAttempt::Busy(reopened) => file = reopened,
+                    MutexAttempt::Kept(..) => return Ok(None),
                 }
                 continue;
             }
@@ -185,12 +210,17 @@ impl MutexClaim {
         if !file.is_in_place()? {
             return self.open().map(MutexAttempt::Busy);
         }
+        if let Some(left) = file.owner().and_then(|owner| owner.kept_for()) {
+            file.unlock();
+            return Ok(MutexAttempt::Kept(file, left));
+        }
         let owner = |token| self.state.owner(&self.claim, Some(token)).block();
         let token = file.next_token(self.claim.resource.name(), owner)?;
         let session = Session::new();
         let held = HeldFile { path: file.path().to_owned(), id: file.id(), session: session.clone() };
         let hold_watch = self.state.watcher.watch_hold(&Arc::new(held));
-        let hold = MutexHold { file, hold_watch: Some(hold_watch), token, session };
+        let is_kept = !self.claim.hold_at_least.is_zero();
+        let hold = MutexHold { file, hold_watch: Some(hold_watch), is_kept, token, session };
         // Check again: changes before the watch began are not reported.
         if hold.file.is_in_place()? {
             Ok(MutexAttempt::Granted(hold))
@@ -205,8 +235,11 @@ pub(crate) fn holder(file: &File, path: &Path) -> Result<Option<Owner>> {
     // A lock that is marked free is not touched. The owner is read after the lock was found held: read before, it could be
     // the previous holder.
     let failed = |error| io_error(error, "read the lock file", path);
-    if is_marked_free(file) || !is_locked(file).map_err(failed)? {
+    if is_marked_free(file) {
         return Ok(None);
+    }
+    if !is_locked(file).map_err(failed)? {
+        return Ok(read_owner(file).filter(|owner| owner.kept_for().is_some()));
     }
     match read_owner(file) {
         Some(owner) => Ok(Some(owner)),

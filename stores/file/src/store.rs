@@ -60,6 +60,7 @@ impl StoreState {
             since: time_of_day(),
             weight: claim.weight,
             capacity: claim.capacity,
+            least: claim.hold_at_least,
         }
     }
 
@@ -68,7 +69,7 @@ impl StoreState {
     }
 }
 
-/// A lock that this store holds. Dropping it releases it.
+/// A lock that this store holds. Dropping it releases it, but for the rest of its minimum hold time.
 #[derive(Debug)]
 enum HeldLock {
     Mutex(MutexHold),
@@ -82,6 +83,14 @@ impl HeldLock {
             HeldLock::Pool(hold) => (hold.token, &hold.session),
         };
         SessionHold { token, session: session.clone() }
+    }
+
+    /// Releases it at once.
+    fn free(self) {
+        match self {
+            HeldLock::Mutex(hold) => hold.free(),
+            HeldLock::Pool(hold) => hold.free(),
+        }
     }
 
     /// A copy of the open file that the kernel lock belongs to.
@@ -200,7 +209,15 @@ impl SessionStore for FileStore {
     async fn release(&self, lease: &Lease) -> Result<()> {
         // A few system calls that never wait for a disk, made here so that a runtime that shuts down can make them too.
         let released = self.state.held().remove(&lease.lock_id);
-        drop(released);
+        if let Some(released) = released {
+            released.free();
+        }
+        Ok(())
+    }
+
+    async fn leave(&self, lease: &Lease) -> Result<()> {
+        let left = self.state.held().remove(&lease.lock_id);
+        drop(left);
         Ok(())
     }
 }

@@ -4,7 +4,6 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use distlock_core::store::{GRANT_WINDOW, Inbox, Wake, WakeStream};
 use distlock_core::{LockId, Result};
@@ -22,18 +21,15 @@ use crate::state::StoreState;
 use crate::waiter_cache::{HandoffAction, HandoffEvent};
 use crate::wake_messages::{InboxAddress, lock_ids_of, parse};
 
-/// How long the server waits for an event before it answers a `getMore` without one.
-const LONGEST_SILENCE: Duration = Duration::from_secs(10);
-
 /// Opens the stream. A task of its own drives it: the driver's futures are not cancel-safe.
 pub(crate) async fn subscribe(state: &Arc<StoreState>, inbox: &Inbox) -> Result<WakeStream> {
     let database = state.commands.database().clone();
-    let pipeline = pipeline(state, inbox);
+    let (pipeline, longest_silence) = (pipeline(state, inbox), state.longest_silence);
     let opening = tokio::spawn(async move {
         database
             .watch()
             .pipeline(pipeline)
-            .max_await_time(LONGEST_SILENCE)
+            .max_await_time(longest_silence)
             .read_concern(ReadConcern::majority())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .await
@@ -128,7 +124,10 @@ fn handoff(state: &Arc<StoreState>, lock_id: LockId, fields: &Document) -> Optio
         fields.get("fencingToken").and_then(number),
     ) else {
         // An event without a field that did not change, such as the same millisecond as before.
-        return Some(Wake::retry(lock_id));
+        let Some(name) = state.waiters.name_if_left(&lock_id) else { return Some(Wake::retry(lock_id)) };
+        // Its token is not known: the handoff finds it out.
+        tokio::spawn(mutex::pass_on(Arc::clone(state), name, lock_id, i64::MIN));
+        return None;
     };
     match state.waiters.handed_off(&lock_id, HandoffEvent { acquired_at, expires_at, token }) {
         HandoffAction::Wake(wake) => Some(wake),

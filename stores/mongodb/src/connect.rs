@@ -15,6 +15,11 @@ use crate::state::StoreState;
 use crate::store::{MongoStore, OPERATOR_TIMEOUT};
 use crate::topology::Topology;
 
+/// How long the change stream may occupy a connection without an event: of the store's own client, and of the application's,
+/// whose pool may be small.
+const OWN_SILENCE: Duration = Duration::from_secs(10);
+const SHARED_SILENCE: Duration = Duration::from_millis(500);
+
 /// How long connecting may take beyond the driver's own limit.
 const SLACK: Duration = Duration::from_secs(2);
 
@@ -37,6 +42,12 @@ impl MongoStore {
     /// concern, read preference and retries have no effect. Its time limits do: a client that waits half a minute for a
     /// server makes a request wait that long, unless the engine's own limit is shorter.
     ///
+    /// The store opens no connections of its own. It takes them from the client's pool for the time of a request: one for each
+    /// request in flight, and one while the process has waiters on a replica set, for the change stream. The change
+    /// stream lets others use its connection at least twice a second, so a pool of one connection works too, slowly. With a small
+    /// `maxPoolSize` renewals wait behind requests of the application, so keep some connections free. Shut the locks down before
+    /// the client: a client that is shut down is an error for every later request.
+    ///
     /// # Errors
     /// As for [`connect`](MongoStore::connect).
     ///
@@ -45,7 +56,7 @@ impl MongoStore {
     pub async fn with_client(client: Client, config: MongoConfig) -> Result<Self> {
         let default_database = client.default_database().map(|database| database.name().to_owned());
         let names = config.names(default_database.as_deref())?;
-        examine(client, names, Vec::new(), OPERATOR_TIMEOUT).await
+        examine(client, names, None, OPERATOR_TIMEOUT).await
     }
 }
 
@@ -58,16 +69,22 @@ async fn connect(config: MongoConfig) -> Result<MongoStore> {
     let limit = options.server_selection_timeout.unwrap_or(OPERATOR_TIMEOUT).saturating_add(SLACK);
     let hosts: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
     let client = Client::with_options(options).map_err(|error| error::from_driver(&error))?;
-    examine(client, names, hosts, limit).await
+    examine(client, names, Some(hosts), limit).await
 }
 
-async fn examine(client: Client, names: Names, hosts: Vec<String>, limit: Duration) -> Result<MongoStore> {
+async fn examine(
+    client: Client,
+    names: Names,
+    hosts: Option<Vec<String>>,
+    limit: Duration,
+) -> Result<MongoStore> {
+    let silence = if hosts.is_some() { OWN_SILENCE } else { SHARED_SILENCE };
     with_timeout(limit, async move {
         let hello = hello(&Commands::new(&client, names.clone(), false)).await?;
         let topology = Topology::read(&hello)?;
-        let location = location(&names, &hosts, hello.get_str("me").ok());
+        let location = location(&names, hosts.as_deref().unwrap_or_default(), hello.get_str("me").ok());
         let commands = Commands::new(&client, names, topology.has_projection_expressions());
-        let state = StoreState::new(commands, topology);
+        let state = StoreState::new(commands, topology, silence);
         if let Ok(now) = hello.get_datetime("localTime") {
             let logical = hello.get_timestamp("operationTime").ok();
             match state.clock.load(&state.commands, now.timestamp_millis(), logical).await {

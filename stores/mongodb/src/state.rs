@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use distlock_core::store::GRANT_WINDOW;
 use distlock_core::{Error, ErrorKind, Result};
@@ -18,6 +19,8 @@ use crate::waiter_cache::WaiterCache;
 pub(crate) struct StoreState {
     pub(crate) commands: Commands,
     pub(crate) topology: Topology,
+    /// How long the server waits for an event before it answers a `getMore` of the change stream without one.
+    pub(crate) longest_silence: Duration,
     pub(crate) clock: ServerClock,
     pub(crate) waiters: WaiterCache,
     /// The mutexes that have a document.
@@ -33,10 +36,11 @@ pub(crate) struct StoreState {
 }
 
 impl StoreState {
-    pub(crate) fn new(commands: Commands, topology: Topology) -> Arc<Self> {
+    pub(crate) fn new(commands: Commands, topology: Topology, longest_silence: Duration) -> Arc<Self> {
         Arc::new(StoreState {
             commands,
             topology,
+            longest_silence,
             clock: ServerClock::default(),
             waiters: WaiterCache::default(),
             documents: DocumentCache::default(),

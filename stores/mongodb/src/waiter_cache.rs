@@ -47,6 +47,10 @@ struct Waiter {
     seen_token: i64,
     /// When its queue entry was last renewed, and for how long.
     registered: Option<(Instant, Duration)>,
+    /// How many entries were before its own when it registered.
+    ahead: u32,
+    /// It was granted the lock by its own attempt while entries were before its own: their waiters may still wait.
+    overtook: bool,
 }
 
 /// The newest attempt that the server answered: its number, and the server's clock at the decision, where it sent it.
@@ -164,12 +168,29 @@ impl WaiterCache {
             answered: None,
             seen_token: i64::MIN,
             registered: None,
+            ahead: 0,
+            overtook: false,
         });
         waiter.state = WaiterState::Waiting;
     }
 
     pub(crate) fn set_registered(&self, lock_id: &LockId, sent: Instant, ttl: Duration) {
         self.with(lock_id, |waiter| waiter.registered = Some((sent, ttl)));
+    }
+
+    pub(crate) fn set_ahead(&self, lock_id: &LockId, ahead: u32) {
+        self.with(lock_id, |waiter| waiter.ahead = ahead);
+    }
+
+    /// Whether waiters before it in the queue may still wait, although it holds or held the lock.
+    pub(crate) fn overtook(&self, lock_id: &LockId) -> bool {
+        self.with(lock_id, |waiter| waiter.overtook).unwrap_or(false)
+    }
+
+    /// The name that this lock id waited for, if it has left.
+    pub(crate) fn name_if_left(&self, lock_id: &LockId) -> Option<String> {
+        let name = |waiter: &mut Waiter| (waiter.state == WaiterState::Left).then(|| waiter.name.clone());
+        self.with(lock_id, name).flatten()
     }
 
     /// It could not register.
@@ -201,6 +222,7 @@ impl WaiterCache {
     pub(crate) fn set_granted(&self, lock_id: &LockId, lock: &LockDocument) {
         self.with(lock_id, |waiter| {
             waiter.state = WaiterState::Holding;
+            waiter.overtook = waiter.ahead > 0;
             if waiter.hold.is_none_or(|(held, _)| held < lock.token) {
                 waiter.hold = Some((lock.token, lock.acquired_at));
             }

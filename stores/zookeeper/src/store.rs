@@ -75,6 +75,8 @@ impl Store for ZookeeperStore {
         capabilities.fairness = Fairness::Native;
         // The server learns of a dead client by the silence of its session.
         capabilities.frees_on_crash = false;
+        capabilities.minimum_hold = false;
+        capabilities.reasons = &[("minimum hold times", "the lock ends with the session of its holder")];
         capabilities
     }
 

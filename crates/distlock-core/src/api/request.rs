@@ -26,11 +26,12 @@ pub struct Request {
     weight: u32,
     capacity: u32,
     fair: bool,
+    resizable: bool,
 }
 
 impl Request {
     fn new(kind: Kind, name: Arc<str>, weight: u32, capacity: u32) -> Self {
-        Request { kind, name, weight, capacity, fair: false }
+        Request { kind, name, weight, capacity, fair: false, resizable: false }
     }
 
     /// A mutex.
@@ -63,6 +64,13 @@ impl Request {
         Request::new(Kind::Semaphore, name.into(), wanted, permits)
     }
 
+    /// Permits of a semaphore whose number may differ from client to client; see
+    /// [`Semaphore::resizable`](crate::Semaphore::resizable).
+    #[must_use]
+    pub fn resizable(self) -> Self {
+        Request { resizable: true, ..self }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -88,6 +96,10 @@ impl Request {
     pub(crate) fn check(&self, locks: &Handle) -> Result<Resource> {
         let resource = self.check_input(&locks.options)?;
         locks.engine.require(self.kind)?;
+        if !locks.options.get_hold_at_least().is_zero() && !locks.capabilities().minimum_hold {
+            let unsupported = locks.capabilities().unsupported("minimum hold times");
+            return Err(unsupported.doing("acquire").about(&resource).on(locks.store().to_owned()));
+        }
         if self.needs_queue(locks) {
             locks.engine.require(Kind::FairQueue)?;
         }
@@ -115,12 +127,14 @@ impl Request {
     }
 
     fn claim(&self, locks: &Handle, resource: Resource) -> Claim {
-        locks
-            .engine
-            .claim(resource, &locks.options)
+        let claim = locks.engine.claim(resource, &locks.options);
+        let mut claim = claim
             .with_weight(self.weight)
             .with_capacity(self.capacity)
             .with_no_overtaking(self.fair)
+            .with_hold_at_least(locks.options.get_hold_at_least());
+        claim.adopts_capacity = self.resizable && self.kind == Kind::Semaphore;
+        claim
     }
 
     /// Acquires, waiting as asked. `Ok(None)`: it was contended until then.

@@ -13,8 +13,9 @@ use crate::store::{Holder, Query};
 /// At most so many permits in the whole fleet. Made by [`Locks::semaphore`].
 ///
 /// All clients name the same number of permits. While any are held or waited for, another number is an
-/// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) error; on an unused semaphore it becomes the new number. First
-/// come, first served: a waiter that wants many permits is not starved by waiters that want few.
+/// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) error, unless the semaphore is [resizable](Semaphore::resizable); on an
+/// unused semaphore it becomes the new number. First come, first served: a waiter that wants many permits is not starved by
+/// waiters that want few.
 ///
 /// ```
 /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
@@ -32,11 +33,12 @@ pub struct Semaphore {
     locks: Locks,
     name: Arc<str>,
     permits: u32,
+    resizable: bool,
 }
 
 impl Semaphore {
     pub(crate) fn new(locks: Locks, name: Arc<str>, permits: u32) -> Self {
-        Semaphore { locks, name, permits }
+        Semaphore { locks, name, permits, resizable: false }
     }
 
     /// Other options than those of the [`Locks`] it came from: what they name changes, the rest stays.
@@ -45,20 +47,50 @@ impl Semaphore {
         Semaphore { locks: self.locks.with_options(options), ..self }
     }
 
+    /// For a number of permits that changes from one release of a service to the next: while old and new instances run together,
+    /// they name different numbers.
+    ///
+    /// The store has one number on record. While permits are held or waited for, that number counts, whatever this client
+    /// names: there are never more permits in use than it says, so never more than the larger of both. The client that finds the
+    /// semaphore unused puts its own number on record. So a semaphore that is never unused keeps its number, and shrinking
+    /// waits for the holders. All clients of such a semaphore call this: one that does not gets
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) while another number is on record.
+    ///
+    /// It is still a `Mismatch` to ask for more permits than are on record. On stores whose waiters are kept in sessions a claim
+    /// that waits keeps the number with which it began.
+    ///
+    /// ```
+    /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> distlock_core::Result<()> {
+    /// # let locks = Locks::new(Backend::lease(MemoryStore::new()))?;
+    /// let (old, new) = (locks.semaphore("gpu", 4).resizable(), locks.semaphore("gpu", 8).resizable());
+    /// let four = old.acquire_many(4).await?;
+    /// assert!(new.try_acquire().await?.is_none());    // in use: there are four
+    /// four.release().await?;
+    /// let eight = new.acquire_many(8).await?;         // unused: now there are eight
+    /// # drop(eight); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn resizable(self) -> Self {
+        Semaphore { resizable: true, ..self }
+    }
+
     /// The name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// How many permits there are in all.
+    /// How many permits there are in all, as this client names it.
     #[must_use]
     pub fn permits(&self) -> u32 {
         self.permits
     }
 
     fn request(&self, permits: u32) -> Request {
-        Request::permits(Arc::clone(&self.name), self.permits, permits)
+        let request = Request::permits(Arc::clone(&self.name), self.permits, permits);
+        if self.resizable { request.resizable() } else { request }
     }
 
     /// How many permits are free now. It may have changed when this returns, and waiters come first: an attempt can fail although

@@ -206,6 +206,12 @@ impl Semaphore {
         Semaphore { waits: self.waits.cancelled_by(token), ..self }
     }
 
+    /// For a number of permits that changes; see [`crate::Semaphore::resizable`].
+    #[must_use]
+    pub fn resizable(self) -> Self {
+        Semaphore { inner: self.inner.resizable(), ..self }
+    }
+
     /// Waits for one permit.
     ///
     /// # Errors

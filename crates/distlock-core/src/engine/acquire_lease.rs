@@ -1,23 +1,24 @@
 //! Acquiring on a lease store: attempt, wait for a wake-up or until the blocking hold may expire, attempt again.
 
+mod grants;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::held::{Grant, Held, local_deadline};
+use super::held::{Held, local_deadline};
 use super::local_queue::{QueueHead, RECENT};
 use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
 use super::local_wakeups::LocalRegistration;
 use super::release::withdraw_later;
-use super::schedule::first_renewal_due;
 use super::store_call::{AcquireOperation, no_answer};
 use super::telemetry::WaitGauge;
 use super::wakeups::WaiterRegistration;
 use super::{LeaseSide, Shared, Wait, own_holds, telemetry};
 use crate::clock::{Moment, sleep_until};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::options::Options;
-use crate::resource::{FencingToken, RecordKind};
-use crate::store::{Attempt, Claim, Lease, PushedGrant, Waiting};
+use crate::resource::RecordKind;
+use crate::store::{Attempt, Claim, Waiting};
 
 /// How often a waiter asks although the store can wake it: a lost wake-up costs at most this.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -35,6 +36,9 @@ const OUTAGE_PATIENCE: Duration = Duration::from_secs(30);
 const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// How many grants may have expired on arrival before the acquisition fails.
 const MAX_STALE_GRANTS: u32 = 2;
+
+/// How often in a row a claim takes over the capacity on record. Another client may change it each time that the pool is unused.
+const MAX_ADOPTIONS: u32 = 50;
 
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
@@ -93,6 +97,8 @@ struct Acquisition<'a> {
     /// Since when the store is unreachable.
     outage_since: Option<Moment>,
     busy_in_a_row: u32,
+    /// How often in a row the capacity on record was another one.
+    adoptions: u32,
     stale_grants: u32,
     /// The store may have a hold or a queue entry under our lock id.
     may_be_stored: bool,
@@ -138,6 +144,7 @@ impl<'a> Acquisition<'a> {
             probe_limit: None,
             outage_since: None,
             busy_in_a_row: 0,
+            adoptions: 0,
             stale_grants: 0,
             may_be_stored: false,
         }
@@ -240,6 +247,7 @@ impl<'a> Acquisition<'a> {
                 self.last_busy = Some(BusyAttempt { number: self.attempts, sent });
                 let now = shared.clock.now();
                 self.last_answer = Some(now);
+                self.adoptions = 0;
                 self.outage_since = None;
                 if let Some(head) = &self.head {
                     head.busy(now);
@@ -264,6 +272,13 @@ impl<'a> Acquisition<'a> {
     /// Handles a failed attempt. A waiter that was answered before retries for a while, a new one retries once.
     fn failed(&mut self, error: Error) -> Result<AttemptOutcome> {
         let now = self.shared.clock.now();
+        if let Some(capacity) =
+            self.claim.adoptable_capacity(&error).filter(|_| self.adoptions < MAX_ADOPTIONS)
+        {
+            self.claim.capacity = capacity;
+            self.adoptions += 1;
+            return Ok(AttemptOutcome::RetryAfter(TICK));
+        }
         let first = self.outage_since.is_none();
         let since = *self.outage_since.get_or_insert(now);
         let patience = if self.last_answer.is_some() { OUTAGE_PATIENCE } else { Duration::ZERO };
@@ -341,68 +356,6 @@ impl<'a> Acquisition<'a> {
             Some(grant) => self.accept_pushed(grant),
             None => Ok(None),
         }
-    }
-
-    /// Accepts a grant that the store made on release and pushed in a message that may be late. It counts only for the
-    /// newest attempt: the answer to a later attempt is newer than a message about an earlier one. The store decided on
-    /// that attempt after we sent it, and granted `after` later, which is a lower bound for the moment of the grant.
-    fn accept_pushed(&mut self, grant: PushedGrant) -> Result<Option<Arc<Held>>> {
-        let newest = self.last_busy.filter(|busy| busy.number == self.attempts);
-        let Some(BusyAttempt { sent, .. }) = newest.filter(|busy| busy.number == grant.attempt) else {
-            return Ok(None);
-        };
-        let now = self.shared.clock.now();
-        let deadline = local_deadline(sent.after(grant.after).min(now), grant.window);
-        // With little time left, asking again is safer: the store recognises the lock id. A lease that is not renewed
-        // must ask, since no renewal would prolong the window to its expiry; likewise one that is held for a minimum time.
-        let needs_expiry = !self.options.extends() || !self.options.get_hold_at_least().is_zero();
-        if (needs_expiry && grant.window < self.claim.expiry) || deadline.since(now) < grant.window / 2 {
-            return Ok(None);
-        }
-        let AttemptOutcome::Acquired(held) = self.accept(grant.token, deadline)? else { return Ok(None) };
-        Ok(Some(held))
-    }
-
-    fn accept(&mut self, token: FencingToken, deadline: Moment) -> Result<AttemptOutcome> {
-        let shared = self.shared;
-        let now = shared.clock.now();
-        if shared.closing.is_cancelled() {
-            return Err(shared.stopped());
-        }
-        if now >= deadline {
-            // The answer took longer than the lease. Asking again under the same lock id is safe.
-            self.stale_grants += 1;
-            if self.stale_grants > MAX_STALE_GRANTS {
-                let expiry = self.claim.expiry;
-                return Err(Error::new(
-                    ErrorKind::Unavailable,
-                    format!("answers take longer than the expiry of {expiry:?}"),
-                )
-                .advise("set a longer expiry, or find out why the store is slow"));
-            }
-            return Ok(AttemptOutcome::RetryAfter(TICK));
-        }
-        let held = Held::share(Grant {
-            lease: Lease::of(&self.claim, token).with_expiry(self.options.get_expiry()),
-            deadline,
-            granted_at: now,
-            options: Arc::clone(self.options),
-            session: None,
-            head: self.head.take(),
-            own_holds: Arc::clone(&shared.own_holds),
-            weight: self.claim.weight,
-        });
-        self.may_be_stored = false;
-        let due = match held.cadence() {
-            Some(cadence) => first_renewal_due(now, cadence, deadline),
-            None => deadline,
-        };
-        if shared.capabilities.push && held.options.notices_break() && held.cadence().is_some() {
-            held.keep_registration(self.side.wakeups.register_holder(&held));
-            self.side.wakeups.open(&self.side.store, &shared.commands);
-        }
-        shared.watch(due, &held);
-        Ok(AttemptOutcome::Acquired(held))
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) async fn release(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<()
     if shared.closing.is_cancelled() && is_left_to_expire(shared, held) {
         held.lose(LossReason::ShutDown);
         shared.schedule.remove(held);
+        leave(shared, held).await;
         return Err(ReleaseFailure::Lost(LossReason::ShutDown));
     }
     if let Some(reason) = held.loss(&*shared.clock) {
@@ -150,7 +151,7 @@ pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>, _pending: Opti
         if shared.closing.is_cancelled() && is_left_to_expire(&shared, &held) {
             held.lose(LossReason::ShutDown);
             shared.schedule.remove(&held);
-            return;
+            return leave(&shared, &held).await;
         }
         if held.loss(&*shared.clock).is_some() {
             return forget_lost(&shared, &held);
@@ -204,13 +205,23 @@ async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
 pub(super) fn shut_down(shared: &Arc<Shared>, held: Arc<Held>) -> Option<BoxFuture<'static, ()>> {
     held.lose(LossReason::ShutDown);
     if is_left_to_expire(shared, &held) {
-        return None;
+        let shared = Arc::clone(shared);
+        return Some(Box::pin(async move { leave(&shared, &held).await }));
     }
     Some(Box::pin(forget(Arc::clone(shared), held.stored_lease(), None)))
 }
 
-/// Whether a hold that ends now stays in the store until its lease expires, because its minimum hold time has not passed. Its
-/// first lease lasts at least that long.
+/// Leaves a hold in the store for the rest of its minimum hold time. A lease is simply not renewed; a session store keeps a
+/// record.
+async fn leave(shared: &Shared, held: &Held) {
+    let Backend::Session(store) = &shared.backend else { return };
+    if let Err(error) = contained(&**store, "release", async { store.leave(&held.lease).await }).await {
+        telemetry::failed("release", &error, &shared.store_name);
+    }
+}
+
+/// Whether a hold that ends now stays in the store, because its minimum hold time has not passed. The first lease of a lease
+/// store lasts at least that long.
 fn is_left_to_expire(shared: &Shared, held: &Held) -> bool {
-    shared.lease.is_some() && shared.clock.now() < held.held_at_least_until()
+    shared.capabilities.minimum_hold && shared.clock.now() < held.held_at_least_until()
 }

@@ -160,6 +160,7 @@ fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
         // Waiters for a mutex are shown, but waiters for a reader-writer lock are in no queue.
         shows_waiters: false,
         frees_on_crash: each.iter().all(|node| node.frees_on_crash),
+        minimum_hold: true,
         durable: each.iter().all(|node| node.durable),
         max_batch: each.iter().map(|node| node.max_batch).min().unwrap_or(1),
         // Each request counts votes, and may have to withdraw them from every node.

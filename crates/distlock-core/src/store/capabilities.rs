@@ -35,6 +35,8 @@ pub struct Capabilities {
     pub shows_waiters: bool,
     /// A holder that dies frees the lock at once, not at its expiry.
     pub frees_on_crash: bool,
+    /// A minimum hold time ([`Options::hold_at_least`](crate::Options::hold_at_least)) survives the end of the holder.
+    pub minimum_hold: bool,
     /// What was granted and counted survives a restart of the store.
     pub durable: bool,
     /// How many items one request may carry.
@@ -61,6 +63,7 @@ impl Capabilities {
             forced_release: true,
             shows_waiters: true,
             frees_on_crash: false,
+            minimum_hold: true,
             durable: true,
             max_batch: 1000,
             max_in_flight: 1,
@@ -79,6 +82,7 @@ impl Capabilities {
             forced_release: false,
             shows_waiters: false,
             frees_on_crash: false,
+            minimum_hold: false,
             durable: false,
             max_batch: 1,
             max_in_flight: 1,

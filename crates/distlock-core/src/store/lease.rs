@@ -63,6 +63,11 @@ pub struct Claim {
     /// For a lock record: do not take a free lock before a waiter that registered earlier. Pools never do,
     /// whatever this says. A store for which this is not one step may ignore it: it is about order, not safety.
     pub no_overtaking: bool,
+    /// If a pool in use has another capacity, the engine asks again with that one. Stores need not know.
+    pub(crate) adopts_capacity: bool,
+    /// For session stores: how long the lock stays held after the grant, also if the session ends before. Zero: not longer
+    /// than the session. Lease stores need not look at it: their expiry covers it.
+    pub hold_at_least: Duration,
 }
 
 impl Claim {
@@ -78,7 +83,21 @@ impl Claim {
             cadence: None,
             waiting: None,
             no_overtaking: false,
+            adopts_capacity: false,
+            hold_at_least: Duration::ZERO,
         }
+    }
+
+    /// The capacity to ask with instead, if this error says that the pool is in use with another one.
+    pub(crate) fn adoptable_capacity(&self, error: &Error) -> Option<u32> {
+        error.recorded_capacity().filter(|capacity| self.adopts_capacity && self.weight <= *capacity)
+    }
+
+    /// The same with a minimum hold time.
+    #[must_use]
+    pub fn with_hold_at_least(mut self, hold_at_least: Duration) -> Self {
+        self.hold_at_least = hold_at_least;
+        self
     }
 
     /// The same about another resource.

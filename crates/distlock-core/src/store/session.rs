@@ -206,6 +206,15 @@ pub trait SessionStore: Store {
     /// # Errors
     /// If the store could not be told; it must then end the session instead, so that nothing stays held.
     async fn release(&self, lease: &Lease) -> Result<()>;
+
+    /// Ends what was granted under this lock id before its minimum hold time has passed: the lock stays held for the rest of
+    /// it, by a record. Stores with [`minimum_hold`](crate::store::Capabilities::minimum_hold) implement it.
+    ///
+    /// # Errors
+    /// As for [`release`](SessionStore::release).
+    async fn leave(&self, lease: &Lease) -> Result<()> {
+        self.release(lease).await
+    }
 }
 
 #[cfg(test)]

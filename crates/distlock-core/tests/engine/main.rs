@@ -32,6 +32,7 @@ mod runtime_ended;
 mod session;
 mod session_deadlines;
 mod session_outage;
+mod session_retries;
 mod slow_answers;
 mod subscription;
 mod time_limits;

@@ -109,3 +109,19 @@ fn the_token_of_a_set_is_cancelled_when_the_engines_runtime_ends() {
     drop(runtime);
     assert!(token.is_cancelled() && set.is_lost());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_resizable_request_of_a_set_uses_the_capacity_on_record() {
+    let world = World::new();
+    let (ours, theirs) = (world.locks(), world.locks());
+    let held = theirs.semaphore("s", 2).acquire().await.unwrap();
+    let plain = ours.acquire_all([Request::permits("s", 3, 1)]).await.unwrap_err();
+    assert_eq!(plain.kind(), ErrorKind::Mismatch);
+    let set = ours.acquire_all([Request::permits("s", 3, 1).resizable()]).await.unwrap();
+    assert!(ours.semaphore("s", 3).resizable().try_acquire().await.unwrap().is_none());
+    // What waits with the old number continues when the number changes meanwhile.
+    let waiting = tokio::spawn(ours.semaphore("s", 5).resizable().acquire_many(2).into_future());
+    tokio::time::sleep(SECOND).await;
+    drop((held, set));
+    drop(tokio::time::timeout(10 * SECOND, waiting).await.unwrap().unwrap().unwrap());
+}

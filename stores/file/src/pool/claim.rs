@@ -11,7 +11,8 @@ use distlock_core::{FencingToken, Result};
 use super::folders::{PoolFolders, PoolLock, SlotFolder};
 use super::slot::{Slot, SlotName};
 use super::{PoolHold, PoolPaths};
-use crate::error::io_error;
+use crate::error::{io_error, is_missing_file};
+use crate::layout::RECREATIONS;
 use crate::names::short_hash;
 use crate::store::StoreState;
 use crate::watch::HeldFile;
@@ -60,8 +61,20 @@ impl PoolClaim {
         PoolLock::acquire(&self.state.layout, &self.paths, limit)
     }
 
-    /// Takes the permits of the claim, or a place in the queue if it may wait.
+    /// Takes the permits of the claim, or a place in the queue if it may wait. A pool that is removed meanwhile is created
+    /// again.
     pub(super) fn join(&self, may_wait: bool, limit: Duration) -> Result<Joined> {
+        let mut joined = self.join_existing(may_wait, limit);
+        for _ in 0..RECREATIONS {
+            match &joined {
+                Err(error) if is_missing_file(error) => joined = self.join_existing(may_wait, limit),
+                _ => break,
+            }
+        }
+        joined
+    }
+
+    fn join_existing(&self, may_wait: bool, limit: Duration) -> Result<Joined> {
         loop {
             let Some(lock) = self.lock(limit)? else { return Ok(Joined::LockStuck) };
             let folders = &lock.folders;
@@ -98,7 +111,14 @@ impl PoolClaim {
 
     /// Takes the permits if the waiter is at the queue head and they fit. Until then nothing is changed and the pool lock is
     /// not taken.
-    pub(super) fn advance(&self, mut slot: Slot, limit: Duration) -> Result<Advanced> {
+    pub(super) fn advance(&self, slot: Slot, limit: Duration) -> Result<Advanced> {
+        match self.advance_existing(slot, limit) {
+            Err(error) if is_missing_file(&error) => Ok(Advanced::Displaced),
+            advanced => advanced,
+        }
+    }
+
+    fn advance_existing(&self, mut slot: Slot, limit: Duration) -> Result<Advanced> {
         if !slot.is_in_place()? {
             return Ok(Advanced::Displaced);
         }

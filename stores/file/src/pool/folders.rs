@@ -12,11 +12,8 @@ use super::slot::SlotName;
 use crate::error::io_error;
 use crate::folder::Folder;
 use crate::format::Owner;
-use crate::layout::{Layout, if_present, split};
-use crate::lock_file::{LockFile, is_locked};
-
-/// How often in a row another program may remove the folder while it is opened.
-const REOPENS: u32 = 20;
+use crate::layout::{Layout, if_present, recreating, split};
+use crate::lock_file::{LockFile, is_locked, read_owner_at};
 
 /// The pool lock: the locked `gate` file, which also counts the tokens. Dropping it unlocks.
 #[derive(Debug)]
@@ -71,18 +68,11 @@ impl Drop for PoolLock {
 
 /// Opens the pool's folder and its `gate` file. A folder that is removed meanwhile is created again.
 fn open(layout: &Layout, paths: &PoolPaths) -> Result<(Folder, LockFile)> {
-    let open = || -> io::Result<(Folder, LockFile)> {
+    let opened = recreating(|| {
         let dir = layout.create_folder(&paths.dir)?;
         let file = LockFile::open_in(layout, &dir, &paths.gate)?;
         Ok((dir, file))
-    };
-    let mut opened = open();
-    for _ in 0..REOPENS {
-        match &opened {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => opened = open(),
-            _ => break,
-        }
-    }
+    });
     opened.map_err(|error| io_error(error, "open the lock file", &paths.gate))
 }
 
@@ -135,13 +125,16 @@ impl SlotFolder {
         Ok(slots)
     }
 
-    /// Opens the slot of a live owner for reading. `None` if it is gone or its owner is dead.
+    /// Opens the slot of a live owner for reading. `None` if it is gone or its owner is dead and keeps it no longer.
     pub(super) fn open_live(&self, slot: &SlotName) -> Result<Option<File>> {
         let path = slot.path(&self.path);
         let Some(folder) = &self.folder else { return Ok(None) };
         let opened = split(&path).and_then(|(_, name)| if_present(folder.open_read_only(name, &path)));
         let live = opened.and_then(|file| match file {
-            Some(file) => Ok(is_locked(&file)?.then_some(file)),
+            Some(file) => {
+                let is_kept = || read_owner_at(&file, 0).is_some_and(|owner| owner.kept_for().is_some());
+                Ok((is_locked(&file)? || is_kept()).then_some(file))
+            }
             None => Ok(None),
         });
         live.map_err(|error| io_error(error, "read a slot", &path))

@@ -74,6 +74,11 @@ pub(crate) struct PoolHold {
 }
 
 impl PoolHold {
+    /// Releases it at once.
+    pub(crate) fn free(mut self) {
+        self.slot.free();
+    }
+
     pub(crate) fn file(&self) -> &File {
         self.slot.file()
     }

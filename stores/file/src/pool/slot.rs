@@ -60,6 +60,8 @@ pub(super) struct Slot {
     name: SlotName,
     id: FileId,
     layout: Arc<Layout>,
+    /// A hold with a minimum hold time was released, or never had one.
+    is_freed: bool,
 }
 
 impl Slot {
@@ -82,7 +84,7 @@ impl Slot {
         let file = state.watcher.raise_descriptor(file);
         let id = FileId::of(&file).map_err(failed)?;
         // From here on, dropping removes the file, whichever of its two names it has.
-        let mut slot = Slot { file, path: unfinished, name, id, layout: Arc::clone(layout) };
+        let mut slot = Slot { file, path: unfinished, name, id, layout: Arc::clone(layout), is_freed: false };
         if !could_lock(slot.file.try_lock()).map_err(failed)? {
             return Err(failed(io::ErrorKind::WouldBlock.into()));
         }
@@ -121,6 +123,11 @@ impl Slot {
         moved.map_err(|error| io_error(error, "move a slot", &folders.hold.path))
     }
 
+    /// Dropping it removes it, even if its minimum hold time has not passed.
+    pub(super) fn free(&mut self) {
+        self.is_freed = true;
+    }
+
     pub(super) fn file(&self) -> &File {
         &self.file
     }
@@ -146,7 +153,9 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        if self.is_in_place().unwrap_or(false) {
+        let is_kept =
+            !self.is_freed && read_owner_at(&self.file, 0).is_some_and(|owner| owner.kept_for().is_some());
+        if !is_kept && self.is_in_place().unwrap_or(false) {
             let _ = self.layout.remove(&self.path);
         }
         // The file is closed next, which wakes the watchers. Unlocking frees the lock also if another process has a copy of

@@ -154,3 +154,37 @@ async fn a_removed_gate_file_does_not_admit_too_many() {
     assert!(try_once(&store, &claim(Kind::Semaphore, "x", 1, 2)).await.unwrap().is_none());
     assert!(first.session.ended().is_none());
 }
+
+/// As a clean-up job of temporary files does.
+#[test]
+fn a_folder_that_is_removed_at_any_moment_is_created_again() {
+    const TRIES: usize = 240;
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("locks");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let remover = scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                let _ = fs::remove_dir_all(&base);
+                std::thread::sleep(Duration::from_micros(fastrand::u64(5_000..50_000)));
+            }
+        });
+        let failed = crate::support::block_on(async {
+            let store = open(&base).await;
+            let mut failed = Vec::new();
+            for round in 0..TRIES {
+                let kind = [Kind::Mutex, Kind::RwLock, Kind::Semaphore][round % 3];
+                let claim = claim(kind, "x", 1, 1);
+                match try_once(&store, &claim).await {
+                    Ok(Some(hold)) => release(&store, &claim, &hold).await,
+                    Ok(None) => failed.push(format!("{kind}: held by another client")),
+                    Err(error) => failed.push(format!("{error:#}")),
+                }
+            }
+            failed
+        });
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        remover.join().unwrap();
+        assert!(failed.is_empty(), "{} of {TRIES} tries failed: {:?}", failed.len(), failed.first());
+    });
+}

@@ -215,6 +215,7 @@ async fn wait(state: &Arc<StoreState>, claim: &Claim) -> Result<Attempt> {
         let position = queue.position(lock_id);
         registered_at = position.map(|position| queue.queue[position].decided_at);
         let ahead = u32::try_from(position.unwrap_or_default()).unwrap_or(u32::MAX);
+        waiters.set_ahead(lock_id, ahead);
         if is_new && ahead > 0 {
             waiters.set_answered(lock_id, answered(registered_at));
             waiters.set_contended(name);

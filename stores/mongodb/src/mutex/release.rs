@@ -36,13 +36,27 @@ async fn leave_queue(state: &Arc<StoreState>, lease: &Lease) -> Result<Released>
     let (name, lock_id) = (lease.resource.name(), &lease.lock_id);
     let was = state.waiters.leave(lock_id);
     let left = match was {
-        Some(WaiterState::Holding) => hand_off(state, name, lock_id, stored_token(lease.token)).await,
+        Some(WaiterState::Holding) => {
+            if state.waiters.overtook(lock_id) {
+                keep_overtaken(state, name, lock_id).await;
+            }
+            hand_off(state, name, lock_id, stored_token(lease.token)).await
+        }
         _ => withdraw(state, lease).await,
     };
     if let (Err(_), Some(was)) = (&left, was) {
         state.waiters.restore(lock_id, was);
     }
     left
+}
+
+/// A handoff ends the entries before the holder's own, because their waiters are done. If the holder overtook waiters, its
+/// own entry is removed instead, and the handoff begins at the head. Entries of lock ids that are done are passed on by
+/// their process.
+async fn keep_overtaken(state: &Arc<StoreState>, name: &str, lock_id: &LockId) {
+    if let Err(error) = wait_queue::withdraw(state, name, lock_id).await {
+        tracing::debug!(%error, "waiters that were overtaken poll");
+    }
 }
 
 async fn withdraw(state: &Arc<StoreState>, lease: &Lease) -> Result<Released> {
@@ -172,10 +186,21 @@ async fn hand_off_by_merge(state: &Arc<StoreState>, name: &str, lock_id: &LockId
     }
 }
 
-/// The lock was handed to a lock id of this process that has left: hands it to the next waiter.
+/// The first pause before a handoff to a lock id that has left is passed on again after an error.
+const PASS_ON_PAUSE: Duration = Duration::from_millis(20);
+
+/// The lock was handed to a lock id of this process that has left: hands it to the next waiter. Without a success the lock
+/// stays with that lock id until its window ends, so errors are retried until then.
 pub(crate) async fn pass_on(state: Arc<StoreState>, name: String, lock_id: LockId, token: i64) {
-    if let Err(error) = hand_off(&state, &name, &lock_id, token).await {
-        tracing::debug!(%error, "a handoff to a waiter that left ends with its window");
+    let (begun, mut pause) = (Instant::now(), PASS_ON_PAUSE);
+    while let Err(error) = hand_off(&state, &name, &lock_id, token).await {
+        let retries = error.can_retry() && begun.elapsed() + pause < GRANT_WINDOW;
+        tracing::debug!(%error, retries, "a handoff to a waiter that left was not passed on");
+        if !retries {
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
     }
 }
 

@@ -52,6 +52,7 @@ const REASONS: &[(&str, &str)] = &[
         "the server knows only the first waiter of each process; use mysql:// (the lease table)",
     ),
     ("semaphores", "GET_LOCK has one holder; use mysql:// (the lease table)"),
+    ("minimum hold times", "the lock ends with the session of its holder; mysql:// has them"),
 ];
 
 impl MysqlSessionStore {
@@ -212,6 +213,7 @@ impl Store for MysqlSessionStore {
         // When its heartbeat time-out has passed.
         capabilities.frees_on_crash = false;
         capabilities.durable = false;
+        capabilities.minimum_hold = false;
         capabilities.reasons = REASONS;
         capabilities
     }

@@ -228,6 +228,11 @@ impl Store for AdvisoryStore {
         let mut capabilities = Capabilities::all();
         capabilities.frees_on_crash = true;
         capabilities.durable = false;
+        capabilities.minimum_hold = false;
+        capabilities.reasons = &[(
+            "minimum hold times",
+            "an advisory lock ends with the session of its holder; postgres:// has them",
+        )];
         capabilities
     }
 

@@ -10,8 +10,9 @@ Until then the next holder may run at the same time as the command; only a resou
 refuses old tokens excludes that.
 
 With --hold-at-least the lock stays held for that time after the command: distlock waits for
-it. If distlock is ended before, the lease stays in the store; lock files and advisory locks
-end with distlock.
+it. If distlock is ended or killed before, the store keeps the lock for the rest of the
+time; on the file store, the lock file says so. Stores whose locks end with a session
+(postgres+advisory, zookeeper, etcd) refuse the option.
 
 A watchdog process (shown as lockwatch) ends the command if distlock is killed or paused;
 on the file store it keeps the lock until the command's processes have ended. If both are

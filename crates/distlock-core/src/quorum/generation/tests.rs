@@ -27,6 +27,8 @@ fn claim(id: &str) -> Claim {
         waiting: None,
         cadence: None,
         no_overtaking: false,
+        adopts_capacity: false,
+        hold_at_least: Duration::ZERO,
     }
 }
 

@@ -258,6 +258,8 @@ mod tests {
             waiting: None,
             cadence: None,
             no_overtaking: false,
+            adopts_capacity: false,
+            hold_at_least: Duration::ZERO,
         }
     }
 

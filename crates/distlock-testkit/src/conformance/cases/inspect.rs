@@ -104,3 +104,23 @@ pub async fn doctor_reaches_a_working_store<F: Fixture>(harness: Harness<F>) {
     assert!(!findings.is_empty(), "doctor reports nothing");
     assert!(!locks.store().is_empty());
 }
+
+/// What an application asks without holding anything.
+pub async fn a_ping_is_answered_and_holders_and_free_permits_are_told<F: Fixture>(harness: Harness<F>) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    other.ping().await.unwrap();
+    let mutex = other.mutex("told");
+    assert!(mutex.holder().await.unwrap().is_none());
+    let held = one.mutex("told").acquire().await.unwrap();
+    let holder = mutex.holder().await.unwrap().expect("it is held");
+    assert_eq!(holder.lock_id, *held.lock_id());
+    if harness.supports(&one, &LockSpec::permits("told", 4, 1)).await {
+        let gpu = other.semaphore("told", 4);
+        assert_eq!(gpu.available().await.unwrap(), 4);
+        let three = one.semaphore("told", 4).acquire_many(3).await.unwrap();
+        assert_eq!((gpu.available().await.unwrap(), gpu.holders().await.unwrap().len()), (1, 1));
+        three.release().await.unwrap();
+    }
+    held.release().await.unwrap();
+    assert!(mutex.holder().await.unwrap().is_none());
+}

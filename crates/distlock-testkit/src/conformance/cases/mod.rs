@@ -80,6 +80,7 @@ macro_rules! __conformance_cases {
                 a_held_lock_outlives_many_expiries
                 a_lease_without_renewal_lasts_its_whole_expiry
                 hold_at_least_keeps_a_lock_released_early
+                a_renewal_on_request_is_answered
             }
             lifecycle {
                 shutdown_releases_everything_and_ends_all_waits
@@ -95,6 +96,8 @@ macro_rules! __conformance_cases {
                 weights_are_counted_across_engines
                 impossible_weights_are_refused
                 another_capacity_is_a_mismatch
+                resizable_clients_use_the_capacity_on_record
+                a_rolling_change_of_the_capacity_never_admits_more_than_the_larger_one
                 ten_thousand_permits_are_drained_and_refilled
                 a_large_request_is_not_starved_by_small_ones
             }
@@ -122,6 +125,7 @@ macro_rules! __conformance_cases {
                 inspect_shows_waiters
                 inspect_finds_by_kind_name_and_prefix
                 doctor_reaches_a_working_store
+                a_ping_is_answered_and_holders_and_free_permits_are_told
             }
             protocol {
                 a_retried_claim_is_recognised

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use distlock_core::{ErrorKind, Kind, Options};
+
 use crate::actors::TestOptions;
 use crate::conformance::stalls::retry_if_stalled;
 use crate::conformance::{Fixture, Harness};
@@ -73,7 +75,20 @@ async fn expire<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
 /// A lock with `hold_at_least` stays held for that time although it is released or dropped at once.
 pub async fn hold_at_least_keeps_a_lock_released_early<F: Fixture>(harness: Harness<F>) {
     let capabilities = harness.locks().await.capabilities().clone();
-    harness.for_each(LockSpec::every_exclusive(&capabilities, "held at least"), release_early).await;
+    let specs = LockSpec::every_exclusive(&capabilities, "held at least");
+    if capabilities.minimum_hold {
+        harness.for_each(specs, release_early).await;
+    } else {
+        harness.for_each(specs, refuse_minimum_hold).await;
+    }
+}
+
+/// A store whose locks end with the session says so before anything is sent.
+async fn refuse_minimum_hold<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
+    let options = TestOptions { hold_at_least: Duration::from_millis(400), ..harness.long_lease() };
+    let locks = harness.locks_with(options).await;
+    let error = spec.acquire(&locks).timeout(harness.timing().wait_limit).await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{spec:?}: {error}");
 }
 
 async fn release_early<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
@@ -91,5 +106,28 @@ async fn release_early<F: Fixture>(harness: Harness<F>, spec: LockSpec) {
             release.await.unwrap().expect("a clean release");
         }
         next.release().await.unwrap();
+    }
+}
+
+/// A renewal that the user asks for, with and without automatic renewal, on every kind of lock.
+pub async fn a_renewal_on_request_is_answered<F: Fixture>(harness: Harness<F>) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    for automatic in [true, false] {
+        let locks = one.with_options(Options::new().auto_extend(automatic));
+        let mut guards = vec![locks.mutex("asked").acquire().await.unwrap()];
+        if harness.supports(&one, &LockSpec::permits("asked", 2, 1)).await {
+            guards.push(locks.semaphore("asked", 2).acquire().await.unwrap());
+        }
+        for guard in guards {
+            for _ in 0..3 {
+                guard.renew().await.unwrap();
+            }
+            assert!(!guard.is_lost());
+            assert!(
+                other.mutex("asked").try_acquire().await.unwrap().is_none()
+                    || guard.resource().kind() != Kind::Mutex
+            );
+            guard.release().await.unwrap();
+        }
     }
 }

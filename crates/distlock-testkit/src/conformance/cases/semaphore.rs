@@ -1,6 +1,7 @@
 //! Semaphores: weights, capacities and order.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use distlock_core::ErrorKind;
 
@@ -63,6 +64,85 @@ pub async fn another_capacity_is_a_mismatch<F: Fixture>(harness: Harness<F>) {
     harness.wait_until_unused(&other, &spec(3)).await;
     harness.acquire(&recorder, &other, &spec(5)).await.release().await.unwrap();
     harness.acquire(&recorder, &one, &spec(2)).await.release().await.unwrap();
+}
+
+/// While a resizable semaphore is in use, its number counts for every client; a client that finds it unused sets its own.
+pub async fn resizable_clients_use_the_capacity_on_record<F: Fixture>(harness: Harness<F>) {
+    let (one, other) = (harness.locks().await, harness.locks().await);
+    let spec = LockSpec::permits("adopted", 2, 1);
+    if !harness.supports(&one, &spec).await {
+        return;
+    }
+    let (small, large) = (one.semaphore("adopted", 2).resizable(), other.semaphore("adopted", 4).resizable());
+    let held = small.acquire().await.unwrap();
+    let second = harness.within("a permit of two", large.acquire().into_future()).await.unwrap();
+    for locks in [&one, &other] {
+        for permits in [2, 4, 300] {
+            let asked = locks.semaphore("adopted", permits).resizable().try_acquire().await;
+            assert!(asked.unwrap().is_none(), "two permits are in use, as many as are on record");
+        }
+    }
+    let plain = other.semaphore("adopted", 4).try_acquire().await.unwrap_err();
+    assert_eq!(plain.kind(), ErrorKind::Mismatch, "a client that is not resizable is told: {plain}");
+    let too_many = large.try_acquire_many(3).await.unwrap_err();
+    assert_eq!(too_many.kind(), ErrorKind::Mismatch, "three permits of two: {too_many}");
+    // A waiter that names four waits for a permit of two.
+    let waiting = tokio::spawn(large.acquire().into_future());
+    harness.wait_for_waiters(&one, &spec, 1).await;
+    held.release().await.unwrap();
+    let third = harness.within("the waiter's permit", waiting).await.unwrap().unwrap();
+    assert!(small.try_acquire().await.unwrap().is_none());
+    second.release().await.unwrap();
+    third.release().await.unwrap();
+    harness.wait_until_unused(&one, &spec).await;
+    let all = harness.within("four permits", large.acquire_many(4).into_future()).await.unwrap();
+    assert!(small.try_acquire().await.unwrap().is_none());
+    all.release().await.unwrap();
+}
+
+/// Old and new instances of a service run together, and name four and eight permits. What is in use never exceeds eight, nor what
+/// the holders' own number on record allows; every request is served.
+pub async fn a_rolling_change_of_the_capacity_never_admits_more_than_the_larger_one<F: Fixture>(
+    harness: Harness<F>,
+) {
+    const OLD: u32 = 4;
+    const NEW: u32 = 8;
+    let engines = [harness.locks().await, harness.locks().await];
+    if !harness.supports(&engines[0], &LockSpec::permits("rolling", OLD, 1)).await {
+        return;
+    }
+    let in_use = Arc::new(AtomicU32::new(0));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..12_u32 {
+        let (old, new) = (engines[0].clone(), engines[1].clone());
+        let in_use = Arc::clone(&in_use);
+        tasks.spawn(async move {
+            for round in 0..6 {
+                // The roll-out: one instance after the other names the new number.
+                let rolled_out = n < 2 * (round + 1);
+                let semaphore = match rolled_out {
+                    true => new.semaphore("rolling", NEW).resizable(),
+                    false => old.semaphore("rolling", OLD).resizable(),
+                };
+                let wanted = 1 + (n + round) % 3;
+                let guard = semaphore.acquire_many(wanted).await.unwrap();
+                let now = in_use.fetch_add(wanted, Ordering::SeqCst) + wanted;
+                assert!(now <= NEW, "{now} permits in use");
+                tokio::task::yield_now().await;
+                in_use.fetch_sub(wanted, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    while let Some(ended) = harness.within("every request is served", tasks.join_next()).await {
+        ended.unwrap();
+    }
+    harness.wait_until_unused(&engines[0], &LockSpec::permits("rolling", NEW, 1)).await;
+    let all = harness.within(
+        "all of the new number",
+        engines[1].semaphore("rolling", NEW).acquire_many(NEW).into_future(),
+    );
+    all.await.unwrap().release().await.unwrap();
 }
 
 /// Many requests drain a large semaphore and refill it without losing a permit.
