@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{
@@ -16,12 +17,41 @@ use distlock_testkit::conformance::Fixture;
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
 use distlock_testkit::servers::MysqlServer;
 
-/// A server of its own, whose faults the suite causes.
-struct OwnServer<const SESSION: bool>(MysqlServer);
+/// A server that no other test uses at the same time, with a database of its own. The next test uses it again.
+struct OwnServer<const SESSION: bool> {
+    server: Option<MysqlServer>,
+    database: String,
+}
+
+/// Servers that no test uses.
+static IDLE: Mutex<Vec<MysqlServer>> = Mutex::new(Vec::new());
+
+impl<const SESSION: bool> OwnServer<SESSION> {
+    fn take() -> Self {
+        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let server = idle.unwrap_or_else(|| MysqlServer::configure().movable_clock().start());
+        let database = database_on(&server);
+        OwnServer { server: Some(server), database }
+    }
+
+    fn server(&self) -> &MysqlServer {
+        self.server.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<const SESSION: bool> Drop for OwnServer<SESSION> {
+    fn drop(&mut self) {
+        // After a failure it may be in any state.
+        if let (Some(server), false) = (self.server.take(), std::thread::panicking()) {
+            server.move_clock(0);
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(server);
+        }
+    }
+}
 
 impl<const SESSION: bool> Fixture for OwnServer<SESSION> {
     async fn open() -> Self {
-        OwnServer(MysqlServer::configure().movable_clock().start())
+        OwnServer::take()
     }
 
     fn driver() -> &'static Driver {
@@ -29,20 +59,20 @@ impl<const SESSION: bool> Fixture for OwnServer<SESSION> {
     }
 
     fn url(&self) -> String {
-        self.0.url_of(Self::driver().schemes()[0], "app")
+        self.server().url_of(Self::driver().schemes()[0], &self.database)
     }
 
     async fn cut_connections(&self) {
-        kill_sessions(&self.0);
+        kill_sessions(self.server());
     }
 
     async fn restart(&self) {
-        self.0.kill();
-        self.0.start_again();
+        self.server().kill();
+        self.server().start_again();
     }
 
     async fn move_clock(&self, seconds: i64) {
-        self.0.move_clock(seconds);
+        self.server().move_clock(seconds);
     }
 }
 
@@ -95,8 +125,8 @@ faults!(session, true);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_ended_with_its_server_is_lost_before_the_next_grant() {
-    let server = MysqlServer::start();
-    let url = server.url_of("mysql+session", "app");
+    let own = OwnServer::<true>::take();
+    let (server, url) = (own.server(), own.url());
     let proxy = Proxy::start(server.addr());
     let locks = session_locks(&proxy.through(&url)).await;
     let guard = locks.mutex("a").acquire().await.unwrap();
@@ -112,8 +142,9 @@ async fn a_session_that_ended_with_its_server_is_lost_before_the_next_grant() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_is_an_error_and_a_guard_is_lost_before_its_lease_can_pass() {
-    let server = MysqlServer::start();
-    let locks = lease_locks(&server.url()).await;
+    let own = OwnServer::<false>::take();
+    let server = own.server();
+    let locks = lease_locks(&own.url()).await;
     let options = distlock_core::Options::new().expiry(2 * SECOND).unwrap();
     let short = locks.with_options(options);
     let guard = short.mutex("held").acquire().await.unwrap();

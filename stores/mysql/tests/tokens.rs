@@ -49,7 +49,7 @@ async fn sixteen_clients_never_see_a_token_go_back_in_20_000_grants() {
 /// Rarely enough that the holders get on.
 fn some_micros() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    10_000 + std::collections::hash_map::RandomState::new().build_hasher().finish() % 50_000
+    20_000 + std::collections::hash_map::RandomState::new().build_hasher().finish() % 100_000
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -1,11 +1,10 @@
 //! `GET_LOCK`: sessions that end, waits that are withdrawn, names that the server would fold.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::time::Instant;
 
-use common::{MS, PATIENCE, SECOND, config, database_on, eventually, server, session_locks, session_store};
+use crate::common::{
+    MS, PATIENCE, SECOND, config, database_on, eventually, server, session_locks, session_store,
+};
 use distlock_core::store::{Backend, Query};
 use distlock_core::{ErrorKind, Locks};
 use distlock_mysql::{MysqlConfig, MysqlSessionStore};

@@ -1,11 +1,8 @@
 //! `GET_LOCK`: holders whose session ended without a release, and what the next client must wait for.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::time::Instant;
 
-use common::{MS, PATIENCE, SECOND, config, database_on, eventually, server, session_locks};
+use crate::common::{MS, PATIENCE, SECOND, config, database_on, eventually, server, session_locks};
 use distlock_core::store::{Backend, Query};
 use distlock_core::{ErrorKind, Guard, Kind, Locks};
 use distlock_mysql::MysqlSessionStore;

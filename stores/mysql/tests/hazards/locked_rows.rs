@@ -1,11 +1,8 @@
 //! Rows and tables that another session keeps locked: they fail their own lock, soon, and no other.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Claims, SECOND, attempt, database_on, granted, lease_store, release, server};
+use crate::common::{Claims, SECOND, attempt, database_on, granted, lease_store, release, server};
 use distlock_core::store::{Attempt, Claim, Lease, LeaseStore};
 use distlock_core::{ErrorKind, FencingToken, Result};
 
@@ -149,8 +146,10 @@ async fn is_sent_again_after_a_deadlock() -> bool {
     let ours = tokio::spawn(async move { two.try_acquire(&both).await });
     // Ours has the first row and waits for the last one.
     let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-    common::eventually("our transaction waits", async || server().value(waits) != "0" || ours.is_finished())
-        .await;
+    crate::common::eventually("our transaction waits", async || {
+        server().value(waits) != "0" || ours.is_finished()
+    })
+    .await;
     let last_step = by_key(&key(first));
     let admin = tokio::task::spawn_blocking(move || {
         let answered = admin.query(&last_step).map(drop);

@@ -1,9 +1,6 @@
 //! What is refused, and how clearly: rights, read-only servers, engines, versions, TLS.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-mod common;
-
-use common::{Claims, attempt, config, database_on, granted, lease_store, release, server};
+use crate::common::{Claims, attempt, config, database_on, granted, lease_store, release, server};
 use distlock_core::store::{Level, Store, StoreUrl};
 use distlock_core::{Error, ErrorKind};
 use distlock_mysql::{DRIVER, MysqlSessionStore, MysqlStore};

@@ -1,11 +1,8 @@
 //! The load of processes that wait for one lock, counted by the server.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod common;
 
 use std::time::Instant;
 
-use common::{SECOND, database_on, eventually, lease_locks, session_locks};
+use crate::common::{SECOND, database_on, eventually, lease_locks, session_locks};
 use distlock_core::Locks;
 use distlock_core::store::Query;
 use distlock_testkit::servers::MysqlServer;

@@ -1,0 +1,10 @@
+//! What must not happen on a real MariaDB. One program, so that the tests share a server; each has a database of its own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod get_lock;
+mod locked_rows;
+mod refusals;
+mod unreleased;
+mod waiters;
