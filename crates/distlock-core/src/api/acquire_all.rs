@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 
+use super::acquire::Request;
 use super::guard::Guard;
 use super::guard_set::GuardSet;
 use super::handle::Handle;
 use super::locks::Locks;
-use super::request::Request;
 use super::timeout::TimeLimit;
 use crate::clock::Moment;
 use crate::engine::Wait;

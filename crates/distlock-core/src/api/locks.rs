@@ -3,11 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::acquire::Request;
 use super::acquire_all::{AcquireAll, TryAcquireAll};
 use super::handle::Handle;
 use super::lazy::LazyEngine;
 use super::mutex::Mutex;
-use super::request::Request;
 use super::rw_lock::RwLock;
 use super::semaphore::Semaphore;
 use super::timeout::TimeLimit;

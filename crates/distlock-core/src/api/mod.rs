@@ -8,17 +8,15 @@ mod handle;
 mod lazy;
 mod locks;
 mod mutex;
-mod request;
 mod rw_lock;
 mod semaphore;
 mod timeout;
 
-pub use acquire::{Acquire, TryAcquire};
+pub use acquire::{Acquire, Request, TryAcquire};
 pub use acquire_all::{AcquireAll, TryAcquireAll};
 pub use guard::{Guard, ReleaseError};
 pub use guard_set::GuardSet;
 pub use locks::{Locks, LocksBuilder};
 pub use mutex::Mutex;
-pub use request::Request;
 pub use rw_lock::RwLock;
 pub use semaphore::Semaphore;

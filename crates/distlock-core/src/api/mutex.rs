@@ -1,8 +1,7 @@
 //! The mutex.
 
-use super::acquire::{Acquire, TryAcquire};
+use super::acquire::{Acquire, Request, TryAcquire};
 use super::locks::Locks;
-use super::request::Request;
 use crate::error::Result;
 use crate::options::Options;
 use crate::resource::Kind;

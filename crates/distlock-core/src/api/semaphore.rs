@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::acquire::{Acquire, TryAcquire};
+use super::acquire::{Acquire, Request, TryAcquire};
 use super::locks::Locks;
-use super::request::Request;
 use crate::error::Result;
 use crate::options::Options;
 use crate::resource::Kind;
