@@ -11,9 +11,9 @@ use redis::Value;
 
 use crate::error;
 use crate::keys::{Keys, ParsedKey};
-use crate::net::{ItemReply, ServerConnection};
+use crate::net::ServerConnection;
 use crate::protocol::ScriptItem;
-use crate::scripts::ScriptVerb;
+use crate::scripts::{ItemReply, ScriptVerb};
 use crate::store::Shared;
 
 /// How many keys one SCAN examines.

@@ -9,8 +9,7 @@ use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
 use crate::error;
 use crate::keys::{Key, Keys, ResourceKeys};
-use crate::net::ItemReply;
-use crate::scripts::{Argument, Script, ScriptVerb};
+use crate::scripts::{Argument, ItemReply, Script, ScriptVerb};
 
 /// Stands for no inbox: an inbox is never empty and contains no spaces.
 const NO_INBOX: &str = "-";

@@ -1,6 +1,13 @@
-//! The Lua scripts: one for each verb and kind of record.
+//! The Lua scripts: one for each verb and kind of record, how they are called and what they reply.
 
-use distlock_core::RecordKind;
+use std::time::Duration;
+
+use distlock_core::store::support::batch::all_failed;
+use distlock_core::store::support::errors;
+use distlock_core::{Error, ErrorKind, RecordKind, Result};
+use redis::Value;
+
+use crate::error;
 
 /// What a script does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +157,83 @@ impl ScriptSettings {
             "local CHANNEL, RETENTION, COUNTS, MARK = '{channel}', {retention}, {counts_subscribers}, {MARK}\n"
         )
     }
+}
+
+/// How a script is called.
+#[derive(Debug)]
+pub(crate) struct ScriptCall<'a> {
+    pub(crate) script: &'a Script,
+    pub(crate) limit: Duration,
+    /// How many replicas must confirm.
+    pub(crate) replicas: u32,
+}
+
+impl ScriptCall<'_> {
+    /// Whether the server must do nothing once the limit has passed.
+    pub(crate) fn has_deadline(&self) -> bool {
+        self.script.arguments.contains(&Argument::Deadline)
+    }
+}
+
+/// The reply of a script for one item.
+#[derive(Debug)]
+pub(crate) struct ItemReply {
+    pub(crate) values: [Value; 2],
+    /// Whether as many replicas confirmed as were asked for.
+    pub(crate) confirmed: bool,
+}
+
+/// The reply of a script to one call.
+#[derive(Debug)]
+pub(crate) enum CallReply {
+    /// The values of all items, without the server's clock.
+    Values(Vec<Value>),
+    /// The same values for every item.
+    Same([Value; 2]),
+    /// The server refused the call; nothing was applied.
+    Refused(String),
+    /// The server received the call after its deadline; nothing was applied.
+    Late,
+}
+
+impl CallReply {
+    /// The reply for each of the items of the call.
+    pub(crate) fn for_each_item(
+        self,
+        call: &ScriptCall<'_>,
+        confirmed: Option<u64>,
+        items: usize,
+    ) -> Vec<Result<ItemReply>> {
+        let confirmed = confirmed.is_none_or(|count| count >= u64::from(call.replicas));
+        let values = match self {
+            CallReply::Values(values) => values,
+            CallReply::Same(values) => {
+                return (0..items).map(|_| Ok(ItemReply { values: values.clone(), confirmed })).collect();
+            }
+            CallReply::Refused(text) => return all_failed(&error::refused(&text), items),
+            CallReply::Late => {
+                let detail = "the server received the request after its deadline and did not apply it";
+                let error =
+                    Error::new(ErrorKind::Unavailable, detail).advise("find out why the server is slow");
+                return all_failed(&error, items);
+            }
+        };
+        let width = call.script.verb.reply_width();
+        if values.len() != width * items {
+            return all_failed(&errors::unexpected_reply(values), items);
+        }
+        let mut values = values.into_iter();
+        let mut next = || values.next().unwrap_or(Value::Nil);
+        let mut item = || [next(), if width > 1 { next() } else { Value::Nil }];
+        (0..items).map(|_| Ok(ItemReply { values: item(), confirmed })).collect()
+    }
+}
+
+/// The clock in ms, and the token behind it unless it is the same.
+pub(crate) fn clock_and_token(text: &[u8]) -> Option<(u64, i64)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (clock, token) = text.split_once(' ').unwrap_or((text, text));
+    Some((clock.parse().ok()?, token.parse().ok()?))
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use distlock_core::store::{
 use distlock_core::{RecordKind, Resource, Result};
 
 use crate::config::{Address, RedisConfig, Servers};
-use crate::net::{ItemReply, ScriptCall, ServerSet};
+use crate::net::ServerSet;
 use crate::protocol::{self, ScriptItem, milliseconds};
-use crate::scripts::{ScriptSettings, ScriptVerb, Scripts};
+use crate::scripts::{ItemReply, ScriptCall, ScriptSettings, ScriptVerb, Scripts};
 use crate::{connect, doctor, inspect};
 
 /// The most items of one call. A script blocks every other client of the server: 256 items take about a millisecond, and

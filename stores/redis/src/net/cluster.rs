@@ -12,13 +12,14 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::Value;
 
-use super::connection::{CallReply, ItemReply, ScriptCall, ServerConnection};
+use super::connection::ServerConnection;
 use super::servers::ServerHandle;
 use super::topology::{SlotTable, redirection};
 use crate::config::Address;
 use crate::connect::Connector;
 use crate::error;
 use crate::protocol::ScriptItem;
+use crate::scripts::{CallReply, ItemReply, ScriptCall};
 
 /// How often one call follows redirections. For a slot to be served it waits as long as it has time.
 const MAX_REDIRECTIONS: usize = 8;

@@ -6,53 +6,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use distlock_core::store::support::batch::all_failed;
+use distlock_core::Result;
 use distlock_core::store::support::{errors, reconnect};
-use distlock_core::{Error, ErrorKind, Result};
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
-use super::channel::CommandChannel;
 use super::pubsub::Subscriptions;
 use crate::error;
 use crate::protocol::{Eval, ScriptItem, command};
-use crate::scripts::{Argument, Script};
+use crate::scripts::{CallReply, ScriptCall, clock_and_token};
 
-/// How a script is called.
-#[derive(Debug)]
-pub(crate) struct ScriptCall<'a> {
-    pub(crate) script: &'a Script,
-    pub(crate) limit: Duration,
-    /// How many replicas must confirm.
-    pub(crate) replicas: u32,
-}
-
-impl ScriptCall<'_> {
-    /// Whether the server must do nothing once the limit has passed.
-    fn has_deadline(&self) -> bool {
-        self.script.arguments.contains(&Argument::Deadline)
-    }
-}
-
-/// The reply of a script for one item.
-#[derive(Debug)]
-pub(crate) struct ItemReply {
-    pub(crate) values: [Value; 2],
-    /// Whether as many replicas confirmed as were asked for.
-    pub(crate) confirmed: bool,
-}
-
-/// The reply of a script to one call.
-#[derive(Debug)]
-pub(super) enum CallReply {
-    /// The values of all items, without the server's clock.
-    Values(Vec<Value>),
-    /// The same values for every item.
-    Same([Value; 2]),
-    /// The server refused the call; nothing was applied.
-    Refused(String),
-    /// The server received the call after its deadline; nothing was applied.
-    Late,
-}
+/// Each request has its own limit, so the driver's must not end it.
+const NO_LIMIT: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// An open connection. It is closed as soon as a request finds it broken or silent: a half-open socket looks like a slow server,
 /// and the next request on it would only time out again.
@@ -98,7 +63,7 @@ impl ServerConnection {
 
     /// The driver's connection, for the baseline.
     #[cfg(feature = "bench")]
-    pub(crate) fn driver_connection(&self) -> Option<redis::aio::MultiplexedConnection> {
+    pub(crate) fn driver_connection(&self) -> Option<MultiplexedConnection> {
         match &self.connection {
             CommandChannel::Multiplexed(connection) => Some(connection.clone()),
             #[cfg(feature = "connection-manager")]
@@ -303,51 +268,72 @@ impl ServerConnection {
     }
 }
 
-impl CallReply {
-    /// The reply for each of the items of the call.
-    pub(super) fn for_each_item(
-        self,
-        call: &ScriptCall<'_>,
-        confirmed: Option<u64>,
-        items: usize,
-    ) -> Vec<Result<ItemReply>> {
-        let confirmed = confirmed.is_none_or(|count| count >= u64::from(call.replicas));
-        let values = match self {
-            CallReply::Values(values) => values,
-            CallReply::Same(values) => {
-                return (0..items).map(|_| Ok(ItemReply { values: values.clone(), confirmed })).collect();
-            }
-            CallReply::Refused(text) => return all_failed(&error::refused(&text), items),
-            CallReply::Late => {
-                let detail = "the server received the request after its deadline and did not apply it";
-                let error =
-                    Error::new(ErrorKind::Unavailable, detail).advise("find out why the server is slow");
-                return all_failed(&error, items);
-            }
-        };
-        let width = call.script.verb.reply_width();
-        if values.len() != width * items {
-            return all_failed(&errors::unexpected_reply(values), items);
-        }
-        let mut values = values.into_iter();
-        let mut next = || values.next().unwrap_or(Value::Nil);
-        let mut item = || [next(), if width > 1 { next() } else { Value::Nil }];
-        (0..items).map(|_| Ok(ItemReply { values: item(), confirmed })).collect()
-    }
-}
-
-/// The clock in ms, and the token behind it unless it is the same.
-fn clock_and_token(text: &[u8]) -> Option<(u64, i64)> {
-    let text = std::str::from_utf8(text).ok()?;
-    let (clock, token) = text.split_once(' ').unwrap_or((text, text));
-    Some((clock.parse().ok()?, token.parse().ok()?))
-}
-
 impl fmt::Debug for ServerConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerConnection")
             .field("address", &self.address)
             .field("closed", &self.is_closed())
             .finish_non_exhaustive()
+    }
+}
+
+/// What commands are sent over: a connection of the store's own, or one of the application.
+#[derive(Clone)]
+pub(crate) enum CommandChannel {
+    Multiplexed(MultiplexedConnection),
+    #[cfg(feature = "connection-manager")]
+    Manager(redis::aio::ConnectionManager),
+}
+
+impl From<MultiplexedConnection> for CommandChannel {
+    fn from(mut connection: MultiplexedConnection) -> Self {
+        // Of this clone alone.
+        connection.set_response_timeout(NO_LIMIT);
+        CommandChannel::Multiplexed(connection)
+    }
+}
+
+#[cfg(feature = "connection-manager")]
+impl From<redis::aio::ConnectionManager> for CommandChannel {
+    fn from(manager: redis::aio::ConnectionManager) -> Self {
+        CommandChannel::Manager(manager)
+    }
+}
+
+impl CommandChannel {
+    async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+        match self {
+            CommandChannel::Multiplexed(connection) => connection.send_packed_command(command).await,
+            #[cfg(feature = "connection-manager")]
+            CommandChannel::Manager(manager) => manager.send_packed_command(command).await,
+        }
+    }
+
+    async fn send_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        match self {
+            CommandChannel::Multiplexed(connection) => {
+                connection.send_packed_commands(commands, 0, commands.len()).await
+            }
+            #[cfg(feature = "connection-manager")]
+            CommandChannel::Manager(manager) => {
+                manager.send_packed_commands(commands, 0, commands.len()).await
+            }
+        }
+    }
+
+    pub(super) async fn subscribe(&mut self, channel: &[u8]) -> RedisResult<()> {
+        match self {
+            CommandChannel::Multiplexed(connection) => connection.subscribe(channel).await,
+            #[cfg(feature = "connection-manager")]
+            CommandChannel::Manager(manager) => manager.subscribe(channel).await,
+        }
+    }
+
+    pub(super) async fn unsubscribe(&mut self, channel: &[u8]) -> RedisResult<()> {
+        match self {
+            CommandChannel::Multiplexed(connection) => connection.unsubscribe(channel).await,
+            #[cfg(feature = "connection-manager")]
+            CommandChannel::Manager(manager) => manager.unsubscribe(channel).await,
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! Connections: one to each server, replaced when it breaks, and the discovery of the right server.
 
-mod channel;
 mod cluster;
 mod connection;
 mod pubsub;
@@ -8,8 +7,7 @@ mod sentinel;
 mod servers;
 mod topology;
 
-pub(crate) use channel::CommandChannel;
-pub(crate) use connection::{ItemReply, ScriptCall, ServerConnection};
+pub(crate) use connection::{CommandChannel, ServerConnection};
 pub(crate) use pubsub::Subscriptions;
 pub(crate) use servers::ServerSet;
 pub(crate) use topology::check_master;

@@ -12,13 +12,13 @@ use distlock_core::store::support::errors::too_few_answers;
 use distlock_core::store::support::reconnect::Reconnect;
 use redis::Client;
 
-use super::channel::CommandChannel;
 use super::cluster::Cluster;
-use super::connection::{ItemReply, ScriptCall, ServerConnection};
+use super::connection::{CommandChannel, ServerConnection};
 use super::sentinel::Sentinels;
 use crate::config::{Address, RedisConfig, Servers};
 use crate::connect::Connector;
 use crate::protocol::ScriptItem;
+use crate::scripts::{ItemReply, ScriptCall};
 
 /// All servers of a store.
 #[derive(Debug)]
