@@ -29,14 +29,15 @@
 //! Neither server has messages between sessions. Waiters of the lease table ask again: the first waiter of each process, between
 //! 10 and 800 ms apart unless [`Options`](distlock_core::Options) say otherwise, and at the moment the lease in its way ends. Each
 //! question is one request, which reads without locks while the mutex is held, and writes the waiter's entry once in 1.5
-//! seconds or less often. A waiting process sends 2.5 requests a second (about 27 statements, counted by the server), so 64
-//! waiting processes send 160. A handoff takes 0.4 s in the median.
+//! seconds or less often. With 16 waiting processes the server counted 27 statements a second for each, about three requests of
+//! many statements; the load grows with the number of processes. In one run of a debug build on a busy machine a handoff took
+//! 0.4 s in the median.
 //!
 //! A session lock as a wake-up was considered and left out. Only the session that holds a `GET_LOCK` lock can release it, so each
 //! *holder* would need one that its waiters block on: two statements more for every acquisition also where no client waits, a
 //! connection that is bound to one session for each process that holds, and one more for each that waits. Those are the connections
-//! and statements of `mysql+session://`, where the queue of the server is the lock itself: a handoff there takes 3 ms where one of
-//! the lease table takes 400, and its waiters send nothing. Choose it for mutexes that are handed from process to process often,
+//! and statements of `mysql+session://`, where the queue of the server is the lock itself: in that run a handoff
+//! took 3 ms there, and its waiters send nothing. Choose it for mutexes that are handed from process to process often,
 //! or a shorter pause. `KILL QUERY` of a sleeping session would need rights that a lease table does without.
 //!
 //! # `GET_LOCK`
