@@ -41,29 +41,32 @@ pub(crate) async fn balance(database: &PgPool, account: &str) -> Result<i64, sql
     Ok(balance.fetch_optional(database).await?.unwrap_or(0))
 }
 
-/// Reads the balance, and writes the new one. Only the lock of the account keeps another replica from doing the same in
-/// between, and only the token keeps out one that believes that it still has the lock.
+/// Adds to the balance. The token comes first, in the same transaction: it locks the row, so what is read after it is what
+/// the last writer left. Read before the token, the balance could be that of before a write which a paused replica had
+/// begun under an earlier lock, and commits now.
 pub(crate) async fn deposit(
     database: &PgPool,
     account: &str,
     amount: i64,
     token: FencingToken,
 ) -> Result<i64, DepositError> {
-    let balance = balance(database, account).await? + amount;
     let mut transaction = database.begin().await?;
-    let written = sqlx::query(
-        "INSERT INTO accounts AS a (id, balance, token) VALUES ($1, $2, $3)
-         ON CONFLICT (id) DO UPDATE SET balance = EXCLUDED.balance, token = EXCLUDED.token
-         WHERE a.token <= EXCLUDED.token",
+    let admitted: Option<i64> = sqlx::query_scalar(
+        "INSERT INTO accounts AS a (id, balance, token) VALUES ($1, 0, $2)
+         ON CONFLICT (id) DO UPDATE SET token = EXCLUDED.token WHERE a.token <= EXCLUDED.token
+         RETURNING balance",
     )
     .bind(account)
-    .bind(balance)
     .bind(token)
-    .execute(&mut *transaction)
+    .fetch_optional(&mut *transaction)
     .await?;
-    if written.rows_affected() == 0 {
-        return Err(DepositError::Stale);
-    }
+    let Some(balance) = admitted else { return Err(DepositError::Stale) };
+    let balance = balance + amount;
+    sqlx::query("UPDATE accounts SET balance = $2 WHERE id = $1")
+        .bind(account)
+        .bind(balance)
+        .execute(&mut *transaction)
+        .await?;
     sqlx::query("INSERT INTO deposits (account, amount) VALUES ($1, $2)")
         .bind(account)
         .bind(amount)
