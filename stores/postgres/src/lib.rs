@@ -80,7 +80,7 @@
 //!
 //! This changes a table of three columns, created by that program, to one that both can use:
 //!
-#![doc = concat!("```sql\n", include_str!("sql/migrate_foreign_table.sql"), "```")]
+#![doc = concat!("```sql\n", include_str!("../docs/migrate_foreign_table.sql"), "```")]
 //!
 //! # Advisory locks
 //! A mutex is an exclusive advisory lock, a reader-writer lock one in either mode. The key is a hash of the name

@@ -91,7 +91,7 @@ impl LocalTimeClient {
     }
 }
 
-const MIGRATION: &str = include_str!("../src/sql/migrate_foreign_table.sql");
+const MIGRATION: &str = include_str!("../docs/migrate_foreign_table.sql");
 
 /// A table of the C# library, migrated as the documentation says.
 fn migrated_table(schema: &str, with_trigger: bool) -> String {
