@@ -7,6 +7,11 @@ use distlock::store::Backend;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Of the stores this application has one.
+    let disabled =
+        distlock::connect("redis://user:secret@localhost").await.expect_err("the feature is off").to_string();
+    assert!(disabled.contains("enable the feature `redis`") && !disabled.contains("secret"), "{disabled}");
+
     let url = std::env::args().nth(1).ok_or("the argument is missing: the URL of a MongoDB server")?;
     let client = mongodb::Client::with_uri_str(url).await?;
     let store = MongoStore::with_client(client.clone(), MongoConfig::default()).await?;

@@ -230,7 +230,7 @@ mod tests {
         assert!(error.contains("mongodb+srv") && error.contains("enable the feature `mongodb`"), "{error}");
     }
 
-    /// Runs where features are off: `cargo test -p distlock --no-default-features`.
+    /// Says something only where features are off; the applications of `tests/clash` have few.
     #[test]
     fn a_url_of_a_disabled_store_is_refused_with_the_feature_to_enable() {
         for (feature, schemes) in FEATURES {
