@@ -56,7 +56,7 @@ async fn the_application_can_use_every_connection_of_its_pool_while_locks_are_he
     // Our settings are not on it.
     let row = client.query_one("SELECT current_setting('lock_timeout')", &[]).await.unwrap();
     assert_eq!(row.get::<_, String>(0), "0");
-    // The pool is exhausted now, and the lock is renewed, released and acquired all the same.
+    // The pool is exhausted now, and the lock is still renewed, released and acquired.
     is_renewed(&test_schema).await;
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
