@@ -109,7 +109,7 @@ struct BusyAttempt {
 /// What an attempt led to.
 enum AttemptOutcome {
     Acquired(Arc<Held>),
-    Busy { retry_after: Option<Duration> },
+    Busy { retry_after: Option<Duration>, poll_after: Option<Duration> },
     TimedOut,
     RetryAfter(Duration),
 }
@@ -169,7 +169,9 @@ impl<'a> Acquisition<'a> {
                 AttemptOutcome::Acquired(held) => return Ok(Some(held)),
                 AttemptOutcome::TimedOut => return Ok(None),
                 AttemptOutcome::Busy { .. } if self.wait == Wait::Once => return Ok(None),
-                AttemptOutcome::Busy { retry_after } => self.pause_while_busy(retry_after),
+                AttemptOutcome::Busy { retry_after, poll_after } => {
+                    self.pause_while_busy(retry_after, poll_after)
+                }
                 AttemptOutcome::RetryAfter(pause) => pause,
             };
             if let Some(held) = self.wait_for(pause).await? {
@@ -235,7 +237,7 @@ impl<'a> Acquisition<'a> {
                 let deadline = local_deadline(sent, self.claim.expiry);
                 self.accept(token, deadline)
             }
-            Ok(Ok(Attempt::Busy { retry_after })) => {
+            Ok(Ok(Attempt::Busy { retry_after, poll_after })) => {
                 telemetry::busy(&self.claim.resource, &shared.store_name);
                 self.may_be_stored = self.claim.waiting.is_some();
                 self.last_busy = Some(BusyAttempt { number: self.attempts, sent });
@@ -245,7 +247,7 @@ impl<'a> Acquisition<'a> {
                 if let Some(head) = &self.head {
                     head.busy(now);
                 }
-                Ok(AttemptOutcome::Busy { retry_after })
+                Ok(AttemptOutcome::Busy { retry_after, poll_after })
             }
             Ok(Err(error)) => self.failed(error),
             Err(_) => {
@@ -292,10 +294,10 @@ impl<'a> Acquisition<'a> {
         self.last_busy = None;
     }
 
-    fn pause_while_busy(&mut self, retry_after: Option<Duration>) -> Duration {
+    fn pause_while_busy(&mut self, retry_after: Option<Duration>, poll_after: Option<Duration>) -> Duration {
         let wakeups = &self.side.wakeups;
         let first = self.busy_in_a_row == 0;
-        let polled = self.options.sleep_after(self.busy_in_a_row);
+        let polled = self.options.sleep_after(self.busy_in_a_row, poll_after);
         self.busy_in_a_row = self.busy_in_a_row.saturating_add(1);
         if first {
             self.gauge.begin(retry_after);

@@ -215,6 +215,9 @@ pub enum Attempt {
         /// When it is worth asking again if no wake-up comes: the time left on whatever blocks us, rounded up where the
         /// store counts in coarse steps. The waiter asks again at that moment, so less is a request in vain.
         retry_after: Option<Duration>,
+        /// For a store that cannot push: how long a waiter sleeps until it asks again, within
+        /// [`Options::busy_wait_sleep`](crate::Options::busy_wait_sleep). `None`: a random time of that range.
+        poll_after: Option<Duration>,
     },
 }
 
@@ -228,7 +231,16 @@ impl Attempt {
     /// It is held by another client, or another waiter is before us.
     #[must_use]
     pub fn busy(retry_after: impl Into<Option<Duration>>) -> Self {
-        Attempt::Busy { retry_after: retry_after.into() }
+        Attempt::Busy { retry_after: retry_after.into(), poll_after: None }
+    }
+
+    /// A busy answer with the time until a waiter asks again, for a store that cannot push. A grant stays as it is.
+    #[must_use]
+    pub fn with_poll_after(mut self, pause: impl Into<Option<Duration>>) -> Self {
+        if let Attempt::Busy { poll_after, .. } = &mut self {
+            *poll_after = pause.into();
+        }
+        self
     }
 }
 

@@ -59,7 +59,10 @@ SET p.token = m.token, p.used_at = @distlock_now
 WHERE m.token > p.token;
 SELECT b.n, e.held AS granted, e.token,
     (SELECT MIN(o.expires_at) FROM {entry} o WHERE o.k = b.k AND (o.held = 1 OR o.seq < e.seq)) - @distlock_now
-        AS remaining, p.capacity
+        AS remaining, p.capacity,
+    @distlock_now - COALESCE((SELECT MAX(o.since) FROM {entry} o WHERE o.k = b.k AND o.held = 1), @distlock_now) AS held_for,
+    (SELECT COUNT(*) FROM {entry} o
+     WHERE o.k = b.k AND o.held = 0 AND o.seq < e.seq AND o.expires_at > @distlock_now) AS place
 FROM {batch} b STRAIGHT_JOIN {pool} p FORCE INDEX (PRIMARY) ON p.k = b.k
     LEFT JOIN {entry} e ON e.k = b.k AND e.id = b.id AND p.capacity = b.capacity;
 -- A single attempt leaves no entry.

@@ -80,7 +80,7 @@ impl PoolRecord {
         let changes = self.holders.iter().map(|held| held.expires_at).chain(ahead.map(|q| q.expires_at));
         let retry_after = changes.min().map(|moment| moment.since(now));
         self.enqueue(claim, position, now, wakes);
-        Ok(Attempt::Busy { retry_after })
+        Ok(Attempt::busy(retry_after))
     }
 
     pub(in crate::memory) fn renew(&mut self, lease: &Lease, now: Moment, wakes: &mut Wakes) -> Renewal {
