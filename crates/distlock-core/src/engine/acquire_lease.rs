@@ -37,9 +37,6 @@ const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// How many grants may have expired on arrival before the acquisition fails.
 const MAX_STALE_GRANTS: u32 = 2;
 
-/// How often in a row a claim takes over the capacity on record. Another client may change it each time that the pool is unused.
-const MAX_ADOPTIONS: u32 = 50;
-
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
     side: &LeaseSide,
@@ -97,8 +94,6 @@ struct Acquisition<'a> {
     /// Since when the store is unreachable.
     outage_since: Option<Moment>,
     busy_in_a_row: u32,
-    /// How often in a row the capacity on record was another one.
-    adoptions: u32,
     stale_grants: u32,
     /// The store may have a hold or a queue entry under our lock id.
     may_be_stored: bool,
@@ -144,7 +139,6 @@ impl<'a> Acquisition<'a> {
             probe_limit: None,
             outage_since: None,
             busy_in_a_row: 0,
-            adoptions: 0,
             stale_grants: 0,
             may_be_stored: false,
         }
@@ -249,7 +243,6 @@ impl<'a> Acquisition<'a> {
                 self.last_busy = Some(BusyAttempt { number: self.attempts, sent });
                 let now = shared.clock.now();
                 self.last_answer = Some(now);
-                self.adoptions = 0;
                 self.outage_since = None;
                 if let Some(head) = &self.head {
                     head.busy(now);
@@ -274,13 +267,6 @@ impl<'a> Acquisition<'a> {
     /// Handles a failed attempt. A waiter that was answered before retries for a while, a new one retries once.
     fn failed(&mut self, error: Error) -> Result<AttemptOutcome> {
         let now = self.shared.clock.now();
-        if let Some(capacity) =
-            self.claim.adoptable_capacity(&error).filter(|_| self.adoptions < MAX_ADOPTIONS)
-        {
-            self.claim.capacity = capacity;
-            self.adoptions += 1;
-            return Ok(AttemptOutcome::RetryAfter(TICK));
-        }
         let first = self.outage_since.is_none();
         let since = *self.outage_since.get_or_insert(now);
         let patience = if self.last_answer.is_some() { OUTAGE_PATIENCE } else { Duration::ZERO };

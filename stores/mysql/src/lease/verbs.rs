@@ -121,7 +121,7 @@ pub(super) fn attempt(item: &Item<'_>, capacity: u32, row: Option<&Row>) -> Resu
     let row = row.ok_or_else(errors::too_few_answers)?;
     if item.is_pool() {
         let theirs: u32 = required(row, "capacity")?;
-        if theirs != capacity {
+        if theirs != capacity && !item.resizes {
             return Err(errors::capacity_mismatch(item.resource, theirs, capacity));
         }
     }

@@ -18,10 +18,10 @@ INSERT INTO {pool} (k, kind, name) SELECT b.k, b.kind, b.name FROM {free} b ON D
 SET @distlock_now = {now};
 DELETE e FROM {free} b STRAIGHT_JOIN {entry} e FORCE INDEX (PRIMARY) ON e.k = b.k
 WHERE e.expires_at <= @distlock_now;
--- A pool that is not in use takes the capacity of the claim.
+-- A pool that is not in use takes the capacity of the claim; one in use does if the claim resizes it.
 UPDATE {free} b STRAIGHT_JOIN {pool} p FORCE INDEX (PRIMARY) ON p.k = b.k
 SET p.capacity = b.capacity
-WHERE p.capacity <> b.capacity AND NOT EXISTS (SELECT 1 FROM {entry} e WHERE e.k = p.k);
+WHERE p.capacity <> b.capacity AND (b.resizes = 1 OR NOT EXISTS (SELECT 1 FROM {entry} e WHERE e.k = p.k));
 -- A retried claim is recognised. Its expiry starts anew and never moves back.
 UPDATE {free} b STRAIGHT_JOIN {entry} e FORCE INDEX (PRIMARY) ON e.k = b.k AND e.id = b.id
 SET e.expires_at = GREATEST(e.expires_at, @distlock_now + b.expiry)

@@ -165,10 +165,11 @@ impl PoolRecord {
         self.queue.retain(|queued| queued.expires_at > now);
     }
 
-    /// A pool in use has one capacity: with two at once, a semaphore would admit more than the smaller one allows.
+    /// A pool in use has one capacity: with two at once, a semaphore would admit more than the smaller one allows. A claim that
+    /// resizes sets it.
     fn check_capacity(&self, claim: &Claim) -> Result<()> {
         let unused = self.holders.is_empty() && self.queue.is_empty();
-        if unused || self.capacity == claim.capacity {
+        if unused || claim.resizes || self.capacity == claim.capacity {
             return Ok(());
         }
         Err(capacity_mismatch(&claim.resource, self.capacity, claim.capacity))
