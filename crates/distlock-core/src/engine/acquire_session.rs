@@ -39,7 +39,7 @@ type SessionReply = Result<Option<SessionHold>>;
 
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
-    mut claim: Claim,
+    claim: &mut Claim,
     options: &Arc<Options>,
     wait: Wait,
     gauge: &WaitGauge<'_>,
@@ -68,13 +68,13 @@ pub(super) async fn acquire(
     if wait != Wait::Once {
         // The server says nothing until it grants. What this task holds itself is known here.
         gauge.begin(None);
-        own_holds::warn_if_self(shared, &claim);
+        own_holds::warn_if_self(shared, claim);
     }
     let (mut outage, mut adoption) = (Outage::default(), Adoption::default());
     let hold = loop {
         let begun = shared.clock.now();
-        match attempt(shared, store, claim.clone(), wait, request_timeout).await {
-            Err(error) if adoption.may_go_on(shared, &claim, &error, wait) => {
+        match attempt(shared, store, Claim::clone(claim), wait, request_timeout).await {
+            Err(error) if adoption.may_go_on(shared, claim, &error, wait) => {
                 claim.capacity = claim.adoptable_capacity(&error).unwrap_or(claim.capacity);
                 claim.lock_id = shared.ids.next();
                 tokio::select! {
