@@ -182,12 +182,6 @@ impl Owner {
         }
     }
 
-    /// The last token in an owner block.
-    pub(crate) fn read_last(block: &[u8]) -> Option<LastToken> {
-        let Block::Whole(body) = unseal(block) else { return None };
-        body.lines().find_map(LastToken::parse)
-    }
-
     /// Whether an owner block is that of a free lock, or was never written.
     pub(crate) fn is_free_block(block: &[u8]) -> bool {
         match unseal(block) {
@@ -199,7 +193,16 @@ impl Owner {
 
     /// The owner in a block; `None` if the lock is free or the block cannot be read.
     pub(crate) fn read(block: &[u8]) -> Option<Owner> {
-        let Block::Whole(body) = unseal(block) else { return None };
+        Owner::read_with_last(block).0
+    }
+
+    /// The owner in a block, and the last token of its file.
+    pub(crate) fn read_with_last(block: &[u8]) -> (Option<Owner>, Option<LastToken>) {
+        let Block::Whole(body) = unseal(block) else { return (None, None) };
+        (Owner::parse(&body), body.lines().next_back().and_then(LastToken::parse))
+    }
+
+    fn parse(body: &str) -> Option<Owner> {
         let mut lines = body.lines();
         let state = lines.next()?;
         let mut value = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned);
@@ -342,7 +345,7 @@ mod tests {
             assert_eq!(Owner { lock_id: owner.lock_id.clone(), ..read }, owner);
             let last = LastToken::parse(&format!("last {0} below {0} boot {1:032x}", u64::MAX, u128::MAX));
             let with_last = owner.block_with(last.as_ref());
-            assert_eq!((with_last.len(), Owner::read_last(&with_last)), (OWNER, last));
+            assert_eq!((with_last.len(), Owner::read_with_last(&with_last).1), (OWNER, last));
             assert_eq!(Owner::read(&with_last), Owner::read(&block));
             let waits = Owner { token: None, ..owner };
             assert_eq!(Owner::read(&waits.block()).unwrap().token, None);

@@ -106,7 +106,9 @@ impl LockFile {
     pub(crate) fn content(&self) -> Result<Content> {
         let mut bytes = [0; NAME_AT as usize];
         let read = read_full(&self.file, &mut bytes, 0).map_err(|e| self.failed(e, "read the lock file"))?;
-        Ok(Content { bytes, read })
+        let (counters, owner) = bytes[..read].split_at(read.min(2 * format::COUNTER));
+        let (owner, last) = Owner::read_with_last(owner);
+        Ok(Content { counter: format::read_counter(counters), owner, last })
     }
 
     /// Counts the next token, and writes the block of its owner. A power failure after this returns repeats no token: see
@@ -125,8 +127,8 @@ impl LockFile {
         owner: impl FnOnce(FencingToken, Option<&LastToken>) -> Vec<u8>,
     ) -> Result<CountedToken> {
         let now = u64::try_from(format::time_of_day().as_micros()).unwrap_or(u64::MAX);
-        let counter = content.counter();
-        let NextToken { token, ceiling, moves_ceiling } = tokens::next(counter, content.last(), boot, now)
+        let counter = content.counter;
+        let NextToken { token, ceiling, moves_ceiling } = tokens::next(counter, content.last, boot, now)
             .ok_or_else(|| self.foreign("its counter was not written by distlock"))?;
         let last = boot.map(|boot| LastToken { token, ceiling, boot });
         let token = FencingToken::new(token);
@@ -203,26 +205,9 @@ impl LockFile {
 /// The counter and the owner block of a lock file.
 #[derive(Debug)]
 pub(crate) struct Content {
-    bytes: [u8; NAME_AT as usize],
-    read: usize,
-}
-
-impl Content {
-    fn counter(&self) -> Counter {
-        format::read_counter(&self.bytes[..self.read.min(2 * format::COUNTER)])
-    }
-
-    fn owner_block(&self) -> &[u8] {
-        self.bytes[..self.read].get(2 * format::COUNTER..).unwrap_or_default()
-    }
-
-    pub(crate) fn owner(&self) -> Option<Owner> {
-        Owner::read(self.owner_block())
-    }
-
-    fn last(&self) -> Option<LastToken> {
-        Owner::read_last(self.owner_block())
-    }
+    counter: Counter,
+    pub(crate) owner: Option<Owner>,
+    last: Option<LastToken>,
 }
 
 /// A token that was counted, and what a release writes about it.

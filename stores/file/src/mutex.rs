@@ -222,7 +222,7 @@ impl MutexClaim {
             return self.reopen().map(MutexAttempt::Busy);
         }
         let content = file.content()?;
-        if let Some(left) = content.owner().and_then(|owner| owner.kept_for()) {
+        if let Some(left) = content.owner.as_ref().and_then(Owner::kept_for) {
             file.unlock();
             return Ok(MutexAttempt::Kept(file, left));
         }

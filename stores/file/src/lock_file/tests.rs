@@ -129,7 +129,7 @@ fn a_process_of_an_earlier_version_between_two_grants_repeats_no_token() {
     let mut last = next_token(&file, "a").unwrap();
     for round in 0..20 {
         // What that version does: one more than the highest counter, on disk, and its own owner block.
-        let Counter::Last(counter) = file.content().unwrap().counter() else { panic!("no counter") };
+        let Counter::Last(counter) = file.content().unwrap().counter else { panic!("no counter") };
         let theirs = counter + 1;
         file.file.write_all_at(&format::counter_block(theirs), format::counter_at(theirs)).unwrap();
         if round % 2 == 0 {
@@ -148,7 +148,7 @@ fn a_failed_sync_of_the_ceiling_leaves_no_token_to_repeat() {
     let file = open(dir.path(), "a");
     let first = next_token(&file, "a").unwrap();
     // The new ceiling was written and could not be synced, so the last token is not below it.
-    let Counter::Last(ceiling) = file.content().unwrap().counter() else { panic!("no counter") };
+    let Counter::Last(ceiling) = file.content().unwrap().counter else { panic!("no counter") };
     let written = ceiling + 999_999;
     file.file.write_all_at(&format::counter_block(written), format::counter_at(written)).unwrap();
     assert!(next_token(&file, "a").unwrap() > written && written > first);
