@@ -292,7 +292,7 @@ impl fmt::Display for SqlServerConfig {
         f.write_str("sqlserver ")?;
         match &self.instance {
             Some(instance) => write!(f, "{}\\{}", plain(&self.host), plain(instance))?,
-            None => write_host_and_port(f, &plain(&self.host), self.port)?,
+            None => write_host_and_port(f, plain(&self.host), self.port)?,
         }
         let database = self.database.as_deref().unwrap_or_default();
         write!(f, "/{} {}.{}", plain(database), self.names.schema.as_str(), self.names.table.as_str())

@@ -147,3 +147,34 @@ fn prepare(socket: &TcpStream) -> Result<()> {
         .and_then(|()| socket2::SockRef::from(socket).set_tcp_keepalive(&keepalive))
         .map_err(|error| errors::unavailable(brief(error)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn the_driver_does_not_cut_a_wait_off_after_30_seconds() {
+        let config = SqlServerConfig::new("h").unwrap().multi_subnet_failover(true);
+        let options = driver_options(&config).unwrap();
+        assert_eq!(options.get_command_timeout(), None);
+        assert!(options.get_multi_subnet_failover());
+        assert_eq!(options.get_addr(), "h:1433");
+    }
+
+    #[tokio::test]
+    async fn all_addresses_of_an_availability_group_are_tried() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        for parallel in [false, true] {
+            let config = SqlServerConfig::new("localhost").unwrap().multi_subnet_failover(parallel);
+            // `localhost` may have an IPv6 address too, where nothing listens.
+            let socket = reach(&config, "localhost", port).await.unwrap();
+            prepare(&socket).unwrap();
+        }
+        drop(listener);
+        let config = SqlServerConfig::new("localhost").unwrap().multi_subnet_failover(true);
+        let error = reach(&config, "localhost", port).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+    }
+}

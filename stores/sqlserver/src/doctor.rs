@@ -3,15 +3,15 @@
 use distlock_core::Result;
 use distlock_core::store::Finding;
 
-use crate::lock_name::LockName;
 use crate::rows;
 use crate::store::StoreState;
 
 const EXAMINE: &str = include_str!("sql/doctor.sql");
 
 pub(crate) async fn examine(state: &StoreState) -> Result<Vec<Finding>> {
-    let reservation = state.sessions.share(&LockName::observer()).await?;
-    let rows = reservation.session.query(&state.config.names.statement(EXAMINE).into(), Vec::new()).await?;
+    let session = state.sessions.observer().await?;
+    let rows = session.query(&state.config.names.statement(EXAMINE).into(), Vec::new()).await?;
+    state.sessions.keep_spare(&session);
     let row = rows.first();
     let version = rows::text(row, "version").unwrap_or_default();
     let mut findings = vec![server(&version)];

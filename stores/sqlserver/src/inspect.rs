@@ -10,7 +10,7 @@ use distlock_core::{Error, ErrorKind, FencingToken, Kind, LockId, Resource, Resu
 use tiberius::Row;
 
 use crate::connection::Param;
-use crate::lock_name::{LockName, id_key, session_lock};
+use crate::lock_name::{id_key, session_lock};
 use crate::rows;
 use crate::session::{LockSession, Reservation};
 use crate::store::StoreState;
@@ -96,14 +96,12 @@ pub(crate) fn bury(state: &Arc<StoreState>, reservation: &Reservation, lock_id: 
 }
 
 async fn delete_row(state: &StoreState, ended: &str, params: Vec<Param>) -> Result<()> {
-    let reservation = state.sessions.own(&LockName::observer()).await?;
-    let observer = Arc::clone(&reservation.session);
+    let observer = state.sessions.observer().await?;
     let begun = Instant::now();
     while begun.elapsed() < TERMINATION_LIMIT && is_alive(state, &observer, ended).await? {
         tokio::time::sleep(PAUSE).await;
     }
     observer.query(&state.statements.sweep, params).await?;
-    drop(reservation);
     state.sessions.keep_spare(&observer);
     Ok(())
 }
@@ -130,11 +128,9 @@ pub(crate) async fn inspect(state: &StoreState, query: &Query) -> Result<Vec<Rec
         return Err(Error::new(ErrorKind::Unsupported, "holders are not recorded (distlock.tokens=off)")
             .advise("look at sys.dm_tran_locks (resource_type = 'APPLICATION'), or use tokens"));
     }
-    let reservation = state.sessions.own(&LockName::observer()).await?;
-    let (entries, alive) = entries(state, &reservation.session).await?;
-    let session = Arc::clone(&reservation.session);
-    drop(reservation);
-    state.sessions.keep_spare(&session);
+    let observer = state.sessions.observer().await?;
+    let (entries, alive) = entries(state, &observer).await?;
+    state.sessions.keep_spare(&observer);
     let mut groups: BTreeMap<(Kind, String), Vec<Entry>> = BTreeMap::new();
     for entry in entries {
         if let (true, Some(kind), Some(name)) =
@@ -180,8 +176,8 @@ pub(crate) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
             .about(resource)
             .advise("find the session in sys.dm_tran_locks (resource_type = 'APPLICATION') and KILL it"));
     }
-    let reservation = state.sessions.own(&LockName::observer()).await?;
-    let observer = &reservation.session;
+    let session = state.sessions.observer().await?;
+    let observer = &session;
     let (entries, alive) = entries(state, observer).await?;
     let of_resource = |entry: &&Entry| {
         entry.kind == Some(resource.kind()) && entry.name.as_deref() == Some(resource.name())
@@ -229,8 +225,6 @@ pub(crate) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
     }
     let mut seen = HashSet::new();
     let holders = held.into_iter().filter(|entry| seen.insert(&entry.id)).map(Entry::holder).collect();
-    let session = Arc::clone(observer);
-    drop(reservation);
-    state.sessions.keep_spare(&session);
+    state.sessions.keep_spare(observer);
     Ok(holders)
 }

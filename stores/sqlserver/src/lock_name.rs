@@ -54,11 +54,6 @@ impl LockName {
         LockName { text: format!("{}:permit:{lock_id}", self.text), key: self.key }
     }
 
-    /// Stands for a request that is about no resource. Not a name that the server gets.
-    pub(crate) fn observer() -> LockName {
-        LockName { text: "observer".to_owned(), key: [0; 32] }
-    }
-
     /// The key of its rows.
     pub(crate) fn key(&self) -> &[u8; 32] {
         &self.key

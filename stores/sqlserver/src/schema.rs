@@ -5,7 +5,6 @@ use std::sync::Arc;
 use distlock_core::{Error, Result};
 
 use crate::identifier::Names;
-use crate::lock_name::LockName;
 use crate::rows;
 use crate::session::LockSession;
 use crate::store::StoreState;
@@ -26,15 +25,15 @@ pub(crate) fn print(names: &Names) -> String {
 
 /// Connects, creates what is missing, and makes sure that the login may use it.
 pub(crate) async fn ensure(state: &Arc<StoreState>) -> Result<()> {
-    let reservation = state.sessions.share(&LockName::observer()).await?;
-    let rows = reservation.session.query(&VERSION.into(), Vec::new()).await?;
+    let session = &state.sessions.observer().await?;
+    let rows = session.query(&VERSION.into(), Vec::new()).await?;
     if rows::text(rows.first(), "version").is_ok_and(|version| version.contains("Babelfish")) {
         state.sessions.attention().was_ignored();
     }
     if !state.config.tokens {
+        state.sessions.keep_spare(session);
         return Ok(());
     }
-    let session = &reservation.session;
     let names = &state.config.names;
     for (object, probe, create) in
         [(names.tokens(), PROBE_TOKENS, TOKENS), (names.holders(), PROBE_HOLDERS, HOLDERS)]
@@ -43,6 +42,7 @@ pub(crate) async fn ensure(state: &Arc<StoreState>) -> Result<()> {
             .await
             .map_err(|error| error.doing("find or create the table and the sequence"))?;
     }
+    state.sessions.keep_spare(session);
     Ok(())
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use distlock_core::Result;
 
 use crate::inspect::entries;
-use crate::lock_name::LockName;
 use crate::session::at_least;
 use crate::store::StoreState;
 
@@ -34,8 +33,8 @@ pub(crate) async fn once(state: &StoreState) -> Result<u64> {
     if !state.config.tokens {
         return Ok(0);
     }
-    let reservation = state.sessions.own(&LockName::observer()).await?;
-    let (entries, alive) = entries(state, &reservation.session).await?;
+    let observer = state.sessions.observer().await?;
+    let (entries, alive) = entries(state, &observer).await?;
     let dead: Vec<_> = entries.into_iter().filter(|entry| !alive.contains(&entry.session)).collect();
     let pending = dead.iter().map(|entry| entry.hold).max().unwrap_or_default();
     tokio::time::sleep(at_least(pending)).await;
@@ -43,11 +42,9 @@ pub(crate) async fn once(state: &StoreState) -> Result<u64> {
     for entry in &dead {
         let params =
             vec![(&entry.resource[..]).into(), (&entry.id[..]).into(), entry.session.as_str().into()];
-        reservation.session.query(&state.statements.sweep, params).await?;
+        observer.query(&state.statements.sweep, params).await?;
         deleted += 1;
     }
-    let session = Arc::clone(&reservation.session);
-    drop(reservation);
-    state.sessions.keep_spare(&session);
+    state.sessions.keep_spare(&observer);
     Ok(deleted)
 }

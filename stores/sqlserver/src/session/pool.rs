@@ -67,10 +67,7 @@ impl Sessions {
         if let Some(reservation) = self.find(name) {
             return Ok(reservation);
         }
-        let session = match self.take_spare() {
-            Some(session) => session,
-            None => self.open().await?,
-        };
+        let session = self.observer().await?;
         session.reserve(name);
         lock(&self.shared).push(Arc::clone(&session));
         Ok(Reservation::new(session, name))
@@ -89,12 +86,17 @@ impl Sessions {
         spare.pop()
     }
 
+    /// A session that holds nothing, for requests that are about no lock. It goes back with [`keep_spare`](Sessions::keep_spare).
+    pub(crate) async fn observer(&self) -> Result<Arc<LockSession>> {
+        match self.take_spare() {
+            Some(session) => Ok(session),
+            None => self.open().await,
+        }
+    }
+
     /// A session that holds nothing and that no other task uses.
     pub(crate) async fn own(&self, name: &LockName) -> Result<Reservation> {
-        let session = match self.take_spare() {
-            Some(session) => session,
-            None => self.open().await?,
-        };
+        let session = self.observer().await?;
         session.reserve(name);
         Ok(Reservation::new(session, name))
     }

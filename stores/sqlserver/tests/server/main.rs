@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod conformance;
+mod hazards;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
