@@ -108,6 +108,25 @@ impl Connection {
         self.client.is_some()
     }
 
+    /// Sets the session up. Not with [`query`](Connection::query): the server forgets settings of a parametrised statement at its end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub(crate) async fn set_up(&mut self, text: &str, limit: Duration) -> Result<(), Failure> {
+        let Some(mut client) = self.client.take() else {
+            return Err(Failure::broken(errors::unavailable("the connection is closed")));
+        };
+        let sent = async { client.simple_query(text).await?.into_results().await };
+        match tokio::time::timeout(limit, sent).await {
+            Ok(Ok(_)) => {
+                self.client = Some(client);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(error::of_statement(&error)),
+            Err(_) => Err(Failure::broken(errors::no_reply(limit))),
+        }
+    }
+
     /// Runs a statement and returns its rows.
     ///
     /// # Cancel safety

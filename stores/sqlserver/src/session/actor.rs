@@ -27,9 +27,8 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// A session that holds nothing must only stay open.
 const IDLE_HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// Every session is set up in the same way, whatever the server's defaults: each statement commits by itself, and a row that another
-/// session keeps locked is an error after a second.
-const SETUP: &str = include_str!("../sql/session_open.sql");
+const SETUP: &str = include_str!("../sql/session_setup.sql");
+const OPEN: &str = include_str!("../sql/session_open.sql");
 const HEARTBEAT: &str = include_str!("../sql/session_heartbeat.sql");
 
 struct Request {
@@ -74,9 +73,10 @@ impl LockSession {
         connection.share(attention);
         let name = format!("{:032x}", fastrand::u128(..));
         let lock = session_lock(&config.names, &name);
+        connection.set_up(SETUP, REQUEST_TIMEOUT).await?;
         let sent = clock.now();
         let params = vec![lock.as_str().into(), config.principal.as_str().into()];
-        let rows = connection.query(SETUP, params, REQUEST_TIMEOUT).await?;
+        let rows = connection.query(OPEN, params, REQUEST_TIMEOUT).await?;
         let got: i32 = rows::number(rows.first(), "got")?;
         if got < 0 {
             return Err(Error::new(ErrorKind::Denied, format!("the server refused the lock of a session (result {got})"))

@@ -16,5 +16,5 @@ CREATE TABLE {holders} (
     spid     INT             NOT NULL,
     since    DATETIME2(3)    NOT NULL,                 -- by this server's UTC clock
     hold_us  BIGINT          NOT NULL,                 -- its guard is lost this long after its session
-    PRIMARY KEY (resource, id, slot)
+    PRIMARY KEY (resource, id, slot, session)
 );
