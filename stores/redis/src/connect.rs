@@ -14,7 +14,7 @@ use redis::{
 
 use crate::config::{Address, Credentials, RedisConfig};
 use crate::error;
-use crate::net::{ServerConnection, Subscriptions, check_master};
+use crate::net::{CommandChannel, ServerConnection, Subscriptions, check_master};
 
 /// Opens connections with the settings of one store.
 #[derive(Clone)]
@@ -102,7 +102,11 @@ impl Connector {
                 .get_multiplexed_async_connection_with_config(&config)
                 .await
                 .map_err(error::connect_failed)?;
-            let connection = ServerConnection::new(connection.into(), subscriptions, address.clone());
+            let connection = ServerConnection::new(
+                CommandChannel::Multiplexed(connection),
+                subscriptions,
+                address.clone(),
+            );
             let mut first = redis::pipe();
             first.cmd("TIME");
             if check_role {

@@ -57,8 +57,7 @@ impl IntoFuture for Acquire {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async move {
             let limit = TimeLimit::starting_now(&self.locks, self.timeout);
-            self.request.check_input(&self.locks.options)?;
-            let handle = self.locks.handle(&limit).await?;
+            let handle = self.request.handle(&self.locks, &limit).await?;
             self.request.acquire(&handle, &limit).await
         })
     }
@@ -102,8 +101,7 @@ impl IntoFuture for TryAcquire {
                 Some(timeout) => TimeLimit::starting_now(&self.locks, Some(timeout)),
                 None => TimeLimit::one_request(&self.locks),
             };
-            self.request.check_input(&self.locks.options)?;
-            let handle = self.locks.handle(&limit).await?;
+            let handle = self.request.handle(&self.locks, &limit).await?;
             self.request.try_acquire(&handle, &limit).await
         })
     }
@@ -197,6 +195,15 @@ impl Request {
         Ok(resource)
     }
 
+    /// A handle to the running engine. What is wrong with the request is found before a connection is made for it.
+    async fn handle(&self, locks: &Locks, limit: &TimeLimit) -> Result<Handle> {
+        if let Some(handle) = locks.started_handle() {
+            return Ok(handle);
+        }
+        self.check_input(&locks.options)?;
+        Box::pin(locks.handle(limit)).await
+    }
+
     fn check_permits(&self) -> Result<()> {
         let Request { weight, capacity, .. } = *self;
         let problem = if capacity == 0 || capacity > MAX_PERMITS {
@@ -235,7 +242,8 @@ impl Request {
     pub(crate) async fn try_acquire(&self, locks: &Handle, limit: &TimeLimit) -> Result<Option<Guard>> {
         let resource = self.check(locks)?;
         let clock = &*locks.engine.shared.clock;
-        let outcome = limit.enforce(clock, self.attempt(locks, resource.clone(), limit.wait)).await;
+        let attempt = pin!(self.attempt(locks, resource.clone(), limit.wait));
+        let outcome = limit.enforce(clock, attempt).await;
         outcome.map_err(|error| error.doing("acquire").about(&resource).on(locks.store().to_owned()))
     }
 
@@ -244,15 +252,16 @@ impl Request {
         let started = engine.shared.clock.now();
         let queue = if self.needs_queue(locks) {
             let queue = Resource::new(Kind::FairQueue, Arc::clone(&self.name))?;
-            let claim = engine.claim(queue, options).with_no_overtaking(true);
-            match engine.acquire(claim, options, wait, started).await? {
+            let mut claim = engine.claim(queue, options).with_no_overtaking(true);
+            match Box::pin(engine.acquire(&mut claim, options, wait, started)).await? {
                 Some(held) => Some(QueueHold::new(Arc::clone(engine), held)),
                 None => return Ok(None),
             }
         } else {
             None
         };
-        let held = engine.acquire(self.claim(locks, resource), options, wait, started).await?;
+        let mut claim = self.claim(locks, resource);
+        let held = engine.acquire(&mut claim, options, wait, started).await?;
         Ok(held.map(|held| Guard::new(Arc::clone(engine), held, queue)))
     }
 
@@ -266,7 +275,8 @@ impl Request {
         let (outcome, holders) = match limit.lookup_at() {
             None => (acquiring.await?, Vec::new()),
             Some(moment) => {
-                let lookup = pin!(async {
+                // Boxed: acquisitions without a limit need no room for it.
+                let lookup = Box::pin(async {
                     sleep_until(&*locks.engine.shared.clock, moment).await;
                     self.holders(locks).await
                 });

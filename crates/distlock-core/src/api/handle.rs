@@ -1,6 +1,7 @@
 //! Locks whose engine runs: what a request, and an operator, ask of the store.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,7 +52,7 @@ impl Handle {
         self.engine.check_running("reach the store")?;
         let query = Query::named(PING).with_kind(Kind::Mutex);
         let asked = contained(store, "reach the store", async { store.inspect(&query).await });
-        let answer = limit.enforce(clock, asked).await;
+        let answer = limit.enforce(clock, pin!(asked)).await;
         answer.map(drop).map_err(|error| error.doing("reach the store").on(self.store().to_owned()))
     }
 

@@ -1,6 +1,7 @@
 //! The entry point of the API.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 
 use super::acquire::Request;
@@ -90,6 +91,12 @@ impl Locks {
         }
     }
 
+    /// A handle to the engine, if it was started.
+    pub(crate) fn started_handle(&self) -> Option<Handle> {
+        let engine = Arc::clone(self.started()?);
+        Some(Handle { engine, options: Arc::clone(&self.options) })
+    }
+
     /// A handle to the running engine; connects first if that was left to the first use.
     async fn any_handle(&self) -> Result<Handle> {
         let engine = match &self.engine {
@@ -101,10 +108,10 @@ impl Locks {
 
     /// The same within a time limit.
     pub(crate) async fn handle(&self, limit: &TimeLimit) -> Result<Handle> {
-        if self.started().is_some() {
-            return self.any_handle().await;
+        if let Some(handle) = self.started_handle() {
+            return Ok(handle);
         }
-        let connected = limit.enforce(self.clock(), self.any_handle()).await;
+        let connected = limit.enforce(self.clock(), pin!(self.any_handle())).await;
         connected.map_err(|error| error.doing("connect").on(self.store().to_owned()))
     }
 

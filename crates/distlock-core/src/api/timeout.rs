@@ -1,6 +1,7 @@
 //! The time limit of an acquisition.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use super::locks::Locks;
@@ -33,13 +34,12 @@ pub(crate) struct TimeLimit {
 impl TimeLimit {
     /// Waits this long from now; zero is one attempt, `None` is for ever.
     pub(crate) fn starting_now(locks: &Locks, timeout: Option<Duration>) -> Self {
-        let now = locks.clock().now();
         match timeout {
             None => TimeLimit { wait: Wait::Forever, duration: Duration::ZERO, cut: None },
-            Some(Duration::ZERO) => TimeLimit::single_attempt(now, SINGLE_ATTEMPT),
+            Some(Duration::ZERO) => TimeLimit::single_attempt(locks.clock().now(), SINGLE_ATTEMPT),
             Some(limit) => {
                 let slack = (limit / SLACK_SHARE).clamp(SHORTEST_SLACK, LONGEST_SLACK);
-                let until = now.after(limit);
+                let until = locks.clock().now().after(limit);
                 TimeLimit { wait: Wait::Until(until), duration: limit, cut: Some(until.after(slack)) }
             }
         }
@@ -54,14 +54,15 @@ impl TimeLimit {
         TimeLimit { wait: Wait::Once, duration: Duration::ZERO, cut: Some(now.after(longest)) }
     }
 
-    /// Awaits the acquisition, and gives it up when the limit and its slack have passed.
+    /// Awaits the acquisition, and gives it up when the limit and its slack have passed. It is pinned by the caller: an async
+    /// function that takes a future by value has room for it twice.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if it is given up: the store answered neither "granted" nor "busy".
     pub(crate) async fn enforce<T>(
         &self,
         clock: &dyn Clock,
-        acquiring: impl Future<Output = Result<T>>,
+        acquiring: Pin<&mut impl Future<Output = Result<T>>>,
     ) -> Result<T> {
         let Some(cut) = self.cut else { return acquiring.await };
         let begun = clock.now();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::held::{Held, local_deadline};
-use super::local_queue::{QueueHead, RECENT};
+use super::local_queue::{Probe, QueueHead, RECENT};
 use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
 use super::local_wakeups::LocalRegistration;
 use super::release::withdraw_later;
@@ -40,36 +40,33 @@ const MAX_STALE_GRANTS: u32 = 2;
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
     side: &LeaseSide,
-    claim: Claim,
+    claim: &mut Claim,
     options: &Arc<Options>,
     wait: Wait,
     gauge: &WaitGauge<'_>,
 ) -> Result<Option<Arc<Held>>> {
-    let request_timeout = options.get_request_timeout();
-    let head = match claim.resource.kind().record() {
-        RecordKind::Pool => None,
-        RecordKind::Lock => {
-            match wait_for_head(shared, &claim.resource, request_timeout, wait, WaitSite::Engine, gauge)
-                .await?
-            {
-                LocalOutcome::Head(head) => Some(head),
-                LocalOutcome::Busy => return Ok(None),
-                LocalOutcome::Probe { probe, limit } => {
-                    let mut attempt = Acquisition::new(shared, side, claim, options, Wait::Once, gauge);
-                    attempt.probe_limit = Some(limit);
-                    // Does not overtake the head, where the store can tell.
-                    attempt.claim.no_overtaking = true;
-                    let outcome = attempt.run().await;
-                    match &outcome {
-                        Ok(_) => probe.answered(shared.clock.now()),
-                        Err(error) => probe.failed(error),
-                    }
-                    return outcome;
-                }
+    let mut acquisition = Acquisition::new(shared, side, claim, options, wait, gauge);
+    let Some(asks) = acquisition.wait_for_head().await? else { return Ok(None) };
+    let outcome = acquisition.attempt_until_acquired().await;
+    match (&outcome, asks) {
+        (Ok(_), HeadOrProbe::Probe(probe)) => probe.answered(shared.clock.now()),
+        (Err(error), HeadOrProbe::Probe(probe)) => probe.failed(error),
+        (Err(error), HeadOrProbe::Head) if error.can_retry() => {
+            if let Some(head) = acquisition.head.take() {
+                head.fail_waiters(error);
             }
         }
-    };
-    Acquisition::new(shared, side, claim, options, wait, gauge).at_head(head).run().await
+        (_, HeadOrProbe::Head) => {}
+    }
+    outcome
+}
+
+/// How an acquisition asks the store.
+enum HeadOrProbe {
+    /// As the head of its local wait queue, if it has one.
+    Head,
+    /// By one attempt past the head.
+    Probe(Probe),
 }
 
 /// One acquisition in progress. Dropping it at any point leaves nothing in the store.
@@ -77,7 +74,7 @@ struct Acquisition<'a> {
     gauge: &'a WaitGauge<'a>,
     shared: &'a Arc<Shared>,
     side: &'a LeaseSide,
-    claim: Claim,
+    claim: &'a mut Claim,
     options: &'a Arc<Options>,
     wait: Wait,
     head: Option<QueueHead>,
@@ -118,7 +115,7 @@ impl<'a> Acquisition<'a> {
     fn new(
         shared: &'a Arc<Shared>,
         side: &'a LeaseSide,
-        claim: Claim,
+        claim: &'a mut Claim,
         options: &'a Arc<Options>,
         wait: Wait,
         gauge: &'a WaitGauge<'a>,
@@ -144,22 +141,28 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// As the head of the local wait queue, if there is one.
-    fn at_head(mut self, head: Option<QueueHead>) -> Self {
-        self.claim.no_overtaking |= head.as_ref().is_some_and(|head| head.no_overtaking);
-        self.head = head;
-        self
-    }
-
-    async fn run(mut self) -> Result<Option<Arc<Held>>> {
-        let outcome = self.attempt_until_acquired().await;
-        if let Err(error) = &outcome
-            && error.can_retry()
-            && let Some(head) = self.head.take()
-        {
-            head.fail_waiters(error);
+    /// Waits in the local wait queue, if there is one. `None`: contended.
+    async fn wait_for_head(&mut self) -> Result<Option<HeadOrProbe>> {
+        if self.claim.resource.kind().record() == RecordKind::Pool {
+            return Ok(Some(HeadOrProbe::Head));
         }
-        outcome
+        let (shared, resource, wait) = (self.shared, &self.claim.resource, self.wait);
+        let request_timeout = self.options.get_request_timeout();
+        match wait_for_head(shared, resource, request_timeout, wait, WaitSite::Engine, self.gauge).await? {
+            LocalOutcome::Head(head) => {
+                self.claim.no_overtaking |= head.no_overtaking;
+                self.head = Some(head);
+                Ok(Some(HeadOrProbe::Head))
+            }
+            LocalOutcome::Busy => Ok(None),
+            LocalOutcome::Probe { probe, limit } => {
+                self.wait = Wait::Once;
+                self.probe_limit = Some(limit);
+                // Does not overtake the head, where the store can tell.
+                self.claim.no_overtaking = true;
+                Ok(Some(HeadOrProbe::Probe(probe)))
+            }
+        }
     }
 
     async fn attempt_until_acquired(&mut self) -> Result<Option<Arc<Held>>> {
@@ -226,7 +229,7 @@ impl<'a> Acquisition<'a> {
         if let Some(waiting) = &mut self.claim.waiting {
             waiting.attempt = self.attempts;
         }
-        let submission = self.side.acquire.submit(self.claim.clone());
+        let submission = self.side.acquire.submit(Claim::clone(self.claim));
         let answer = tokio::select! {
             biased;
             answer = tokio::time::timeout(limit, submission) => answer,
@@ -287,7 +290,7 @@ impl<'a> Acquisition<'a> {
     /// Continues under another lock id. The attempt in flight may still be applied, and its answer will then be undone by
     /// lock id; a grant under the same id would be undone with it.
     fn use_new_lock_id(&mut self) {
-        withdraw_later(self.shared, self.claim.clone());
+        withdraw_later(self.shared, Claim::clone(self.claim));
         self.claim.lock_id = self.shared.ids.next();
         self.claim.waiting = None;
         self.registration = None;
@@ -301,7 +304,7 @@ impl<'a> Acquisition<'a> {
         self.busy_in_a_row = self.busy_in_a_row.saturating_add(1);
         if first {
             self.gauge.begin(retry_after);
-            own_holds::warn_if_self(self.shared, &self.claim);
+            own_holds::warn_if_self(self.shared, self.claim);
         }
         let mut pause = polled;
         if self.shared.capabilities.push {
@@ -350,7 +353,7 @@ impl<'a> Acquisition<'a> {
 impl Drop for Acquisition<'_> {
     fn drop(&mut self) {
         if self.may_be_stored {
-            withdraw_later(self.shared, self.claim.clone());
+            withdraw_later(self.shared, Claim::clone(self.claim));
         }
     }
 }

@@ -34,7 +34,7 @@ type SessionReply = Result<Option<SessionHold>>;
 
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
-    mut claim: Claim,
+    claim: &mut Claim,
     options: &Arc<Options>,
     wait: Wait,
     gauge: &WaitGauge<'_>,
@@ -63,12 +63,12 @@ pub(super) async fn acquire(
     if wait != Wait::Once {
         // The server says nothing until it grants. What this task holds itself is known here.
         gauge.begin(None);
-        own_holds::warn_if_self(shared, &claim);
+        own_holds::warn_if_self(shared, claim);
     }
     let mut outage = Outage::default();
     let hold = loop {
         let begun = shared.clock.now();
-        match attempt(shared, store, claim.clone(), wait, request_timeout).await {
+        match attempt(shared, store, Claim::clone(claim), wait, request_timeout).await {
             Err(error) => {
                 let Some(pause) = outage.pause(shared, &error, begun, wait).filter(|_| !is_probe) else {
                     break Err(error);

@@ -225,42 +225,54 @@ impl Engine {
     /// Dropping the future leaves nothing held and nothing waiting in the store.
     pub(crate) async fn acquire(
         &self,
-        claim: Claim,
+        claim: &mut Claim,
+        options: &Arc<Options>,
+        wait: Wait,
+        started: Moment,
+    ) -> Result<Option<Arc<Held>>> {
+        let shared = &self.shared;
+        self.check_running("acquire").map_err(|error| error.about(&claim.resource))?;
+        let span = telemetry::acquire_span(&claim.resource, &shared.store_name);
+        if wait == Wait::Once && !shared.releases.is_empty() {
+            let patience = (options.get_request_timeout() / 2).min(RELEASE_PATIENCE);
+            let settled = shared.releases.settled(&claim.resource);
+            let _ = Box::pin(tokio::time::timeout(patience, settled)).await;
+        }
+        if span.is_disabled() {
+            return self.acquire_in_span(claim, options, wait, started).await;
+        }
+        Box::pin(self.acquire_in_span(claim, options, wait, started).instrument(span)).await
+    }
+
+    async fn acquire_in_span(
+        &self,
+        claim: &mut Claim,
         options: &Arc<Options>,
         wait: Wait,
         started: Moment,
     ) -> Result<Option<Arc<Held>>> {
         let shared = &self.shared;
         let resource = claim.resource.clone();
-        self.check_running("acquire").map_err(|error| error.about(&resource))?;
-        let span = telemetry::acquire_span(&resource, &shared.store_name);
-        if wait == Wait::Once {
-            let patience = (options.get_request_timeout() / 2).min(RELEASE_PATIENCE);
-            let _ = tokio::time::timeout(patience, shared.releases.settled(&resource)).await;
-        }
-        async {
-            let gauge = WaitGauge::new(&resource, &shared.store_name);
-            let outcome = match &shared.lease {
-                Some(side) => acquire_lease::acquire(shared, side, claim, options, wait, &gauge).await,
-                None => acquire_session::acquire(shared, claim, options, wait, &gauge).await,
-            };
-            drop(gauge);
-            match outcome {
-                Ok(Some(held)) => {
-                    telemetry::acquired(&held.lease, held.granted_at.since(started), &shared.store_name);
-                    Ok(Some(held))
-                }
-                Ok(None) => {
-                    if wait != Wait::Once {
-                        telemetry::timed_out(&resource, &shared.store_name);
-                    }
-                    Ok(None)
-                }
-                Err(error) => Err(shared.explain(error, "acquire", &resource)),
+        let gauge = WaitGauge::new(&resource, &shared.store_name);
+        let outcome = match &shared.lease {
+            Some(side) => acquire_lease::acquire(shared, side, claim, options, wait, &gauge).await,
+            // Boxed: it is larger than everything around it.
+            None => Box::pin(acquire_session::acquire(shared, claim, options, wait, &gauge)).await,
+        };
+        drop(gauge);
+        match outcome {
+            Ok(Some(held)) => {
+                telemetry::acquired(&held.lease, held.granted_at.since(started), &shared.store_name);
+                Ok(Some(held))
             }
+            Ok(None) => {
+                if wait != Wait::Once {
+                    telemetry::timed_out(&resource, &shared.store_name);
+                }
+                Ok(None)
+            }
+            Err(error) => Err(shared.explain(error, "acquire", &resource)),
         }
-        .instrument(span)
-        .await
     }
 
     /// Returns an error if the engine was shut down, or its runtime has ended.

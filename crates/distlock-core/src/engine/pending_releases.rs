@@ -40,13 +40,18 @@ impl PendingReleases {
         PendingRelease { releases: Arc::clone(self), resource: resource.clone(), number }
     }
 
+    /// Whether there is none, of any resource.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.total.load(Ordering::SeqCst) == 0
+    }
+
     /// Resolves when the releases of the resource that are pending now are confirmed or given up. Later ones do not count:
     /// under contention there is always one.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub(crate) async fn settled(&self, resource: &Resource) {
-        if self.total.load(Ordering::SeqCst) == 0 {
+        if self.is_empty() {
             return;
         }
         let pending: Vec<CancellationToken> = match self.lock().get_mut(resource) {

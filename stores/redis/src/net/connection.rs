@@ -1,7 +1,7 @@
 //! One open connection: sends commands and script calls until it breaks or stops replying.
 
 use std::fmt;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -95,23 +95,23 @@ impl ServerConnection {
     /// Sends one command. An error of the server is a reply: [`Value::ServerError`].
     pub(crate) async fn send(&self, command: &Cmd, limit: Duration) -> Result<Value> {
         let mut connection = self.connection.clone();
-        self.within(limit, connection.send(command)).await
+        self.within(limit, pin!(connection.send(command))).await
     }
 
     /// Sends several commands at once and returns the reply to each.
     pub(crate) async fn send_all(&self, commands: &Pipeline, limit: Duration) -> Result<Vec<Value>> {
         let mut connection = self.connection.clone();
-        self.within(limit, connection.send_all(commands)).await
+        self.within(limit, pin!(connection.send_all(commands))).await
     }
 
     /// Awaits a reply until the connection has been silent for `limit`. Replies come in the order of the requests, so while
-    /// other replies come in, a loaded server is not taken for a dead one. A caller with less time sets a limit of its own.
+    /// other replies come in, a loaded server is not taken for a dead one. A caller with less time sets a limit of its own. The
+    /// request is pinned by the caller: an async function that takes a future by value has room for it twice.
     pub(super) async fn within<T>(
         &self,
         limit: Duration,
-        request: impl Future<Output = Result<T, RedisError>>,
+        mut request: Pin<&mut impl Future<Output = Result<T, RedisError>>>,
     ) -> Result<T> {
-        let mut request = pin!(request);
         let mut since = self.opened.elapsed();
         loop {
             let until = tokio::time::Instant::from_std(self.opened + since + limit);
@@ -153,7 +153,7 @@ impl ServerConnection {
         let missing: Vec<usize> = (0..replies.len()).filter(unknown).collect();
         if !missing.is_empty() {
             let subset: Vec<Vec<&ScriptItem<'_>>> = missing.iter().map(|at| groups[*at].clone()).collect();
-            let (again, count) = self.exchange(call, &subset, asking, Eval::BySource).await?;
+            let (again, count) = Box::pin(self.exchange(call, &subset, asking, Eval::BySource)).await?;
             for (at, reply) in missing.into_iter().zip(again) {
                 replies[at] = reply;
             }
@@ -161,7 +161,7 @@ impl ServerConnection {
         }
         if call.has_deadline() && replies.iter().all(|reply| matches!(reply, CallReply::Late)) {
             // The limit has not passed, so the server's clock was set. Now we know it.
-            return self.exchange(call, groups, asking, Eval::BySha).await;
+            return Box::pin(self.exchange(call, groups, asking, Eval::BySha)).await;
         }
         Ok((replies, confirmed))
     }
@@ -191,7 +191,7 @@ impl ServerConnection {
             let wait = u64::try_from((call.limit / 2).as_millis()).unwrap_or(1000).max(1);
             pipeline.cmd("WAIT").arg(call.replicas).arg(wait);
         }
-        let mut values = self.send_all(&pipeline, call.limit).await?;
+        let mut values = Box::pin(self.send_all(&pipeline, call.limit)).await?;
         let confirmed = if call.replicas > 0 { Some(self.confirmations(&mut values)?) } else { None };
         if asking {
             // Every other reply is the one to ASKING.
@@ -287,7 +287,7 @@ pub(crate) enum CommandChannel {
 
 impl From<MultiplexedConnection> for CommandChannel {
     fn from(mut connection: MultiplexedConnection) -> Self {
-        // Of this clone alone.
+        // Of this clone alone. The store's own connection has none, which saves a timer for each request.
         connection.set_response_timeout(NO_LIMIT);
         CommandChannel::Multiplexed(connection)
     }

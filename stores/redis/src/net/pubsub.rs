@@ -1,7 +1,7 @@
 //! Publish/subscribe: the wake-ups that arrive on a connection, and the streams that read them.
 
 use std::collections::HashMap;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
@@ -134,7 +134,7 @@ impl ServerConnection {
                 other => other.map(Ok),
             }
         };
-        match self.within(limit, subscribed).await? {
+        match self.within(limit, pin!(subscribed)).await? {
             Ok(()) => Ok(Box::pin(stream)),
             Err(text) => Err(error::refused(&text).on(self.address.as_str())),
         }

@@ -88,15 +88,9 @@ impl ServerSet {
     ) -> Vec<Result<ItemReply>> {
         let server = match self {
             ServerSet::One(server) => server,
-            ServerSet::Cluster(cluster) => return cluster.call(call, items).await,
+            ServerSet::Cluster(cluster) => return Box::pin(cluster.call(call, items)).await,
         };
-        let replies = async {
-            let connection = server.for_commands().await?;
-            let (mut replies, confirmed) = connection.call(call, &[items.iter().collect()], false).await?;
-            let reply = replies.pop().ok_or_else(too_few_answers)?;
-            Ok(reply.for_each_item(call, confirmed, items.len()))
-        };
-        replies.await.unwrap_or_else(|error| all_failed(&error, items.len()))
+        server.call(call, items).await.unwrap_or_else(|error| all_failed(&error, items.len()))
     }
 
     pub(crate) async fn subscribe(&self, channel: &[u8], limit: Duration) -> Result<WakeStream> {
@@ -152,8 +146,20 @@ impl ServerHandle {
     async fn for_commands(&self) -> Result<Arc<ServerConnection>> {
         match &self.borrowed {
             Some(connection) if !connection.is_closed() => Ok(Arc::clone(connection)),
-            _ => self.connection().await,
+            // Boxed: connecting takes more memory than any request, which would have room for it.
+            _ => match self.connection.current() {
+                Some(connection) => Ok(connection),
+                None => Box::pin(self.connection()).await,
+            },
         }
+    }
+
+    /// Calls a script once for all items.
+    async fn call(&self, call: &ScriptCall<'_>, items: &[ScriptItem<'_>]) -> Result<Vec<Result<ItemReply>>> {
+        let connection = self.for_commands().await?;
+        let (mut replies, confirmed) = connection.call(call, &[items.iter().collect()], false).await?;
+        let reply = replies.pop().ok_or_else(too_few_answers)?;
+        Ok(reply.for_each_item(call, confirmed, items.len()))
     }
 
     pub(super) fn is_connected(&self) -> bool {

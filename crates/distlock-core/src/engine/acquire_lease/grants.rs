@@ -51,7 +51,7 @@ impl Acquisition<'_> {
             return Ok(AttemptOutcome::RetryAfter(TICK));
         }
         let held = Held::share(Grant {
-            lease: Lease::of(&self.claim, token).with_expiry(self.options.get_expiry()),
+            lease: Lease::of(self.claim, token).with_expiry(self.options.get_expiry()),
             deadline,
             granted_at: now,
             options: Arc::clone(self.options),

@@ -71,28 +71,31 @@ where
     let items: Vec<&T> = items.into_iter().collect();
     let is_lock = |item: &&T| item.record_kind() == RecordKind::Lock;
     let lock_count = items.iter().filter(|item| is_lock(item)).count();
+    // Awaited here and boxed below: a helper that takes a future by value has room for it twice, and every request would be
+    // several times as large as its parts.
     if lock_count == items.len() {
-        return complete(locks(items), lock_count).await;
+        return Ok(complete(locks(items).await?, lock_count));
     }
     if lock_count == 0 {
         let count = items.len();
-        return complete(pools(items), count).await;
+        return Ok(complete(pools(items).await?, count));
     }
     let order: Vec<bool> = items.iter().map(is_lock).collect();
     let (lock_items, pool_items): (Vec<&T>, Vec<&T>) = items.into_iter().partition(is_lock);
     let pool_count = pool_items.len();
-    let (lock_answers, pool_answers) = futures_util::future::join(locks(lock_items), pools(pool_items)).await;
+    let (lock_answers, pool_answers) =
+        futures_util::future::join(Box::pin(locks(lock_items)), Box::pin(pools(pool_items))).await;
     let mut lock_answers = each(lock_answers, lock_count).into_iter();
     let mut pool_answers = each(pool_answers, pool_count).into_iter();
     let next = |is_lock: bool| if is_lock { lock_answers.next() } else { pool_answers.next() };
     Ok(order.into_iter().map(next).map(|answer| answer.unwrap_or_else(unanswered)).collect())
 }
 
-async fn complete<A>(part: impl Future<Output = Batch<A>>, count: usize) -> Batch<A> {
-    let mut answers = part.await?;
+/// As many answers as there are items.
+fn complete<A>(mut answers: Vec<Result<A>>, count: usize) -> Vec<Result<A>> {
     answers.truncate(count);
     answers.resize_with(count, unanswered);
-    Ok(answers)
+    answers
 }
 
 fn unanswered<A>() -> Result<A> {
@@ -127,24 +130,20 @@ where
     F: Future<Output = Batch<A>>,
 {
     let mut possible = Vec::new();
-    let mut refusals: Vec<Option<Error>> = Vec::new();
-    for claim in claims {
+    // Where the answer of each refused claim belongs, in order.
+    let mut refusals: Vec<(usize, Error)> = Vec::new();
+    for (at, claim) in claims.into_iter().enumerate() {
         match claim.check_weight() {
-            Ok(()) => {
-                possible.push(claim);
-                refusals.push(None);
-            }
-            Err(error) => refusals.push(Some(error)),
+            Ok(()) => possible.push(claim),
+            Err(error) => refusals.push((at, error)),
         }
     }
     let count = possible.len();
-    let sent = if possible.is_empty() { Vec::new() } else { complete(send(possible), count).await? };
-    if count == refusals.len() {
-        return Ok(sent);
+    let mut answers = if count == 0 { Vec::new() } else { complete(send(possible).await?, count) };
+    for (at, refusal) in refusals {
+        answers.insert(at, Err(refusal));
     }
-    let mut sent = sent.into_iter();
-    let answer = |refusal: Option<Error>| refusal.map_or_else(|| sent.next().unwrap_or_else(unanswered), Err);
-    Ok(refusals.into_iter().map(answer).collect())
+    Ok(answers)
 }
 
 /// The positions of items in chunks of at most `most`, each chunk of items that share a key.
