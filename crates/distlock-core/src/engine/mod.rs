@@ -27,7 +27,6 @@ mod wakeups;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
@@ -78,7 +77,7 @@ pub(crate) struct Shared {
     releases: Arc<PendingReleases>,
     closing: CancellationToken,
     /// How many calls of the store run in the tasks of their callers.
-    callers_calls: AtomicUsize,
+    callers_calls: std::sync::atomic::AtomicUsize,
     lease: Option<LeaseSide>,
     /// Permits to look up the holders of a lock for the message of a time-out.
     pub(crate) holder_lookups: Semaphore,
@@ -208,7 +207,7 @@ impl Engine {
             schedule: Schedule::default(),
             releases: Arc::default(),
             closing: CancellationToken::new(),
-            callers_calls: AtomicUsize::new(0),
+            callers_calls: Default::default(),
             lease,
             holder_lookups: Semaphore::new(HOLDER_LOOKUPS),
         });
