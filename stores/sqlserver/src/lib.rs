@@ -10,8 +10,11 @@
 //! | an acquire and a release cost | two round trips, two commits; a permit costs seven round trips and more |
 //!
 //! # What it was run on
-//! Never on a SQL Server: no package installs one here. The conformance suite was run on Babelfish for PostgreSQL 4.2 (its
-//! application locks mended: the original ends the whole server when a session finds its fifth lock busy). What follows was
+//! Never on a SQL Server: no package installs one here. The conformance suite was run on Babelfish for PostgreSQL 4.2, its
+//! application locks mended: the original ends the whole server when a session finds its fifth lock busy, and keeps the locks of a
+//! session that ends while it waits. There was no complete run, and not all cases passed: on a busy machine, contended semaphores and ten
+//! processes that connect at once did not finish within the limits of the suite, and a semaphore of ten thousand permits is
+//! refused. Until that is settled, and the suite was run on a SQL Server, this store is a preview. What follows was
 //! written by the documentation alone and never seen: encryption, Azure AD logins, named instances, `MultiSubnetFailover`, fail-over,
 //! read-only replicas and their error numbers, cancelling a wait by an attention (Babelfish reads it too late, so there the session is
 //! closed), missing rights, `DATABASEPROPERTYEX`. The tests take a server by `DISTLOCK_SQLSERVER_URL`.
