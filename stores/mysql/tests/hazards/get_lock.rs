@@ -141,7 +141,7 @@ async fn a_withdrawn_or_dropped_wait_leaves_no_session_that_waits() {
     let (locks, other) = (session_locks(&url).await, session_locks(&url).await);
     let guard = locks.mutex("a").acquire().await.unwrap();
     for _ in 0..3 {
-        let error = other.mutex("a").acquire().timeout(50 * MS).await.unwrap_err();
+        let error = other.mutex("a").acquire().timeout(500 * MS).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         let dropped = tokio::time::timeout(50 * MS, other.mutex("a").acquire().timeout(PATIENCE)).await;
         assert!(dropped.is_err());

@@ -127,7 +127,10 @@ impl MysqlBuilder {
         args.extend(all.map(|(name, value)| format!("--{name}={value}").into()));
         let launch = Launch::new(program, folder, port, ready).args(args);
         let server = MysqlServer { server: SqlServer::new(launch.movable_clock(self.movable_clock).start()) };
-        server.sql(&format!("CREATE DATABASE IF NOT EXISTS {DATABASE}"));
+        // A node of Galera accepts sessions before it accepts statements.
+        super::wait_for("the server creates a database", Duration::from_secs(60), || {
+            server.connect().ok()?.query(&format!("CREATE DATABASE IF NOT EXISTS {DATABASE}")).ok()
+        });
         server
     }
 }
