@@ -79,8 +79,6 @@ struct Inner {
     in_flight: bool,
     panicked: bool,
     retry: Option<bool>,
-    /// The capacity that the store has on record, where it is another one than ours.
-    recorded_capacity: Option<u32>,
     source: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -108,7 +106,6 @@ impl Error {
             in_flight: false,
             panicked: false,
             retry: None,
-            recorded_capacity: None,
             source: None,
         }))
     }
@@ -183,16 +180,6 @@ impl Error {
     #[must_use]
     pub(crate) fn with_panic(self) -> Self {
         self.change(|inner| inner.panicked = true)
-    }
-
-    /// Says which capacity the store has on record.
-    #[must_use]
-    pub(crate) fn with_recorded_capacity(self, capacity: Option<u32>) -> Self {
-        self.change(|inner| inner.recorded_capacity = capacity)
-    }
-
-    pub(crate) fn recorded_capacity(&self) -> Option<u32> {
-        self.0.recorded_capacity
     }
 
     pub(crate) fn is_panic(&self) -> bool {

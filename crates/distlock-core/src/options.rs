@@ -174,8 +174,8 @@ impl Options {
         self
     }
 
-    /// How long a waiter sleeps between two attempts where the store cannot wake it: a random time in this range. Default
-    /// 10–800 ms.
+    /// How long a waiter sleeps between two attempts where the store cannot wake it: a random time in this range, or what the
+    /// store proposes within it. Default 10–800 ms.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] if `min` is zero or above `max`, or `max` above a minute.
@@ -312,14 +312,17 @@ impl Options {
         self.busy_wait.unwrap_or(DEFAULT_BUSY_WAIT)
     }
 
-    /// How long to sleep after the `failures`-th attempt in a row that found the lock busy (from zero).
+    /// How long to sleep after the `failures`-th attempt in a row that found the lock busy (from zero). The store may have
+    /// proposed a time.
     #[must_use]
-    pub(crate) fn sleep_after(&self, failures: u32) -> Duration {
+    pub(crate) fn sleep_after(&self, failures: u32, proposed: Option<Duration>) -> Duration {
         let (min, max) = self.get_busy_wait_sleep();
         if self.adaptive_backoff.unwrap_or(false) {
             let grown = min.as_secs_f64() * 1.5_f64.powi(failures.min(64).cast_signed());
             let jittered = grown.min(max.as_secs_f64()) * (0.8 + 0.4 * fastrand::f64());
             Duration::from_secs_f64(jittered.min(max.as_secs_f64())).max(min)
+        } else if let Some(proposed) = proposed {
+            proposed.clamp(min, max)
         } else {
             min + (max - min).mul_f64(fastrand::f64())
         }

@@ -21,6 +21,8 @@ pub(crate) struct Entry {
     pub(crate) lock_id: LockId,
     pub(crate) claim: ClaimKey,
     pub(crate) resource: Resource,
+    /// The claims in front of it may have another capacity.
+    resizes: bool,
     /// The creation revision of the key; 0 while it is unknown.
     pub(crate) revision: i64,
     /// An enter of it may still be in flight.
@@ -51,6 +53,7 @@ impl Entry {
             lock_id: claim.lock_id.clone(),
             claim: ClaimKey { key, value, queue: keys.queue(&claim.resource) },
             resource: claim.resource.clone(),
+            resizes: claim.resizes,
             revision: 0,
             uncertain: false,
             armed: false,
@@ -59,7 +62,7 @@ impl Entry {
     }
 
     pub(crate) fn other_capacity(&self, before: &[Predecessor]) -> Option<u32> {
-        let counted = self.resource.kind() == Kind::Semaphore;
+        let counted = self.resource.kind() == Kind::Semaphore && !self.resizes;
         counted.then(|| queue::other_capacity(self.claim.value.capacity, before)).flatten()
     }
 

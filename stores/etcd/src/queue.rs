@@ -84,7 +84,9 @@ pub(crate) fn decide(kind: Kind, weight: u32, capacity: u32, before: &[Predecess
             if total <= allowed {
                 return Decision::Granted;
             }
-            if total > u64::from(capacity) {
+            // Where a claim resizes, one in front of it may be granted by a larger capacity.
+            let mixed = before.iter().any(|other| other.capacity.is_some_and(|theirs| theirs != capacity));
+            if total > u64::from(capacity) && !mixed {
                 // The claim in front of ours waits too, and is granted before ours.
                 return wait_for(last, true);
             }

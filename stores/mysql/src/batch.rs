@@ -85,6 +85,8 @@ pub(crate) struct Item<'a> {
     capacity: u32,
     token: u64,
     in_order: bool,
+    /// A pool in use gets the capacity of this claim.
+    pub(crate) resizes: bool,
 }
 
 impl<'a> Item<'a> {
@@ -100,6 +102,7 @@ impl<'a> Item<'a> {
             capacity: claim.capacity,
             token: 0,
             in_order: claim.no_overtaking,
+            resizes: claim.resizes,
         }
     }
 
@@ -115,6 +118,7 @@ impl<'a> Item<'a> {
             capacity: lease.capacity,
             token: lease.token.get(),
             in_order: false,
+            resizes: false,
         }
     }
 
@@ -139,7 +143,7 @@ impl<'a> Item<'a> {
 }
 
 /// The columns of a batch: name, and type in JSON.
-const COLUMNS: [(&str, &str); 11] = [
+const COLUMNS: [(&str, &str); 12] = [
     ("n", "INT UNSIGNED"),
     ("k", "VARCHAR(64)"),
     ("id", "VARCHAR(4096)"),
@@ -149,6 +153,7 @@ const COLUMNS: [(&str, &str); 11] = [
     ("capacity", "INT UNSIGNED"),
     ("token", "BIGINT UNSIGNED"),
     ("in_order", "TINYINT"),
+    ("resizes", "TINYINT"),
     ("kind", "VARCHAR(32)"),
     ("name", "VARCHAR(8192)"),
 ];
@@ -222,7 +227,7 @@ impl<'a> Rows<'a> {
 fn one_row(item: &Item<'_>) -> String {
     format!(
         "(SELECT {} AS n, {} AS k, {} AS id, {} AS expiry, {} AS ttl, {} AS weight, {} AS capacity, {} AS token, {} AS in_order, \
-         {} AS kind, {} AS name)",
+         {} AS resizes, {} AS kind, {} AS name)",
         item.n,
         item.key.literal(),
         literal(item.id.as_bytes()),
@@ -232,6 +237,7 @@ fn one_row(item: &Item<'_>) -> String {
         item.capacity,
         item.token,
         u8::from(item.in_order),
+        u8::from(item.resizes),
         literal(item.resource.kind().as_str().as_bytes()),
         literal(item.resource.name().as_bytes()),
     )
@@ -251,13 +257,14 @@ fn json(items: &[Item<'_>]) -> String {
         push_hex(&mut text, item.id.as_bytes());
         let _ = write!(
             text,
-            "\",{},{},{},{},{},{},\"",
+            "\",{},{},{},{},{},{},{},\"",
             item.expiry,
             item.ttl,
             item.weight,
             item.capacity,
             item.token,
             u8::from(item.in_order),
+            u8::from(item.resizes),
         );
         push_hex(&mut text, item.resource.kind().as_str().as_bytes());
         text.push_str("\",\"");

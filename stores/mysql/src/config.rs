@@ -1,6 +1,6 @@
 //! The configuration: how to connect, and where the locks are kept. Everything is checked before anything is sent.
 
-mod tls;
+pub(crate) mod tls;
 mod url;
 
 use std::fmt;
@@ -103,6 +103,17 @@ impl MysqlConfig {
             session_timeout: DEFAULT_SESSION_TIMEOUT,
             heartbeat_timeout: DEFAULT_HEARTBEAT_TIMEOUT,
         }
+    }
+
+    /// The same tables and time limits on another server.
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn on_server(self, opts: Opts, tls: Tls) -> Self {
+        MysqlConfig { opts, tls: Some(tls), ..self }
+    }
+
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn opts(&self) -> &Opts {
+        &self.opts
     }
 
     /// The database of the tables. Default: that of the connection.

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use futures_util::FutureExt;
+#[cfg(feature = "sqlx")]
+use mysql_async::DriverError;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, Pool, Row};
 
@@ -34,20 +36,33 @@ impl Source {
         Ok(Source::Own(config.driver_options()?))
     }
 
+    /// Opens a connection in a task of its own: if TLS is wanted and there is no crypto provider of rustls, or two and none
+    /// chosen, the driver panics.
+    fn connecting(&self) -> AbortOnDrop<mysql_async::Result<Conn>> {
+        let source = self.clone();
+        AbortOnDrop(tokio::spawn(async move {
+            match source {
+                Source::Own(opts) => Conn::new(opts).await,
+                Source::Pool(pool) => pool.get_conn().await,
+            }
+        }))
+    }
+
+    /// False if the server says that it has no TLS. Other failures say nothing about it.
+    #[cfg(feature = "sqlx")]
+    pub(crate) async fn offers_tls(&self) -> bool {
+        let mut task = self.connecting();
+        match tokio::time::timeout(CONNECT_TIMEOUT, &mut task.0).await {
+            Ok(Ok(Ok(conn))) => discard(conn),
+            Ok(Ok(Err(mysql_async::Error::Driver(DriverError::NoClientSslFlagFromServer)))) => return false,
+            _ => {}
+        }
+        true
+    }
+
     /// Opens a connection and runs `setup` on it.
     pub(crate) async fn open(&self, setup: &str) -> Result<Connection> {
-        let connecting = {
-            let source = self.clone();
-            async move {
-                match source {
-                    Source::Own(opts) => Conn::new(opts).await,
-                    Source::Pool(pool) => pool.get_conn().await,
-                }
-            }
-        };
-        // In a task of its own: if TLS is wanted and there is no crypto provider of rustls, or two and none chosen, the driver
-        // panics.
-        let mut task = AbortOnDrop(tokio::spawn(connecting));
+        let mut task = self.connecting();
         let conn = match tokio::time::timeout(CONNECT_TIMEOUT, &mut task.0).await {
             Err(_) => return Err(errors::connect_timeout(CONNECT_TIMEOUT)),
             Ok(Err(_)) => {

@@ -71,12 +71,19 @@
 //! certificates. `PREFERRED` and `VERIFY_CA` are refused: the driver cannot do what they say. The driver takes the process's
 //! default crypto provider of rustls, or the only one that is compiled in: the features `tls-ring` and `tls-aws-lc-rs` add one.
 //!
+//! # The application's own pool
+//! `with_client` takes a `mysql_async::Pool`. Connections that served a store are closed and never go back to it. `with_sqlx_pool`
+//! (feature `sqlx`) takes address, login, database and TLS settings of a `sqlx::MySqlPool` of version 0.8, and opens connections of
+//! its own.
+//!
 //! # Rights
 //! `SELECT, INSERT, UPDATE, DELETE` on the tables, and `CREATE` unless they exist (`distlock schema`).
 
 #[cfg(feature = "bench")]
 mod baseline;
 mod batch;
+#[cfg(feature = "sqlx")]
+mod clients;
 mod config;
 mod connect;
 mod connections;

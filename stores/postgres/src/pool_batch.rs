@@ -15,7 +15,7 @@ use crate::values::{
     to_micros, to_time, to_token, to_weight,
 };
 
-static BATCH: [Type; 12] = [
+static BATCH: [Type; 13] = [
     Type::TEXT_ARRAY,
     Type::TEXT_ARRAY,
     Type::TEXT_ARRAY,
@@ -28,6 +28,7 @@ static BATCH: [Type; 12] = [
     Type::BYTEA_ARRAY,
     Type::INT8_ARRAY,
     Type::INT8,
+    Type::BOOL_ARRAY,
 ];
 
 /// The statements of one table.
@@ -75,6 +76,7 @@ pub(crate) struct PoolBatch {
     tokens: Vec<Option<i64>>,
     names: Vec<Option<Vec<u8>>>,
     attempts: Vec<Option<i64>>,
+    resizes: Vec<bool>,
 }
 
 impl PoolBatch {
@@ -90,6 +92,7 @@ impl PoolBatch {
         self.tokens.push(None);
         self.names.push(key.name);
         self.attempts.push(None);
+        self.resizes.push(false);
     }
 
     /// Adds a claim. `inbox`: the channel that wakes its waiter, if the process listens.
@@ -102,6 +105,7 @@ impl PoolBatch {
         self.inboxes[last] = inbox;
         self.waits[last] = claim.waiting.as_ref().map(|waiting| to_micros(waiting.ttl));
         self.attempts[last] = claim.waiting.as_ref().map(|waiting| from_attempt(waiting.attempt));
+        self.resizes[last] = claim.resizes;
     }
 
     pub(crate) fn renew(&mut self, key: Key, lease: &Lease) {
@@ -121,7 +125,7 @@ impl PoolBatch {
     }
 
     /// The parameters of the statement.
-    pub(crate) fn parameters(&self) -> [&(dyn ToSql + Sync); 12] {
+    pub(crate) fn parameters(&self) -> [&(dyn ToSql + Sync); 13] {
         [
             &self.keys,
             &self.verbs,
@@ -135,6 +139,7 @@ impl PoolBatch {
             &self.names,
             &self.attempts,
             &GRANT_WINDOW_MICROS,
+            &self.resizes,
         ]
     }
 }

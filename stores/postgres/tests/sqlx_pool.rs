@@ -6,7 +6,7 @@ mod common;
 use std::str::FromStr;
 use std::time::Duration;
 
-use common::{TestSchema, config, server, wait_for_waiters, within};
+use common::{TestSchema, config, eventually, server, wait_for_waiters, within};
 use distlock_core::store::Backend;
 use distlock_core::{ErrorKind, FencingToken, Kind, Locks};
 use distlock_postgres::{
@@ -161,4 +161,56 @@ async fn a_killed_transaction_of_sqlx_is_unavailable_and_not_contended() {
     let error = locks.try_lock(AdvisoryKey::of(Kind::Mutex, "killed")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(error.is_outcome_unknown());
+}
+
+/// sqlx has no cancel request: the statement of the dropped future ends by itself, and the only connection of the pool is usable
+/// again, while the lock is still held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_lock_in_a_transaction_of_sqlx_stops_waiting() {
+    let test_schema = TestSchema::new();
+    let (holders, waiters) = (pool(&test_schema, 1).await, pool(&test_schema, 1).await);
+    let key = AdvisoryKey::of(Kind::Mutex, &test_schema.name);
+    let mut holder = holders.begin().await.unwrap();
+    SqlxTransactionLocks::of(&mut holder).lock(key).await.unwrap();
+    let mut transaction = waiters.begin().await.unwrap();
+    let pid = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut *transaction);
+    let pid: i32 = pid.await.unwrap();
+    let waits =
+        || server().value(&format!("SELECT count(*) FROM pg_locks WHERE pid = {pid} AND NOT granted")) == "1";
+    {
+        let mut locks = SqlxTransactionLocks::of(&mut transaction);
+        let mut lock = std::pin::pin!(locks.lock(key));
+        tokio::select! {
+            locked = &mut lock => panic!("{locked:?}"),
+            () = eventually("it waits", async || waits()) => {}
+        }
+    }
+    drop(transaction);
+    eventually("it waits no more", async || !waits()).await;
+    let next = within("the connection", LIMIT, waiters.begin()).await;
+    next.unwrap().rollback().await.unwrap();
+    holder.commit().await.unwrap();
+}
+
+/// A statement waits for two seconds at most, a transaction for as long as it must, and `lock_timeout` is what it was before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_longer_than_one_statement_gets_the_lock_and_keeps_the_settings() {
+    let test_schema = TestSchema::new();
+    let pool = pool(&test_schema, 2).await;
+    let key = AdvisoryKey::of(Kind::Mutex, &test_schema.name);
+    let mut holder = pool.begin().await.unwrap();
+    SqlxTransactionLocks::of(&mut holder).lock(key).await.unwrap();
+    let mut waiter = pool.begin().await.unwrap();
+    sqlx::query("SET LOCAL lock_timeout = '77s'").execute(&mut *waiter).await.unwrap();
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        holder.commit().await.unwrap();
+    };
+    let mut locks = SqlxTransactionLocks::of(&mut waiter);
+    let (locked, ()) = tokio::join!(within("the lock", LIMIT, locks.lock(key)), release);
+    locked.unwrap();
+    let setting: String =
+        sqlx::query_scalar("SELECT current_setting('lock_timeout')").fetch_one(&mut *waiter).await.unwrap();
+    assert_eq!(setting, "77s");
+    waiter.commit().await.unwrap();
 }

@@ -15,7 +15,7 @@ use crate::scripts::{Argument, ItemReply, Script, ScriptVerb};
 const NO_INBOX: &str = "-";
 
 /// The most words of an item.
-const MAX_WORDS: usize = 8;
+const MAX_WORDS: usize = 9;
 
 /// The words of a claim that is a single attempt for a mutex, behind its lock id and expiry. They may be left out.
 const SINGLE_ATTEMPT: [Word<'static>; 4] =
@@ -88,6 +88,11 @@ impl<'a> ScriptItem<'a> {
             return ScriptItem::new(keys, &claim.resource, [id, expiry, mode, ttl, inbox, attempt]);
         }
         let (weight, capacity) = (Word::Number(claim.weight.into()), Word::Number(claim.capacity.into()));
+        if claim.resizes {
+            let resizes = Word::Number(1);
+            let words = [id, expiry, mode, ttl, inbox, attempt, weight, capacity, resizes];
+            return ScriptItem::new(keys, &claim.resource, words);
+        }
         ScriptItem::new(keys, &claim.resource, [id, expiry, mode, ttl, inbox, attempt, weight, capacity])
     }
 

@@ -60,11 +60,15 @@ pub(crate) async fn is_free(session: &KeptSession, parent: &str, claim: &Claim) 
         Err(DriverError::NoNode) => return Ok(true),
         children => children.map_err(|error| driver_error(&error))?,
     };
-    let queue = Queue::parse(claim.resource.kind(), &children);
+    let queue = queue_of(claim, &children);
     match queue.position_of_new(claim.weight, claim.capacity) {
         Position::Mismatch(theirs) => Err(capacity_mismatch(&claim.resource, theirs, claim.capacity)),
         position => Ok(matches!(position, Position::Granted { .. })),
     }
+}
+
+fn queue_of(claim: &Claim, children: &[String]) -> Queue {
+    Queue::parse(claim.resource.kind(), children).with_any_capacity(claim.resizes)
 }
 
 /// Acquires on this session.
@@ -79,7 +83,7 @@ pub(crate) async fn attempt(
     withdraw: &CancellationToken,
 ) -> Result<Outcome> {
     let Enqueued { contender, token, children } = Contender::enqueue(session, parent, claim, access).await?;
-    let queue = Queue::parse(claim.resource.kind(), &children);
+    let queue = queue_of(claim, &children);
     let mut wait = Wait { session, claim, contender, queue, own_watch: None, signalled: None };
     match wait.until_granted(withdraw).await {
         Ok(Waited::Granted { followed }) => wait.hold(token, followed),
@@ -172,7 +176,7 @@ impl Wait<'_> {
 
     async fn refresh(&mut self) -> Result<()> {
         let children = self.contender.list(self.session).await?;
-        self.queue = Queue::parse(self.claim.resource.kind(), &children);
+        self.queue = queue_of(self.claim, &children);
         Ok(())
     }
 
@@ -214,7 +218,7 @@ impl Wait<'_> {
             Ok(listed) => listed,
             Err(error) => return Err(driver_error(&error)),
         };
-        self.queue = Queue::parse(self.claim.resource.kind(), &children);
+        self.queue = queue_of(self.claim, &children);
         let is_first = self.queue.position(self.contender.node()) == Position::First;
         Ok(is_first.then(|| event(watcher)))
     }

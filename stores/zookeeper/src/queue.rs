@@ -82,14 +82,23 @@ pub(crate) enum Position {
 
 /// The entries of a resource, oldest first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Queue(Vec<Entry>);
+pub(crate) struct Queue {
+    entries: Vec<Entry>,
+    /// Entries may have different capacities: each is granted by its own, so the holders never exceed the largest.
+    any_capacity: bool,
+}
 
 impl Queue {
     pub(crate) fn parse(kind: Kind, children: &[String]) -> Self {
         let mut entries: Vec<Entry> = children.iter().filter_map(|child| Entry::parse(kind, child)).collect();
         unwrap_sequence(&mut entries);
         entries.sort_by(|a, b| (a.sequence, &a.name).cmp(&(b.sequence, &b.name)));
-        Queue(entries)
+        Queue { entries, any_capacity: false }
+    }
+
+    /// The same for a claim that resizes, or that does not.
+    pub(crate) fn with_any_capacity(self, any_capacity: bool) -> Self {
+        Queue { any_capacity, ..self }
     }
 
     /// Holders and waiters.
@@ -99,29 +108,31 @@ impl Queue {
             sum += u64::from(entry.weight);
             sum <= u64::from(entry.capacity)
         };
-        let held = self.0.iter().take_while({
+        let held = self.entries.iter().take_while({
             let mut fits = fits;
             move |entry| fits(entry)
         });
-        self.0.split_at(held.count())
+        self.entries.split_at(held.count())
     }
 
     /// The capacity of its entries; `None` if it is empty.
     pub(crate) fn capacity(&self) -> Option<u32> {
-        self.0.first().map(|entry| entry.capacity)
+        self.entries.first().map(|entry| entry.capacity)
     }
 
     /// Forgets an entry whose node was deleted.
     pub(crate) fn remove(&mut self, name: &str) {
-        self.0.retain(|entry| entry.name != name);
+        self.entries.retain(|entry| entry.name != name);
     }
 
     /// Where a node of ours is.
     pub(crate) fn position(&self, name: &str) -> Position {
-        let Some(at) = self.0.iter().position(|entry| entry.name == name) else { return Position::Gone };
-        let (before, from) = self.0.split_at(at);
+        let Some(at) = self.entries.iter().position(|entry| entry.name == name) else {
+            return Position::Gone;
+        };
+        let (before, from) = self.entries.split_at(at);
         let Some(own) = from.first() else { return Position::Gone };
-        match Self::judge(before, own.weight, own.capacity) {
+        match self.judge(before, own.weight, own.capacity) {
             Position::Granted { .. } => Position::Granted { followed: from.len() > 1 },
             other => other,
         }
@@ -129,17 +140,22 @@ impl Queue {
 
     /// Where a new node would be.
     pub(crate) fn position_of_new(&self, weight: u32, capacity: u32) -> Position {
-        Self::judge(&self.0, weight, capacity)
+        self.judge(&self.entries, weight, capacity)
     }
 
-    fn judge(before: &[Entry], weight: u32, capacity: u32) -> Position {
-        if let Some(other) = before.iter().find(|entry| entry.capacity != capacity) {
+    fn judge(&self, before: &[Entry], weight: u32, capacity: u32) -> Position {
+        let other = before.iter().find(|entry| entry.capacity != capacity);
+        if let Some(other) = other.filter(|_| !self.any_capacity) {
             return Position::Mismatch(other.capacity);
         }
         let fits = |sum: u64| sum <= u64::from(capacity);
         let sum: u64 = before.iter().map(|entry| u64::from(entry.weight)).sum();
         if fits(sum + u64::from(weight)) {
             return Position::Granted { followed: false };
+        }
+        if other.is_some() {
+            // An entry before it may be granted by another capacity: any of them can make room.
+            return Position::First;
         }
         let conflicts = |entry: &&Entry| !fits(u64::from(entry.weight) + u64::from(weight));
         if let Some(entry) = before.iter().rev().find(conflicts) {
@@ -258,7 +274,7 @@ mod tests {
         assert_eq!(queue.position("b-1of4-lock-2"), Position::Granted { followed: true });
         assert_eq!(queue.position("c-2of4-lock-3"), Position::First);
         // One permit is free, and it is kept for the waiter before.
-        assert_eq!(queue.position("d-1of4-lock-4"), Position::Behind(queue.0[2].clone()));
+        assert_eq!(queue.position("d-1of4-lock-4"), Position::Behind(queue.entries[2].clone()));
         assert_eq!(after(&queue.position("e-4of4-lock-5")), Some("d-1of4-lock-4"));
         assert_eq!(after(&queue.position("f-1of4-lock-6")), Some("e-4of4-lock-5"));
         assert_eq!(queue.split().0.len(), 2);

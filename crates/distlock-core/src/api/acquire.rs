@@ -231,7 +231,7 @@ impl Request {
             .with_capacity(self.capacity)
             .with_no_overtaking(self.fair)
             .with_hold_at_least(locks.options.get_hold_at_least());
-        claim.adopts_capacity = self.resizable && self.kind == Kind::Semaphore;
+        claim.resizes = self.resizable && self.kind == Kind::Semaphore;
         claim
     }
 

@@ -49,14 +49,13 @@ impl Semaphore {
     /// For a number of permits that changes from one release of a service to the next: while old and new instances run together,
     /// they name different numbers.
     ///
-    /// The store has one number on record. While permits are held or waited for, that number counts, whatever this client
-    /// names: there are never more permits in use than it says, so never more than the larger of both. The client that finds the
-    /// semaphore unused puts its own number on record. So a semaphore that is never unused keeps its number, and shrinking
-    /// waits for the holders. All clients of such a semaphore call this: one that does not gets
-    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) while another number is on record.
+    /// The semaphore may be in use all the time. Each request is decided by the number that its client names, so there are never
+    /// more permits in use than the larger number. A larger number counts at once for the clients that name it. A
+    /// smaller one revokes nothing: nothing is granted under it until the holders have released enough. Once the last old
+    /// instance is gone, only the new number counts.
     ///
-    /// It is still a `Mismatch` to ask for more permits than are on record. On stores whose waiters are kept in sessions a claim
-    /// that waits keeps the number with which it began.
+    /// All clients of such a semaphore call this. One that does not gets [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) while
+    /// the semaphore is in use with another number. While two numbers are in use, a request can be overtaken.
     ///
     /// ```
     /// # use distlock_core::{Locks, memory::MemoryStore, store::Backend};
@@ -65,10 +64,10 @@ impl Semaphore {
     /// # let locks = Locks::new(Backend::lease(MemoryStore::new()))?;
     /// let (old, new) = (locks.semaphore("gpu", 4).resizable(), locks.semaphore("gpu", 8).resizable());
     /// let four = old.acquire_many(4).await?;
-    /// assert!(new.try_acquire().await?.is_none());    // in use: there are four
-    /// four.release().await?;
-    /// let eight = new.acquire_many(8).await?;         // unused: now there are eight
-    /// # drop(eight); Ok(()) }
+    /// assert!(old.try_acquire().await?.is_none());    // all four are in use
+    /// let more = new.acquire_many(4).await?;          // now there are eight
+    /// assert!(new.try_acquire().await?.is_none());
+    /// # drop((four, more)); Ok(()) }
     /// ```
     #[must_use]
     pub fn resizable(self) -> Self {

@@ -37,9 +37,6 @@ const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// How many grants may have expired on arrival before the acquisition fails.
 const MAX_STALE_GRANTS: u32 = 2;
 
-/// How often in a row a claim takes over the capacity on record. Another client may change it each time that the pool is unused.
-const MAX_ADOPTIONS: u32 = 50;
-
 pub(super) async fn acquire(
     shared: &Arc<Shared>,
     side: &LeaseSide,
@@ -94,8 +91,6 @@ struct Acquisition<'a> {
     /// Since when the store is unreachable.
     outage_since: Option<Moment>,
     busy_in_a_row: u32,
-    /// How often in a row the capacity on record was another one.
-    adoptions: u32,
     stale_grants: u32,
     /// The store may have a hold or a queue entry under our lock id.
     may_be_stored: bool,
@@ -111,7 +106,7 @@ struct BusyAttempt {
 /// What an attempt led to.
 enum AttemptOutcome {
     Acquired(Arc<Held>),
-    Busy { retry_after: Option<Duration> },
+    Busy { retry_after: Option<Duration>, poll_after: Option<Duration> },
     TimedOut,
     RetryAfter(Duration),
 }
@@ -141,7 +136,6 @@ impl<'a> Acquisition<'a> {
             probe_limit: None,
             outage_since: None,
             busy_in_a_row: 0,
-            adoptions: 0,
             stale_grants: 0,
             may_be_stored: false,
         }
@@ -178,7 +172,9 @@ impl<'a> Acquisition<'a> {
                 AttemptOutcome::Acquired(held) => return Ok(Some(held)),
                 AttemptOutcome::TimedOut => return Ok(None),
                 AttemptOutcome::Busy { .. } if self.wait == Wait::Once => return Ok(None),
-                AttemptOutcome::Busy { retry_after } => self.pause_while_busy(retry_after),
+                AttemptOutcome::Busy { retry_after, poll_after } => {
+                    self.pause_while_busy(retry_after, poll_after)
+                }
                 AttemptOutcome::RetryAfter(pause) => pause,
             };
             if let Some(held) = self.wait_for(pause).await? {
@@ -244,18 +240,17 @@ impl<'a> Acquisition<'a> {
                 let deadline = local_deadline(sent, self.claim.expiry);
                 self.accept(token, deadline)
             }
-            Ok(Ok(Attempt::Busy { retry_after })) => {
+            Ok(Ok(Attempt::Busy { retry_after, poll_after })) => {
                 telemetry::busy(&self.claim.resource, &shared.store_name);
                 self.may_be_stored = self.claim.waiting.is_some();
                 self.last_busy = Some(BusyAttempt { number: self.attempts, sent });
                 let now = shared.clock.now();
                 self.last_answer = Some(now);
-                self.adoptions = 0;
                 self.outage_since = None;
                 if let Some(head) = &self.head {
                     head.busy(now);
                 }
-                Ok(AttemptOutcome::Busy { retry_after })
+                Ok(AttemptOutcome::Busy { retry_after, poll_after })
             }
             Ok(Err(error)) => self.failed(error),
             Err(_) => {
@@ -275,13 +270,6 @@ impl<'a> Acquisition<'a> {
     /// Handles a failed attempt. A waiter that was answered before retries for a while, a new one retries once.
     fn failed(&mut self, error: Error) -> Result<AttemptOutcome> {
         let now = self.shared.clock.now();
-        if let Some(capacity) =
-            self.claim.adoptable_capacity(&error).filter(|_| self.adoptions < MAX_ADOPTIONS)
-        {
-            self.claim.capacity = capacity;
-            self.adoptions += 1;
-            return Ok(AttemptOutcome::RetryAfter(TICK));
-        }
         let first = self.outage_since.is_none();
         let since = *self.outage_since.get_or_insert(now);
         let patience = if self.last_answer.is_some() { OUTAGE_PATIENCE } else { Duration::ZERO };
@@ -309,10 +297,10 @@ impl<'a> Acquisition<'a> {
         self.last_busy = None;
     }
 
-    fn pause_while_busy(&mut self, retry_after: Option<Duration>) -> Duration {
+    fn pause_while_busy(&mut self, retry_after: Option<Duration>, poll_after: Option<Duration>) -> Duration {
         let wakeups = &self.side.wakeups;
         let first = self.busy_in_a_row == 0;
-        let polled = self.options.sleep_after(self.busy_in_a_row);
+        let polled = self.options.sleep_after(self.busy_in_a_row, poll_after);
         self.busy_in_a_row = self.busy_in_a_row.saturating_add(1);
         if first {
             self.gauge.begin(retry_after);

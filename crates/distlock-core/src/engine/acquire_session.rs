@@ -23,11 +23,6 @@ use crate::store::{Backend, Claim, Fairness, Lease, SessionHold, SessionStore};
 const MAX_UNREACHED: u32 = 2;
 /// How often a claim is tried again whose session ends soon after it was sent.
 const MAX_INTERRUPTED: u32 = 10;
-/// How often a single attempt takes over the capacity on record.
-const MAX_ADOPTIONS: u32 = 10;
-/// The longest pause before a claim takes over the capacity on record: the first one, and how often it doubles.
-const ADOPTION_PAUSE: Duration = Duration::from_millis(5);
-const ADOPTION_DOUBLINGS: u32 = 6;
 /// A claim that was with the server for this long has waited there.
 const WAITED: Duration = Duration::from_secs(1);
 /// How long a claim that had waited is tried again while the store is unreachable.
@@ -70,19 +65,10 @@ pub(super) async fn acquire(
         gauge.begin(None);
         own_holds::warn_if_self(shared, claim);
     }
-    let (mut outage, mut adoption) = (Outage::default(), Adoption::default());
+    let mut outage = Outage::default();
     let hold = loop {
         let begun = shared.clock.now();
         match attempt(shared, store, Claim::clone(claim), wait, request_timeout).await {
-            Err(error) if adoption.may_go_on(shared, claim, &error, wait) => {
-                claim.capacity = claim.adoptable_capacity(&error).unwrap_or(claim.capacity);
-                claim.lock_id = shared.ids.next();
-                tokio::select! {
-                    biased;
-                    () = shared.closing.cancelled() => break Err(shared.stopped()),
-                    () = tokio::time::sleep(adoption.next_pause()) => {}
-                }
-            }
             Err(error) => {
                 let Some(pause) = outage.pause(shared, &error, begun, wait).filter(|_| !is_probe) else {
                     break Err(error);
@@ -195,26 +181,6 @@ impl Outage {
         let tries = error.can_retry() && !wait.over(now) && (quick || patient);
         let first = self.unreached + self.interrupted == 1;
         tries.then_some(if first { Duration::ZERO } else { OUTAGE_PAUSE })
-    }
-}
-
-/// Taking over the capacity on record. Claims that do so at once are in the store for a moment with the capacity that they leave,
-/// and are in each other's way: the pause before the next attempt is random and grows.
-#[derive(Debug, Default)]
-struct Adoption {
-    times: u32,
-}
-
-impl Adoption {
-    fn may_go_on(&self, shared: &Shared, claim: &Claim, error: &Error, wait: Wait) -> bool {
-        let often = wait == Wait::Once && self.times >= MAX_ADOPTIONS;
-        claim.adoptable_capacity(error).is_some() && !often && !wait.over(shared.clock.now())
-    }
-
-    fn next_pause(&mut self) -> Duration {
-        let longest = ADOPTION_PAUSE * 2_u32.pow(self.times.min(ADOPTION_DOUBLINGS));
-        self.times = self.times.saturating_add(1);
-        longest.mul_f64(fastrand::f64())
     }
 }
 

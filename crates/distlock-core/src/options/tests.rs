@@ -90,7 +90,7 @@ fn a_cadence_may_be_set_before_the_expiry_that_it_fits() {
 fn adaptive_backoff_grows_by_half_and_stays_between_min_and_max() {
     let options = Options::new().adaptive_backoff(true);
     for n in 0..200_u32 {
-        let sleep = options.sleep_after(n);
+        let sleep = options.sleep_after(n, Some(MS));
         assert!(sleep >= 10 * MS && sleep <= 800 * MS, "attempt {n}: {sleep:?}");
         if n < 10 {
             let ideal = 10.0 * 1.5_f64.powi(n.cast_signed());
@@ -103,5 +103,8 @@ fn adaptive_backoff_grows_by_half_and_stays_between_min_and_max() {
 #[test]
 fn the_random_sleep_stays_in_its_range() {
     let options = Options::new().busy_wait_sleep(5 * MS, 7 * MS).unwrap();
-    assert!((0..200).all(|n| (5 * MS..=7 * MS).contains(&options.sleep_after(n))));
+    assert!((0..200).all(|n| (5 * MS..=7 * MS).contains(&options.sleep_after(n, None))));
+    for (proposed, expected) in [(MS, 5 * MS), (6 * MS, 6 * MS), (60 * MS, 7 * MS)] {
+        assert_eq!(options.sleep_after(3, Some(proposed)), expected);
+    }
 }

@@ -28,7 +28,7 @@ impl AcquireVotes {
     fn record(&mut self, node: usize, answer: Result<Attempt>) {
         match answer {
             Ok(Attempt::Granted { token }) => self.granted.push((node, token)),
-            Ok(Attempt::Busy { retry_after }) => self.busy.push((node, retry_after)),
+            Ok(Attempt::Busy { retry_after, .. }) => self.busy.push((node, retry_after)),
             Err(error) => self.failed.push((node, error)),
         }
     }
@@ -94,7 +94,7 @@ pub(super) async fn try_acquire(inner: &Arc<QuorumInner>, claims: &[Claim]) -> B
                 let answer = match token {
                     Err(error) => Err(error),
                     // Granted too late to be of use, or released by the caller meanwhile.
-                    Ok(Some(_)) => Ok(Attempt::Busy { retry_after: None }),
+                    Ok(Some(_)) => Ok(Attempt::busy(None)),
                     Ok(None) => conclude(inner, &vote, waited),
                 };
                 undo.push(vote);
@@ -243,10 +243,10 @@ fn conclude(inner: &QuorumInner, vote: &AcquireVotes, waited: Duration) -> Resul
     let answered = vote.granted.len() + vote.busy.len();
     // A majority granted, but nodes forgot the lease before the token was confirmed.
     if vote.granted.len() >= inner.majority {
-        return Ok(Attempt::Busy { retry_after: None });
+        return Ok(Attempt::busy(None));
     }
     if answered >= inner.majority {
-        return Ok(Attempt::Busy { retry_after: retry_after(inner, vote) });
+        return Ok(Attempt::busy(retry_after(inner, vote)));
     }
     let mut failures = Failures::new(inner);
     for (node, error) in &vote.failed {

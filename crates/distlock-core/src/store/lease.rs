@@ -51,7 +51,7 @@ pub struct Claim {
     /// How much of the capacity: 1 for a mutex and a reader, everything for a writer.
     pub weight: u32,
     /// How much there is. A pool with live holders or waiters of another capacity answers
-    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch).
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch), unless the claim [resizes](Self::resizes).
     pub capacity: u32,
     /// How long the grant lasts, by the store's clock.
     pub expiry: Duration,
@@ -63,8 +63,8 @@ pub struct Claim {
     /// For a lock record: do not take a free lock before a waiter that registered earlier. Pools never do,
     /// whatever this says. A store for which this is not one step may ignore it: it is about order, not safety.
     pub no_overtaking: bool,
-    /// If a pool in use has another capacity, the engine asks again with that one. Stores need not know.
-    pub(crate) adopts_capacity: bool,
+    /// A pool in use with another capacity gets the one of this claim, also for its waiters, and the claim is decided by it.
+    pub resizes: bool,
     /// For session stores: how long the lock stays held after the grant, also if the session ends before. Zero: not longer
     /// than the session. Lease stores need not look at it: their expiry covers it.
     pub hold_at_least: Duration,
@@ -83,14 +83,9 @@ impl Claim {
             cadence: None,
             waiting: None,
             no_overtaking: false,
-            adopts_capacity: false,
+            resizes: false,
             hold_at_least: Duration::ZERO,
         }
-    }
-
-    /// The capacity to ask with instead, if this error says that the pool is in use with another one.
-    pub(crate) fn adoptable_capacity(&self, error: &Error) -> Option<u32> {
-        error.recorded_capacity().filter(|capacity| self.adopts_capacity && self.weight <= *capacity)
     }
 
     /// The same with a minimum hold time.
@@ -220,6 +215,9 @@ pub enum Attempt {
         /// When it is worth asking again if no wake-up comes: the time left on whatever blocks us, rounded up where the
         /// store counts in coarse steps. The waiter asks again at that moment, so less is a request in vain.
         retry_after: Option<Duration>,
+        /// For a store that cannot push: how long a waiter sleeps until it asks again, within
+        /// [`Options::busy_wait_sleep`](crate::Options::busy_wait_sleep). `None`: a random time of that range.
+        poll_after: Option<Duration>,
     },
 }
 
@@ -233,7 +231,16 @@ impl Attempt {
     /// It is held by another client, or another waiter is before us.
     #[must_use]
     pub fn busy(retry_after: impl Into<Option<Duration>>) -> Self {
-        Attempt::Busy { retry_after: retry_after.into() }
+        Attempt::Busy { retry_after: retry_after.into(), poll_after: None }
+    }
+
+    /// A busy answer with the time until a waiter asks again, for a store that cannot push. A grant stays as it is.
+    #[must_use]
+    pub fn with_poll_after(mut self, pause: impl Into<Option<Duration>>) -> Self {
+        if let Attempt::Busy { poll_after, .. } = &mut self {
+            *poll_after = pause.into();
+        }
+        self
     }
 }
 

@@ -111,16 +111,16 @@ fn the_token_of_a_set_is_cancelled_when_the_engines_runtime_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resizable_request_of_a_set_uses_the_capacity_on_record() {
+async fn a_resizable_request_of_a_set_resizes_a_semaphore_in_use() {
     let world = World::new();
     let (ours, theirs) = (world.locks(), world.locks());
     let held = theirs.semaphore("s", 2).acquire().await.unwrap();
     let plain = ours.acquire_all([Request::permits("s", 3, 1)]).await.unwrap_err();
     assert_eq!(plain.kind(), ErrorKind::Mismatch);
-    let set = ours.acquire_all([Request::permits("s", 3, 1).resizable()]).await.unwrap();
+    let set = ours.acquire_all([Request::permits("s", 3, 2).resizable()]).await.unwrap();
     assert!(ours.semaphore("s", 3).resizable().try_acquire().await.unwrap().is_none());
-    // What waits with the old number continues when the number changes meanwhile.
-    let waiting = tokio::spawn(ours.semaphore("s", 5).resizable().acquire_many(2).into_future());
+    // A request that does not fit beside the holders waits, whatever number it names.
+    let waiting = tokio::spawn(ours.semaphore("s", 4).resizable().acquire_many(4).into_future());
     tokio::time::sleep(SECOND).await;
     drop((held, set));
     drop(tokio::time::timeout(10 * SECOND, waiting).await.unwrap().unwrap().unwrap());

@@ -74,8 +74,14 @@ impl Drop for DataFolder {
     }
 }
 
-/// The temporary folder, unless the servers' user cannot reach it.
+/// The variable that says where the data folders of servers are created.
+const BASE: &str = "DISTLOCK_TEST_DATA";
+
+/// The folder that the variable [`BASE`] names, else the temporary folder, unless the servers' user cannot reach it.
 fn base() -> PathBuf {
+    if let Some(chosen) = std::env::var_os(BASE).filter(|chosen| !chosen.is_empty()) {
+        return PathBuf::from(chosen);
+    }
     let usual = std::env::temp_dir();
     if spawn::server_user().is_none() || all_users_can_reach(&usual) { usual } else { PathBuf::from("/tmp") }
 }

@@ -167,8 +167,11 @@ impl PoolClaim {
         Ok(free(&alive))
     }
 
-    /// The slots in a folder. Refuses a claim whose capacity is not that of the live slots.
+    /// The slots in a folder. Refuses a claim whose capacity is not that of the live slots, unless it resizes.
     fn checked_slots(&self, folder: &SlotFolder) -> Result<Vec<SlotName>> {
+        if self.claim.resizes {
+            return folder.slots();
+        }
         let (same, others): (Vec<SlotName>, Vec<SlotName>) =
             folder.slots()?.into_iter().partition(|slot| slot.capacity == self.claim.capacity);
         for slot in others {

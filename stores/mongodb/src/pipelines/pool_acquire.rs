@@ -13,6 +13,8 @@ pub(crate) struct PoolClaim<'a> {
     pub(crate) address: &'a str,
     pub(crate) weight: i64,
     pub(crate) capacity: i64,
+    /// A pool in use gets this capacity.
+    pub(crate) resizes: bool,
     pub(crate) expiry_ms: i64,
     /// How long the entry of a waiter lasts without another attempt. `None`: one attempt that leaves no entry.
     pub(crate) ttl_ms: Option<i64>,
@@ -22,6 +24,7 @@ pub(crate) struct PoolClaim<'a> {
 }
 
 /// A pool in use with another capacity is left as it is: two capacities at once would admit more than the smaller allows.
+/// A claim that resizes sets it.
 pub(crate) fn pool_acquire(claim: &PoolClaim<'_>) -> Vec<Document> {
     let claimant = Claimant { lock_id: literal(claim.lock_id), expiry_ms: claim.expiry_ms };
     let entry = doc! {
@@ -46,6 +49,7 @@ pub(crate) fn pool_acquire(claim: &PoolClaim<'_>) -> Vec<Document> {
             "mismatch": { "$and": [
                 { "$gt": [{ "$add": [{ "$size": "$holders" }, { "$size": "$queue" }] }, 0] },
                 { "$ne": ["$capacity", claim.capacity] },
+                !claim.resizes,
             ] },
             "holds": { "$in": [claimant.lock_id.clone(), "$holders.lockId"] },
             "waits": { "$in": [claimant.lock_id.clone(), "$queue.lockId"] },

@@ -39,6 +39,7 @@ fn update(state: &StoreState, claim: &Claim) -> DocumentUpdate {
         address: &address,
         weight: i64::from(claim.weight),
         capacity: i64::from(claim.capacity),
+        resizes: claim.resizes,
         expiry_ms: whole_ms(claim.expiry),
         ttl_ms: claim.waiting.as_ref().map(|waiting| whole_ms(waiting.ttl)),
         attempt: attempt.and_then(|attempt| i64::try_from(attempt).ok()).unwrap_or(i64::MAX),
@@ -88,7 +89,7 @@ fn read_attempt(state: &Arc<StoreState>, claim: &Claim, found: &Snapshot) -> Res
     state.observe_clock(found.now);
     let pool = PoolDocument::read(&found.document)?;
     check_countable(&found.document, "token", state.commands.collection(Namespace::Queues))?;
-    if pool.is_in_use() && pool.capacity != claim.capacity {
+    if pool.is_in_use() && pool.capacity != claim.capacity && !claim.resizes {
         return Err(errors::capacity_mismatch(&claim.resource, pool.capacity, claim.capacity));
     }
     if let Some(held) = pool.holders.iter().find(|held| held.lock_id == claim.lock_id) {

@@ -12,7 +12,7 @@ const ADVICE: &str = "use ssl-mode=DISABLED, REQUIRED (encrypted, any certificat
 
 /// How to encrypt, and which certificates to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Tls {
+pub(crate) enum Tls {
     Disabled,
     /// Encrypted; any certificate.
     Required {
@@ -27,14 +27,14 @@ pub(super) enum Tls {
 
 /// Files of our own certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(crate) struct Identity {
     certificate: PathBuf,
     key: PathBuf,
 }
 
 impl Tls {
     /// Takes its parameters out of a URL.
-    pub(super) fn take_from(url: &mut StoreUrl) -> Result<Self> {
+    pub(crate) fn take_from(url: &mut StoreUrl) -> Result<Self> {
         let refuse = |url: &StoreUrl, what: &str| Err(url.refuse(what).advise(ADVICE));
         let mode = url.take_driver("ssl-mode").map(|mode| mode.to_ascii_uppercase());
         let roots = url.take_driver("ssl-ca").map(PathBuf::from);
@@ -66,12 +66,12 @@ impl Tls {
         }
     }
 
-    pub(super) fn is_encrypted(&self) -> bool {
+    pub(crate) fn is_encrypted(&self) -> bool {
         *self != Tls::Disabled
     }
 
     /// For the driver. Reads the system's certificates where those are asked for.
-    pub(super) fn options(&self) -> Result<Option<SslOpts>> {
+    pub(crate) fn options(&self) -> Result<Option<SslOpts>> {
         let (options, identity) = match self {
             Tls::Disabled => return Ok(None),
             Tls::Required { identity } => {

@@ -30,7 +30,7 @@ const TRIES_AFTER_CONFLICT: u32 = 30;
 /// How often a batch is sent again after locked rows were taken out.
 const TRIES_AFTER_LOCKED: u32 = 3;
 /// A larger statement is split: servers have a limit of 1 MB and more (`max_allowed_packet`).
-const LARGEST_STATEMENT: usize = 700_000;
+pub(super) const LARGEST_STATEMENT: usize = 700_000;
 
 #[derive(Debug)]
 pub(super) struct LockedRows {

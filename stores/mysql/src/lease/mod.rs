@@ -1,5 +1,6 @@
 //! The lease tables: locks as rows that expire by the server's clock.
 
+mod acquire;
 mod inspect;
 mod locked_rows;
 mod store;

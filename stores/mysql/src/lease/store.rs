@@ -1,17 +1,16 @@
 //! The store: sends each verb to the record it is about.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::store::support::batch;
-use distlock_core::store::support::errors;
 use distlock_core::store::{
     Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
     Renewal, Store, WakeStream,
 };
 use distlock_core::{RecordKind, Resource, Result};
 
+use super::acquire::acquire;
 use super::{LeaseState, inspect, locked_rows, verbs};
 use crate::batch::{Item, Key};
 use crate::doctor;
@@ -130,43 +129,6 @@ impl LeaseStore for MysqlStore {
     async fn subscribe(&self, _: &Inbox) -> Result<WakeStream> {
         Err(self.capabilities().unsupported("wake-ups"))
     }
-}
-
-/// Acquires claims about one record. A statement decides on one claim for a mutex, and on one claim of each lock id for a
-/// pool; others are decided after it.
-async fn acquire(state: &LeaseState, record: RecordKind, claims: Vec<&Claim>) -> Batch<Attempt> {
-    let mut answers: Vec<Option<Result<Attempt>>> = claims.iter().map(|_| None).collect();
-    let mut left = Vec::new();
-    for (n, claim) in claims.iter().enumerate() {
-        let item = Item::of_claim(n, claim);
-        match item.check() {
-            Ok(()) => left.push(item),
-            Err(error) => answers[n] = Some(Err(error)),
-        }
-    }
-    while !left.is_empty() {
-        let mut seen = HashSet::new();
-        let (now, later): (Vec<_>, Vec<_>) = left.into_iter().partition(|item| {
-            let id = (record == RecordKind::Pool).then(|| claims[item.n].lock_id.as_str());
-            seen.insert((item.key, id))
-        });
-        left = later;
-        let sent: Vec<&Claim> = now.iter().map(|item| claims[item.n]).collect();
-        let places: Vec<usize> = now.iter().map(|item| item.n).collect();
-        let verb = state.verbs.acquire(record, &sent);
-        let answered = locked_rows::run(state, verb, now, |item, row| {
-            verbs::attempt(item, claims[item.n].capacity, row)
-        })
-        .await;
-        let answered = match answered {
-            Err(error) if places.len() < claims.len() => batch::all_failed(&error, places.len()),
-            answered => answered?,
-        };
-        for (n, answer) in places.into_iter().zip(answered) {
-            answers[n] = Some(answer);
-        }
-    }
-    Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(errors::too_few_answers()))).collect())
 }
 
 async fn each<A>(

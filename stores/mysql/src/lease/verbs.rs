@@ -1,11 +1,13 @@
 //! The statements of each verb, and what their rows mean.
 
+use std::time::Duration;
+
 use distlock_core::store::support::errors;
 use distlock_core::store::{Attempt, Claim, Released, Renewal};
 use distlock_core::{FencingToken, RecordKind, Result};
 use mysql_async::Row;
 
-use crate::batch::{Item, Key};
+use crate::batch::{Item, Key, micros};
 use crate::identifier::Tables;
 use crate::rows::{optional, required, time_left};
 
@@ -22,9 +24,29 @@ pub(super) struct Verbs {
     acquire_lock: Verb,
     acquire_lock_queued: Verb,
     acquire_pool: Verb,
+    poll: [String; 2],
     renew: [Verb; 2],
     release: [Verb; 2],
     break_lock: [String; 2],
+}
+
+/// How long a mutex that became free is reserved for the first waiter, if there is one. A waiter that died costs this much.
+const RESERVED: Duration = Duration::from_millis(50);
+
+/// The bounds of the pause between two questions of the first waiter, and its part of the time that the holder has held.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(400);
+const PART_OF_HOLD: u32 = 16;
+
+/// How long a waiter sleeps that has so many waiters before it. What was held for long is asked for less often, and what is
+/// handed from client to client more often; later waiters ask less often than the first.
+fn pause(held_for: Duration, place: u32) -> Duration {
+    let first = (held_for / PART_OF_HOLD).clamp(SHORTEST_PAUSE, LONGEST_PAUSE);
+    first.saturating_mul(place.saturating_add(1)).mul_f64(0.8 + 0.4 * fastrand::f64())
+}
+
+fn statement(tables: &Tables, text: &str) -> String {
+    tables.statement(text).replace("{reserved}", &micros(RESERVED).to_string())
 }
 
 /// An index for arrays of both records.
@@ -37,13 +59,15 @@ fn index(record: RecordKind) -> usize {
 
 impl Verbs {
     pub(super) fn new(tables: &Tables) -> Self {
-        let verb = |record, text: &str| Verb { statements: tables.statement(text), record };
+        let verb = |record, text: &str| Verb { statements: statement(tables, text), record };
         let lock = |text: &str| verb(RecordKind::Lock, text);
         let pool = |text: &str| verb(RecordKind::Pool, text);
         Verbs {
             acquire_lock: lock(include_str!("../sql/lock_acquire.sql")),
             acquire_lock_queued: lock(include_str!("../sql/lock_acquire_queued.sql")),
             acquire_pool: pool(include_str!("../sql/pool_acquire.sql")),
+            poll: [include_str!("../sql/lock_poll.sql"), include_str!("../sql/pool_poll.sql")]
+                .map(|text| statement(tables, text)),
             renew: [lock(include_str!("../sql/lock_renew.sql")), pool(include_str!("../sql/pool_renew.sql"))],
             release: [
                 lock(include_str!("../sql/lock_release.sql")),
@@ -67,6 +91,11 @@ impl Verbs {
         }
     }
 
+    /// A plain read that answers waiters which ask again.
+    pub(super) fn poll(&self, record: RecordKind) -> &str {
+        &self.poll[index(record)]
+    }
+
     pub(super) fn renew(&self, record: RecordKind) -> &Verb {
         &self.renew[index(record)]
     }
@@ -85,14 +114,16 @@ pub(super) fn attempt(item: &Item<'_>, capacity: u32, row: Option<&Row>) -> Resu
     let row = row.ok_or_else(errors::too_few_answers)?;
     if item.is_pool() {
         let theirs: u32 = required(row, "capacity")?;
-        if theirs != capacity {
+        if theirs != capacity && !item.resizes {
             return Err(errors::capacity_mismatch(item.resource, theirs, capacity));
         }
     }
     if optional::<i64>(row, "granted")? == Some(1) {
         return Ok(Attempt::granted(FencingToken::new(required(row, "token")?)));
     }
-    Ok(Attempt::busy(optional(row, "remaining")?.map(time_left)))
+    let held_for = optional(row, "held_for")?.map(time_left).unwrap_or_default();
+    let place = optional(row, "place")?.unwrap_or_default();
+    Ok(Attempt::busy(optional(row, "remaining")?.map(time_left)).with_poll_after(pause(held_for, place)))
 }
 
 fn is_ours(row: Option<&Row>) -> Result<bool> {
@@ -107,4 +138,25 @@ pub(super) fn renewal(row: Option<&Row>) -> Result<Renewal> {
 /// The answer to a release. Nothing is woken: waiters ask again.
 pub(super) fn released(row: Option<&Row>) -> Result<Released> {
     Ok(if is_ours(row)? { Released::Done { woke: false } } else { Released::NotYours })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiters_ask_less_often_for_what_was_held_for_long_and_the_later_they_came() {
+        let ms = Duration::from_millis;
+        for (held_for, place, expected) in [
+            (ms(0), 0, ms(10)),
+            (ms(0), 3, ms(40)),
+            (ms(1600), 0, ms(100)),
+            (ms(1600), 1, ms(200)),
+            (Duration::MAX, 0, ms(400)),
+        ] {
+            let pause = pause(held_for, place);
+            assert!((expected.mul_f64(0.79)..=expected.mul_f64(1.21)).contains(&pause), "{pause:?}");
+        }
+        assert!(pause(ms(0), u32::MAX) > ms(1000));
+    }
 }

@@ -18,10 +18,10 @@ INSERT INTO {pool} (k, kind, name) SELECT b.k, b.kind, b.name FROM {free} b ON D
 SET @distlock_now = {now};
 DELETE e FROM {free} b STRAIGHT_JOIN {entry} e FORCE INDEX (PRIMARY) ON e.k = b.k
 WHERE e.expires_at <= @distlock_now;
--- A pool that is not in use takes the capacity of the claim.
+-- A pool that is not in use takes the capacity of the claim; one in use does if the claim resizes it.
 UPDATE {free} b STRAIGHT_JOIN {pool} p FORCE INDEX (PRIMARY) ON p.k = b.k
 SET p.capacity = b.capacity
-WHERE p.capacity <> b.capacity AND NOT EXISTS (SELECT 1 FROM {entry} e WHERE e.k = p.k);
+WHERE p.capacity <> b.capacity AND (b.resizes = 1 OR NOT EXISTS (SELECT 1 FROM {entry} e WHERE e.k = p.k));
 -- A retried claim is recognised. Its expiry starts anew and never moves back.
 UPDATE {free} b STRAIGHT_JOIN {entry} e FORCE INDEX (PRIMARY) ON e.k = b.k AND e.id = b.id
 SET e.expires_at = GREATEST(e.expires_at, @distlock_now + b.expiry)
@@ -59,7 +59,10 @@ SET p.token = m.token, p.used_at = @distlock_now
 WHERE m.token > p.token;
 SELECT b.n, e.held AS granted, e.token,
     (SELECT MIN(o.expires_at) FROM {entry} o WHERE o.k = b.k AND (o.held = 1 OR o.seq < e.seq)) - @distlock_now
-        AS remaining, p.capacity
+        AS remaining, p.capacity,
+    @distlock_now - COALESCE((SELECT MAX(o.since) FROM {entry} o WHERE o.k = b.k AND o.held = 1), @distlock_now) AS held_for,
+    (SELECT COUNT(*) FROM {entry} o
+     WHERE o.k = b.k AND o.held = 0 AND o.seq < e.seq AND o.expires_at > @distlock_now) AS place
 FROM {batch} b STRAIGHT_JOIN {pool} p FORCE INDEX (PRIMARY) ON p.k = b.k
     LEFT JOIN {entry} e ON e.k = b.k AND e.id = b.id AND p.capacity = b.capacity;
 -- A single attempt leaves no entry.

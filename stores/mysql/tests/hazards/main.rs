@@ -7,4 +7,5 @@ mod get_lock;
 mod locked_rows;
 mod refusals;
 mod unreleased;
+mod wait_queue;
 mod waiters;

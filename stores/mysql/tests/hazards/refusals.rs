@@ -156,8 +156,38 @@ async fn tls_is_used_and_checked_as_the_url_says() {
         let error = refused(&url(host, &format!("?ssl-mode=VERIFY_IDENTITY&ssl-ca={ca}"))).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     }
+    #[cfg(feature = "sqlx")]
+    pool_of_sqlx(&url("localhost", ""), &certificate, &other).await;
     // A server without TLS is not talked to in plain text.
     let plain = MysqlServer::configure().setting("skip-ssl", "1").start();
     let error = refused(&format!("{}?ssl-mode=REQUIRED", plain.url())).await;
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    #[cfg(feature = "sqlx")]
+    {
+        use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlSslMode};
+        let options: MySqlConnectOptions = plain.url().parse().unwrap();
+        let pool = MySqlPool::connect_lazy_with(options.clone());
+        MysqlStore::with_sqlx_pool(&pool, Default::default()).await.unwrap();
+        let pool = MySqlPool::connect_lazy_with(options.ssl_mode(MySqlSslMode::Required));
+        let error = MysqlStore::with_sqlx_pool(&pool, Default::default()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    }
+}
+
+/// An account that refuses plain text, with the options of a pool of sqlx.
+#[cfg(feature = "sqlx")]
+async fn pool_of_sqlx(url: &str, certificate: &str, other: &str) {
+    use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlSslMode};
+    let base: MySqlConnectOptions = url.parse().unwrap();
+    let connect = async |options: MySqlConnectOptions| {
+        MysqlStore::with_sqlx_pool(&MySqlPool::connect_lazy_with(options), Default::default()).await
+    };
+    connect(base.clone()).await.unwrap();
+    connect(base.clone().ssl_mode(MySqlSslMode::VerifyIdentity).ssl_ca(certificate)).await.unwrap();
+    for options in [
+        base.clone().ssl_mode(MySqlSslMode::Disabled),
+        base.ssl_mode(MySqlSslMode::VerifyIdentity).ssl_ca(other),
+    ] {
+        assert_eq!(connect(options).await.unwrap_err().kind(), ErrorKind::Denied);
+    }
 }

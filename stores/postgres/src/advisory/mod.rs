@@ -17,6 +17,7 @@ mod shared_session;
 mod store;
 mod sweep;
 pub(crate) mod transaction;
+pub(crate) mod transaction_wait;
 
 pub use key::AdvisoryKey;
 pub use store::AdvisoryStore;

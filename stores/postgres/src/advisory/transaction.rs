@@ -1,17 +1,14 @@
 //! Advisory locks of a transaction of the caller: lock and write commit together, also through PgBouncer.
 
+use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{CancelToken, NoTls, Transaction};
 
 use super::key::AdvisoryKey;
+use super::transaction_wait::{ROLL_BACK, SETTINGS, WaitParts};
 use crate::error;
-
-/// Around a wait that may fail, so that the transaction stays usable.
-pub(crate) const SAVEPOINT: &str = "SAVEPOINT distlock_wait";
-pub(crate) const RELEASE: &str = "RELEASE SAVEPOINT distlock_wait";
-pub(crate) const ROLL_BACK: &str = "ROLLBACK TO SAVEPOINT distlock_wait; RELEASE SAVEPOINT distlock_wait";
 
 /// Acquires advisory locks that end with a transaction, by commit or by rollback. They need no release and no tables.
 ///
@@ -38,8 +35,9 @@ impl<'a> TransactionLocks<'a> {
 
     /// Waits until the transaction holds the lock exclusively. `SET LOCAL lock_timeout` limits the wait.
     ///
-    /// A lock that is free costs one round trip. Only a wait has a savepoint around it, so that a wait that ends without the lock
-    /// leaves the transaction usable.
+    /// A lock that is free costs one round trip. Only a wait has savepoints around it, so that a wait that ends without the lock
+    /// leaves the transaction usable. The statement of a wait ends every two seconds, or a second after `deadlock_timeout` if that
+    /// is later, and is sent again: transactions that wait for longer get the lock in any order.
     ///
     /// # Errors
     /// [`ErrorKind::Timeout`] if `lock_timeout` passed, and [`ErrorKind::Deadlock`] if the server found that transactions wait for
@@ -49,7 +47,7 @@ impl<'a> TransactionLocks<'a> {
     /// # Cancel safety
     /// Dropping the future ends the wait: a cancel request is sent to the server, over a connection of its own and without TLS
     /// (the request has no secret but its number). A client that insists on TLS (`sslmode=require`) cannot send it; the wait then
-    /// ends with the connection. The transaction can only be rolled back.
+    /// ends with its statement, after two seconds. The transaction can only be rolled back.
     pub async fn lock(&self, key: AdvisoryKey) -> Result<()> {
         self.wait(key, LockFunction::TryLock, LockFunction::Lock).await
     }
@@ -92,23 +90,30 @@ impl<'a> TransactionLocks<'a> {
         if self.call(key, attempt).await? {
             return Ok(());
         }
-        let savepoint = async |statement: &str| {
-            let failed =
-                |error| error::from_statement(error).doing("acquire an advisory lock in a transaction");
-            self.0.batch_execute(statement).await.map_err(failed)
-        };
-        savepoint(SAVEPOINT).await?;
-        let cancel = CancelOnDrop(Some(self.0.cancel_token()));
-        let waited = self.call(key, wait).await;
-        cancel.disarm();
-        match waited {
-            Ok(_) => savepoint(RELEASE).await,
-            Err(error) => {
-                // If this fails too, the connection is gone, and the first error says why.
-                let _ = savepoint(ROLL_BACK).await;
-                Err(error)
+        let parts = self.wait_parts().await?;
+        loop {
+            self.execute(&parts.begin()).await?;
+            let cancel = CancelOnDrop(Some(self.0.cancel_token()));
+            let waited = self.call(key, wait).await;
+            cancel.disarm();
+            let Err(error) = waited else { return self.execute(&parts.end()).await };
+            // If this fails too, the connection is gone, and the first error says why.
+            let rolled_back = self.execute(ROLL_BACK).await;
+            if rolled_back.is_err() || !parts.goes_on(&error) {
+                return Err(error);
             }
         }
+    }
+
+    async fn wait_parts(&self) -> Result<WaitParts> {
+        let rows = self.0.query_typed(SETTINGS, &[]).await.map_err(failed)?;
+        let row = rows.first().ok_or_else(errors::too_few_answers)?;
+        let setting = |column| row.try_get::<_, &str>(column).map_err(failed);
+        WaitParts::new(setting(0)?, setting(1)?)
+    }
+
+    async fn execute(&self, statements: &str) -> Result<()> {
+        self.0.batch_execute(statements).await.map_err(failed)
     }
 
     /// An unnamed statement in one round trip, which works through a pooler.
@@ -131,10 +136,14 @@ impl<'a> TransactionLocks<'a> {
             if error::has_code(&error, &[SqlState::T_R_DEADLOCK_DETECTED]) {
                 return deadlock(key);
             }
-            error::from_statement(error).doing("acquire an advisory lock in a transaction")
+            failed(error)
         })?;
         Ok(rows.first().is_some_and(|row| row.try_get(0).unwrap_or(false)))
     }
+}
+
+fn failed(error: tokio_postgres::Error) -> Error {
+    error::from_statement(error).doing("acquire an advisory lock in a transaction")
 }
 
 pub(crate) fn deadlock(key: AdvisoryKey) -> Error {

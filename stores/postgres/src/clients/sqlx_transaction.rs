@@ -7,9 +7,8 @@ use sqlx::query::Query;
 use sqlx::{Postgres, Row, Transaction};
 use tokio_postgres::error::SqlState;
 
-use crate::advisory::transaction::{
-    LockFunction, RELEASE, ROLL_BACK, SAVEPOINT, deadlock, lock_timeout_passed,
-};
+use crate::advisory::transaction::{LockFunction, deadlock, lock_timeout_passed};
+use crate::advisory::transaction_wait::{ROLL_BACK, SETTINGS, WaitParts};
 use crate::values::to_token;
 use crate::{AdvisoryKey, Fence, error};
 
@@ -85,8 +84,8 @@ impl<'a, 'c> SqlxTransactionLocks<'a, 'c> {
     /// transaction can only be rolled back then.
     ///
     /// # Cancel safety
-    /// Dropping the future may leave the transaction waiting for the lock: drop the transaction too. sqlx rolls it back before
-    /// it uses the connection again, which waits as well.
+    /// After the future was dropped the server may wait for the lock for two seconds more, or until a second after
+    /// `deadlock_timeout`. Drop the transaction too: sqlx rolls it back then, before it uses the connection again.
     pub async fn lock(&mut self, key: AdvisoryKey) -> Result<()> {
         self.wait(key, LockFunction::TryLock, LockFunction::Lock).await
     }
@@ -129,22 +128,26 @@ impl<'a, 'c> SqlxTransactionLocks<'a, 'c> {
         if self.call(key, attempt).await? {
             return Ok(());
         }
-        self.execute(SAVEPOINT).await?;
-        match self.call(key, wait).await {
-            Ok(_) => self.execute(RELEASE).await,
-            Err(error) => {
-                // If this fails too, the connection is gone, and the first error says why.
-                let _ = self.execute(ROLL_BACK).await;
-                Err(error)
+        let parts = self.wait_parts().await?;
+        loop {
+            self.execute(&parts.begin()).await?;
+            let Err(error) = self.call(key, wait).await else { return self.execute(&parts.end()).await };
+            // If this fails too, the connection is gone, and the first error says why.
+            let rolled_back = self.execute(ROLL_BACK).await;
+            if rolled_back.is_err() || !parts.goes_on(&error) {
+                return Err(error);
             }
         }
     }
 
-    async fn execute(&mut self, statements: &'static str) -> Result<()> {
-        let executed = sqlx::raw_sql(statements).execute(&mut **self.0).await;
-        executed
-            .map(drop)
-            .map_err(|error| from_sqlx(&error).doing("acquire an advisory lock in a transaction"))
+    async fn wait_parts(&mut self) -> Result<WaitParts> {
+        let row = unnamed(SETTINGS).fetch_one(&mut **self.0).await.map_err(failed)?;
+        let setting = |column: usize| row.try_get::<String, _>(column).map_err(failed);
+        WaitParts::new(&setting(0)?, &setting(1)?)
+    }
+
+    async fn execute(&mut self, statements: &str) -> Result<()> {
+        sqlx::raw_sql(statements).execute(&mut **self.0).await.map(drop).map_err(failed)
     }
 
     async fn call(&mut self, key: AdvisoryKey, function: LockFunction) -> Result<bool> {
@@ -161,7 +164,7 @@ impl<'a, 'c> SqlxTransactionLocks<'a, 'c> {
             if code.as_deref() == Some(SqlState::T_R_DEADLOCK_DETECTED.code()) {
                 return deadlock(key);
             }
-            from_sqlx(&error).doing("acquire an advisory lock in a transaction")
+            failed(error)
         })?;
         Ok(row.try_get(0).unwrap_or(false))
     }
@@ -176,6 +179,10 @@ impl std::fmt::Debug for SqlxTransactionLocks<'_, '_> {
 /// An unnamed statement, which works through a pooler.
 fn unnamed(text: &str) -> Query<'_, Postgres, PgArguments> {
     sqlx::query(text).persistent(false)
+}
+
+fn failed(error: sqlx::Error) -> Error {
+    from_sqlx(&error).doing("acquire an advisory lock in a transaction")
 }
 
 fn from_sqlx(error: &sqlx::Error) -> Error {

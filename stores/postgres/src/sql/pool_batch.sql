@@ -17,9 +17,9 @@
 WITH item AS MATERIALIZED (
     SELECT *
     FROM unnest($1::text[], $2::text[], $3::text[], $4::integer[], $5::integer[], $6::bigint[], $7::text[],
-                $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[])
+                $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $13::boolean[])
          WITH ORDINALITY
-         AS u (key, verb, id, weight, capacity, expiry, inbox, waits, token, name, attempt, n)
+         AS u (key, verb, id, weight, capacity, expiry, inbox, waits, token, name, attempt, resizes, n)
     WHERE {limit}
 ), locked AS MATERIALIZED (
     SELECT p.*
@@ -28,13 +28,13 @@ WITH item AS MATERIALIZED (
     ORDER BY p.key  -- one order for all batches: they cannot deadlock
     FOR NO KEY UPDATE
 ), pool AS MATERIALIZED (
-    SELECT k.key, k.name, k.claimed_capacity, l.key IS NOT NULL AS known, l.capacity, coalesce(l.token, 0) AS token,
+    SELECT k.key, k.name, k.claimed_capacity, k.resizes, l.key IS NOT NULL AS known, l.capacity, coalesce(l.token, 0) AS token,
            l.holders, l.queue, {micros(pg_catalog.clock_timestamp())} AS now
     FROM (
         SELECT DISTINCT ON (a.key) a.key, a.name,
-               CASE WHEN a.verb = 'acquire' THEN a.capacity END AS claimed_capacity
+               CASE WHEN a.verb = 'acquire' THEN a.capacity END AS claimed_capacity, a.resizes
         FROM item a
-        ORDER BY a.key, a.verb <> 'acquire', a.n
+        ORDER BY a.key, a.verb <> 'acquire', NOT a.resizes, a.n
     ) k LEFT JOIN locked l ON l.key = k.key
 
 -- Expired holders and waiters are dropped, whatever the verb.
@@ -55,16 +55,17 @@ WITH item AS MATERIALIZED (
     ) WITH ORDINALITY AS q (id, weight, inbox, expiry, asked, until, attempt, place)
     WHERE q.until > p.now AND (NOT {sessions} OR q.inbox IN (SELECT a.inbox FROM alive a))
 
--- A pool in use keeps its capacity; an unused one takes the capacity of the first claim.
+-- A pool in use keeps its capacity, unless a claim resizes it; an unused one takes the capacity of the first claim.
 ), sized AS MATERIALIZED (
     SELECT p.key, p.name, p.now, p.token, p.known,
-           CASE WHEN p.key IN (SELECT h.key FROM holder h) OR p.key IN (SELECT w.key FROM waiter w)
+           CASE WHEN NOT p.resizes
+                     AND (p.key IN (SELECT h.key FROM holder h) OR p.key IN (SELECT w.key FROM waiter w))
                 THEN p.capacity
                 ELSE coalesce(p.claimed_capacity, p.capacity)
            END AS capacity
     FROM pool p
 ), fitting AS MATERIALIZED (
-    SELECT a.*, s.now, s.capacity = a.capacity OR a.verb <> 'acquire' AS fits
+    SELECT a.*, s.now, s.capacity = a.capacity OR a.resizes OR a.verb <> 'acquire' AS fits
     FROM item a JOIN sized s ON s.key = a.key
 
 -- What the items change for the present holders.

@@ -4,7 +4,8 @@
 -- ARGV   1  deadline on the server's clock in ms: after it the caller has given up, and nothing is granted
 --        2  grant window in ms: how long a pushed grant lasts until its waiter renews it
 --        3  a batch (see batch.lua), of each claim: 1 lock id, 2 expiry in ms, 3 mode of its queue entry (g or r), 4 time to
---           live of that entry in ms, 0 if it does not wait, 5 inbox, 6 number of the attempt, 7 weight, 8 capacity
+--           live of that entry in ms, 0 if it does not wait, 5 inbox, 6 number of the attempt, 7 weight, 8 capacity, 9 sent as 1 by
+--           a claim that resizes: a pool in use gets this capacity
 -- Reply  {clock} if the deadline has passed; otherwise a batch with two values for each claim:
 --          1, token         granted
 --          0, ms            busy; the time until it is worth asking again, -1 if unknown
@@ -24,12 +25,13 @@ if now > tonumber(ARGV[1]) then return { now } end
 return for_each(1, 2, function(i)
   local id, ms, mode, ttl, inbox = word(1, i), tonumber(word(2, i)), word(3, i), tonumber(word(4, i)), word(5, i)
   local attempt, weight, capacity = tonumber(word(6, i)), tonumber(word(7, i)), tonumber(word(8, i))
+  local resizes = word(9, i) == '1'
   local pool = pool_open(KEYS[i])
   local queue = pool.queue
   delete_expired(pool)
   local first = queue_first(queue)
   if not queue.more then
-    if (pool.used > 0 or first) and pool.capacity ~= capacity then
+    if (pool.used > 0 or first) and pool.capacity ~= capacity and not resizes then
       pool_close(pool)
       return 2, pool.capacity
     end

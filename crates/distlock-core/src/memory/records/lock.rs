@@ -41,11 +41,11 @@ impl LockRecord {
         if let Some(held) = &self.holder {
             let retry_after = Some(held.left(now));
             self.register(&claim.lock_id, claim.waiting.as_ref(), now);
-            return Attempt::Busy { retry_after };
+            return Attempt::busy(retry_after);
         }
         if let Some(left) = self.ahead(&claim.lock_id, now).filter(|_| claim.no_overtaking) {
             self.register(&claim.lock_id, claim.waiting.as_ref(), now);
-            return Attempt::Busy { retry_after: Some(left) };
+            return Attempt::busy(left);
         }
         self.waiters.retain(|waiter| waiter.lock_id != claim.lock_id);
         let token = self.history.next_token(now);

@@ -80,7 +80,7 @@ impl PoolRecord {
         let changes = self.holders.iter().map(|held| held.expires_at).chain(ahead.map(|q| q.expires_at));
         let retry_after = changes.min().map(|moment| moment.since(now));
         self.enqueue(claim, position, now, wakes);
-        Ok(Attempt::Busy { retry_after })
+        Ok(Attempt::busy(retry_after))
     }
 
     pub(in crate::memory) fn renew(&mut self, lease: &Lease, now: Moment, wakes: &mut Wakes) -> Renewal {
@@ -165,10 +165,11 @@ impl PoolRecord {
         self.queue.retain(|queued| queued.expires_at > now);
     }
 
-    /// A pool in use has one capacity: with two at once, a semaphore would admit more than the smaller one allows.
+    /// A pool in use has one capacity: with two at once, a semaphore would admit more than the smaller one allows. A claim that
+    /// resizes sets it.
     fn check_capacity(&self, claim: &Claim) -> Result<()> {
         let unused = self.holders.is_empty() && self.queue.is_empty();
-        if unused || self.capacity == claim.capacity {
+        if unused || claim.resizes || self.capacity == claim.capacity {
             return Ok(());
         }
         Err(capacity_mismatch(&claim.resource, self.capacity, claim.capacity))

@@ -27,7 +27,7 @@ fn claim(id: &str) -> Claim {
         waiting: None,
         cadence: None,
         no_overtaking: false,
-        adopts_capacity: false,
+        resizes: false,
         hold_at_least: Duration::ZERO,
     }
 }

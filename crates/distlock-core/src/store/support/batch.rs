@@ -257,7 +257,7 @@ mod tests {
             waiting: None,
             cadence: None,
             no_overtaking: false,
-            adopts_capacity: false,
+            resizes: false,
             hold_at_least: Duration::ZERO,
         }
     }

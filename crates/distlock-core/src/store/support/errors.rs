@@ -65,7 +65,6 @@ pub fn capacity_mismatch(resource: &Resource, theirs: impl fmt::Display, ours: u
         format!("it is in use with a capacity of {theirs}, and {ours} was asked for"),
     )
     .about(resource)
-    .with_recorded_capacity(theirs.to_string().parse().ok())
     .advise("use one capacity everywhere; it can change once no client holds it or waits for it")
 }
 

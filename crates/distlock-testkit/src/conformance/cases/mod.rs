@@ -96,7 +96,7 @@ macro_rules! __conformance_cases {
                 weights_are_counted_across_engines
                 impossible_weights_are_refused
                 another_capacity_is_a_mismatch
-                resizable_clients_use_the_capacity_on_record
+                a_resizable_semaphore_in_use_grows_and_shrinks
                 a_rolling_change_of_the_capacity_never_admits_more_than_the_larger_one
                 ten_thousand_permits_are_drained_and_refilled
                 a_large_request_is_not_starved_by_small_ones

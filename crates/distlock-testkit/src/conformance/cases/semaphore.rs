@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use distlock_core::ErrorKind;
+use distlock_core::{ErrorKind, Locks};
 
 use crate::conformance::{Fixture, Harness};
 use crate::history::LockSpec;
@@ -66,42 +66,45 @@ pub async fn another_capacity_is_a_mismatch<F: Fixture>(harness: Harness<F>) {
     harness.acquire(&recorder, &one, &spec(2)).await.release().await.unwrap();
 }
 
-/// While a resizable semaphore is in use, its number counts for every client; a client that finds it unused sets its own.
-pub async fn resizable_clients_use_the_capacity_on_record<F: Fixture>(harness: Harness<F>) {
+/// A semaphore that is never unused gets another number of permits: a larger one counts at once, under a smaller one nothing is
+/// granted until it fits.
+pub async fn a_resizable_semaphore_in_use_grows_and_shrinks<F: Fixture>(harness: Harness<F>) {
     let (one, other) = (harness.locks().await, harness.locks().await);
-    let spec = LockSpec::permits("adopted", 2, 1);
-    if !harness.supports(&one, &spec).await {
+    if !harness.supports(&one, &LockSpec::permits("resized in use", 2, 1)).await {
         return;
     }
-    let (small, large) = (one.semaphore("adopted", 2).resizable(), other.semaphore("adopted", 4).resizable());
-    let held = small.acquire().await.unwrap();
-    let second = harness.within("a permit of two", large.acquire().into_future()).await.unwrap();
+    let semaphore = |locks: &Locks, permits| locks.semaphore("resized in use", permits).resizable();
+    let (small, large) = (semaphore(&one, 2), semaphore(&other, 4));
+    let held = small.acquire_many(2).await.unwrap();
     for locks in [&one, &other] {
-        for permits in [2, 4, 300] {
-            let asked = locks.semaphore("adopted", permits).resizable().try_acquire().await;
-            assert!(asked.unwrap().is_none(), "two permits are in use, as many as are on record");
-        }
+        assert!(semaphore(locks, 2).try_acquire().await.unwrap().is_none(), "both permits are in use");
     }
-    let plain = other.semaphore("adopted", 4).try_acquire().await.unwrap_err();
+    let two = harness.within("two more permits", large.acquire_many(2).into_future()).await.unwrap();
+    for semaphore in [&small, &large] {
+        assert!(semaphore.try_acquire().await.unwrap().is_none(), "all four permits are in use");
+    }
+    let plain = other.semaphore("resized in use", 5).try_acquire().await.unwrap_err();
     assert_eq!(plain.kind(), ErrorKind::Mismatch, "a client that is not resizable is told: {plain}");
-    let too_many = large.try_acquire_many(3).await.unwrap_err();
-    assert_eq!(too_many.kind(), ErrorKind::Mismatch, "three permits of two: {too_many}");
-    // A waiter that names four waits for a permit of two.
-    let waiting = tokio::spawn(large.acquire().into_future());
-    harness.wait_for_waiters(&one, &spec, 1).await;
-    held.release().await.unwrap();
-    let third = harness.within("the waiter's permit", waiting).await.unwrap().unwrap();
-    assert!(small.try_acquire().await.unwrap().is_none());
-    second.release().await.unwrap();
+    // Three of four are in use: one is free by the larger number, and too many are in use by the smaller one.
+    let third = {
+        two.release().await.unwrap();
+        harness.within("one more permit", large.acquire().into_future()).await.unwrap()
+    };
+    assert!(small.try_acquire().await.unwrap().is_none(), "three are in use, and there are two");
+    let waiting = tokio::spawn(small.acquire().into_future());
+    harness.wait_for_waiters(&one, &LockSpec::permits("resized in use", 2, 1), 1).await;
     third.release().await.unwrap();
-    harness.wait_until_unused(&one, &spec).await;
-    let all = harness.within("four permits", large.acquire_many(4).into_future()).await.unwrap();
-    assert!(small.try_acquire().await.unwrap().is_none());
-    all.release().await.unwrap();
+    assert!(small.try_acquire().await.unwrap().is_none(), "two are in use, and there are two");
+    held.release().await.unwrap();
+    let last = harness.within("the waiter's permit", waiting).await.unwrap().unwrap();
+    let next = harness.within("the other of two", small.acquire().into_future()).await.unwrap();
+    assert!(small.try_acquire().await.unwrap().is_none(), "two are in use, and there are two");
+    last.release().await.unwrap();
+    next.release().await.unwrap();
 }
 
-/// Old and new instances of a service run together, and name four and eight permits. What is in use never exceeds eight, nor what
-/// the holders' own number on record allows; every request is served.
+/// Old and new instances of a service run together, and name four and eight permits. What is in use never exceeds eight,
+/// and every request is served.
 pub async fn a_rolling_change_of_the_capacity_never_admits_more_than_the_larger_one<F: Fixture>(
     harness: Harness<F>,
 ) {
