@@ -54,7 +54,13 @@ pub(crate) const ALL: &[StoreServer] = &[
     StoreServer {
         name: "mysql",
         setup: "lease table, durable (innodb_flush_log_at_trx_commit = 1)",
-        start: mysql,
+        start: || mysql("mysql"),
+        max_held: || 10_000,
+    },
+    StoreServer {
+        name: "mysql-session",
+        setup: "GET_LOCK; each token is durable (innodb_flush_log_at_trx_commit = 1)",
+        start: || mysql("mysql+session"),
         max_held: || 10_000,
     },
     StoreServer {
@@ -116,7 +122,7 @@ fn mongodb() -> RunningServer {
     RunningServer { url, version: format!("MongoDB {version}"), _guard: Box::new(set) }
 }
 
-fn mysql() -> RunningServer {
+fn mysql(scheme: &str) -> RunningServer {
     let server = MysqlServer::configure()
         .setting("innodb-flush-method", "fsync")
         .setting("innodb_flush_log_at_trx_commit", "1")
@@ -125,7 +131,8 @@ fn mysql() -> RunningServer {
     let version = server.value("SELECT VERSION()");
     let product = if version.contains("MariaDB") { "MariaDB" } else { "MySQL" };
     let number = version.split('-').next().unwrap_or_default().to_owned();
-    RunningServer { url: server.url(), version: format!("{product} {number}"), _guard: Box::new(server) }
+    let url = server.url().replacen("mysql://", &format!("{scheme}://"), 1);
+    RunningServer { url, version: format!("{product} {number}"), _guard: Box::new(server) }
 }
 
 fn etcd() -> RunningServer {

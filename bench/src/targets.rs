@@ -164,6 +164,13 @@ const FIGURES: &[Figure] = &[
     )
     .tasks(64),
     Figure::new(
+        "64 waiting processes: requests per second (MySQL: statements)",
+        "contended-processes",
+        "waiting_per_s",
+        Targets::AtMost([NONE; 5]),
+    )
+    .tasks(64),
+    Figure::new(
         "Held locks, expiry 9 s: locks renewed per request",
         "held",
         "requests_per_op",

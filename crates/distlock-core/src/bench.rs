@@ -22,6 +22,14 @@ pub trait Baseline: Send + Sync {
     /// If the store cannot be reached or refuses.
     async fn server_requests(&self) -> Result<Option<u64>>;
 
+    /// How many statements the server has executed so far, where a request has several and the server counts them.
+    ///
+    /// # Errors
+    /// If the store cannot be reached or refuses.
+    async fn server_statements(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Removes what `cycle` left, and every record, tokens included, of a lock whose name begins with this prefix. Only
     /// for names that are never used again.
     ///

@@ -30,6 +30,14 @@ impl RequestCounter {
         }
     }
 
+    /// The number of statements, where the server counts them and a request has several. A reading counts too.
+    pub(crate) async fn statements(&self) -> Result<Option<u64>> {
+        match &self.baseline {
+            Some(baseline) => baseline.server_statements().await,
+            None => Ok(None),
+        }
+    }
+
     /// The count now, for [`since`](RequestCounter::since).
     pub(crate) async fn mark(&self) -> Result<Option<u64>> {
         self.read().await

@@ -45,6 +45,8 @@ pub use distlock_mysql as mysql;
 pub use distlock_postgres as postgres;
 #[cfg(feature = "redis")]
 pub use distlock_redis as redis;
+#[cfg(feature = "sqlserver")]
+pub use distlock_sqlserver as sqlserver;
 #[cfg(feature = "zookeeper")]
 pub use distlock_zookeeper as zookeeper;
 

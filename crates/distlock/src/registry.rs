@@ -23,6 +23,8 @@ static DRIVERS: &[&Driver] = &[
     &distlock_postgres::ADVISORY_DRIVER,
     #[cfg(feature = "redis")]
     &distlock_redis::DRIVER,
+    #[cfg(feature = "sqlserver")]
+    &distlock_sqlserver::DRIVER,
     #[cfg(feature = "zookeeper")]
     &distlock_zookeeper::DRIVER,
 ];
@@ -52,6 +54,7 @@ static FEATURES: &[(&str, &[&str])] = &[
             "valkey+unix",
         ],
     ),
+    ("sqlserver", &["sqlserver"]),
     ("zookeeper", &["zookeeper", "zookeepers"]),
 ];
 
@@ -214,6 +217,7 @@ mod tests {
         feature = "mysql",
         feature = "postgres",
         feature = "redis",
+        feature = "sqlserver",
         feature = "zookeeper",
         unix
     ))]

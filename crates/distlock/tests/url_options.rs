@@ -6,6 +6,7 @@
     feature = "mysql",
     feature = "postgres",
     feature = "redis",
+    feature = "sqlserver",
     feature = "zookeeper",
     unix
 ))]

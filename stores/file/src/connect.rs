@@ -4,7 +4,7 @@ use distlock_core::store::{Backend, Driver};
 use distlock_core::{Error, ErrorKind, Result};
 
 use crate::FileStore;
-use crate::config::{FileConfig, SCHEMES, URL_OPTIONS, Wakeups};
+use crate::config::{FileConfig, SCHEMES, URL_OPTIONS};
 use crate::doctor;
 use crate::store::{StoreState, blocking};
 
@@ -48,10 +48,9 @@ impl FileStore {
                 .caused_by(error)
                 .advise("name a folder, such as /var/lock/app")
         })?;
-        // inotify does not see what other machines do. The check may block on a network file system.
+        // The check may block on a network file system.
         let dir = config.dir.clone();
-        let notified =
-            config.wakeups == Wakeups::Auto && !blocking(move || Ok(doctor::is_network(&dir))).await?;
-        Ok(FileStore::from_state(StoreState::new(config, notified)))
+        let is_local = blocking(move || Ok(!doctor::is_network(&dir))).await?;
+        Ok(FileStore::from_state(StoreState::new(config, is_local)))
     }
 }

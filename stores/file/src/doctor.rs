@@ -223,6 +223,9 @@ fn network_by_magic(magic: u32) -> Option<&'static str> {
         0x5346_414f | 0x6b41_4653 => "AFS",
         0x0116_1970 => "GFS2",
         0x7461_636f => "OCFS2",
+        0x4750_4653 => "GPFS",
+        0x1983_0326 => "BeeGFS",
+        0x786f_4256 => "a VirtualBox share",
         _ => return None,
     })
 }

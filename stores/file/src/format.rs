@@ -5,14 +5,15 @@
 //!
 //! | bytes | lock file of a mutex, `gate` of a pool | slot of a pool, file of a waiter |
 //! | --- | --- | --- |
-//! | 0–511 | counter: the last even token | owner: the holder or waiter |
-//! | 512–1023 | counter: the last odd token | owner |
-//! | 1024–2047 | owner: the holder (free in a `gate`) | |
+//! | 0–511 | counter: the last even ceiling | owner: the holder or waiter |
+//! | 512–1023 | counter: the last odd ceiling | owner |
+//! | 1024–2047 | owner: the holder (free in a `gate`), and the last token | |
 //! | 2048– | the length of the name, and the name | |
 //!
-//! **The counter.** Token *n* goes into block *n* mod 2 and is on disk before the grant is returned. The other block then
-//! still has *n* − 1, durably: if a crash tears the write of *n*, counting continues from *n* − 1, which was granted, and
-//! *n* was not. Nothing else is written into these blocks; a release does not touch them.
+//! **The counter** is a ceiling of tokens: see `tokens`. Ceiling *n* goes into block *n* mod 2 and is on disk before a token
+//! up to it is granted. The other block then still has the previous ceiling, durably: if a crash tears the write of *n*,
+//! counting continues from there, and no token above it was granted. Nothing else is written into these blocks; a release does
+//! not touch them.
 //!
 //! **The owner** is for people, with one exception: `least`, the minimum hold time in milliseconds. Until `since` + `least`
 //! the lock counts as held although the kernel lock is free. Otherwise only the kernel lock decides.
@@ -24,6 +25,7 @@ use distlock_core::{FencingToken, LockId};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
 use crate::names::short_hash;
+use crate::tokens::LastToken;
 
 /// The size of a counter block. Disks write at least this much atomically.
 pub(crate) const COUNTER: usize = 512;
@@ -81,13 +83,13 @@ fn unseal(block: &[u8]) -> Block {
 pub(crate) enum Counter {
     /// No token was ever granted from it.
     New,
-    /// The last token that was written. It may not have been granted.
+    /// The highest ceiling that was written. No token above it was granted.
     Last(u64),
     /// Neither block was written by distlock.
     Broken,
 }
 
-/// The counter block of a token.
+/// The counter block of a ceiling.
 pub(crate) fn counter_block(token: u64) -> Vec<u8> {
     seal(&format!("token {token}"), COUNTER)
 }
@@ -150,6 +152,11 @@ fn field(text: &str) -> String {
 impl Owner {
     /// This owner as a block.
     pub(crate) fn block(&self) -> Vec<u8> {
+        self.block_with(None)
+    }
+
+    /// This owner as a block, with the last token of its file.
+    pub(crate) fn block_with(&self, last: Option<&LastToken>) -> Vec<u8> {
         let Owner { weight, capacity, .. } = self;
         let since_ms = self.since.as_millis();
         let (lock_id, process) = (field(self.lock_id.as_str()), field(&self.process));
@@ -159,29 +166,43 @@ impl Owner {
             0 => String::new(),
             least => format!("\nleast {least}"),
         };
+        let last = last.map_or_else(String::new, |last| format!("\n{}", last.line()));
         let body = format!(
-            "{state}\nlock-id {lock_id}\nprocess {process}\nsince {since_ms}\nweight {weight} of {capacity}{least}"
+            "{state}\nlock-id {lock_id}\nprocess {process}\nsince {since_ms}\nweight {weight} of {capacity}{least}{last}"
         );
         seal(&body, OWNER)
     }
 
-    /// The owner block of a free lock.
-    pub(crate) fn free_block() -> Vec<u8> {
-        seal(FREE, OWNER)
+    /// The owner block of a free lock, with the last token of its file.
+    pub(crate) fn free_block(last: Option<&LastToken>) -> Vec<u8> {
+        match last {
+            // Earlier versions take the block for a damaged one: their `inspect` then tries the lock itself.
+            Some(last) => seal(&format!("{FREE}\n{}", last.line()), OWNER),
+            None => seal(FREE, OWNER),
+        }
     }
 
     /// Whether an owner block is that of a free lock, or was never written.
     pub(crate) fn is_free_block(block: &[u8]) -> bool {
         match unseal(block) {
             Block::Blank => true,
-            Block::Whole(body) => body == FREE,
+            Block::Whole(body) => body.lines().next() == Some(FREE),
             Block::Torn | Block::Foreign => false,
         }
     }
 
     /// The owner in a block; `None` if the lock is free or the block cannot be read.
     pub(crate) fn read(block: &[u8]) -> Option<Owner> {
-        let Block::Whole(body) = unseal(block) else { return None };
+        Owner::read_with_last(block).0
+    }
+
+    /// The owner in a block, and the last token of its file.
+    pub(crate) fn read_with_last(block: &[u8]) -> (Option<Owner>, Option<LastToken>) {
+        let Block::Whole(body) = unseal(block) else { return (None, None) };
+        (Owner::parse(&body), body.lines().next_back().and_then(LastToken::parse))
+    }
+
+    fn parse(body: &str) -> Option<Owner> {
         let mut lines = body.lines();
         let state = lines.next()?;
         let mut value = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned);
@@ -322,10 +343,14 @@ mod tests {
             let read = Owner::read(&block).unwrap();
             assert!(label.starts_with(read.lock_id.as_str().trim_end_matches('\u{fffd}')), "{read:?}");
             assert_eq!(Owner { lock_id: owner.lock_id.clone(), ..read }, owner);
+            let last = LastToken::parse(&format!("last {0} below {0} boot {1:032x}", u64::MAX, u128::MAX));
+            let with_last = owner.block_with(last.as_ref());
+            assert_eq!((with_last.len(), Owner::read_with_last(&with_last).1), (OWNER, last));
+            assert_eq!(Owner::read(&with_last), Owner::read(&block));
             let waits = Owner { token: None, ..owner };
             assert_eq!(Owner::read(&waits.block()).unwrap().token, None);
         }
-        assert_eq!(Owner::read(&Owner::free_block()), None);
+        assert_eq!(Owner::read(&Owner::free_block(None)), None);
         assert_eq!(Owner::read(&[b' '; OWNER]), None);
     }
 

@@ -14,6 +14,7 @@ use std::fs::{self, DirBuilder, File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use distlock_core::{Kind, Result};
 use rustix::fs::OFlags;
@@ -55,10 +56,12 @@ pub(crate) fn is_absent(error: &io::Error) -> bool {
 }
 
 /// The base folder and its access rights.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Layout {
     base: PathBuf,
     access: Access,
+    /// The folder of the mutexes as it was last found. Another one may be in its place.
+    mutexes: Mutex<Option<Arc<Folder>>>,
 }
 
 const LOCK: &str = ".lock";
@@ -66,7 +69,7 @@ const WAITERS: &str = "waiting";
 
 impl Layout {
     pub(crate) fn new(base: PathBuf, access: Access) -> Self {
-        Layout { base, access }
+        Layout { base, access, mutexes: Mutex::default() }
     }
 
     pub(crate) fn base(&self) -> &Path {
@@ -187,6 +190,25 @@ impl Layout {
                 made => made.and_then(|file| FileId::of(&file).map(|id| (file, id))),
             }
         })
+    }
+
+    /// Opens the lock file of a mutex, and creates it if it is missing. The file may be in a folder that was moved or removed: the
+    /// caller must check whether it is in place, and if not [`open`](Layout::open) it.
+    pub(crate) fn open_mutex(&self, path: &Path) -> io::Result<(File, FileId)> {
+        let lock = || self.mutexes.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock().clone();
+        match known.map(|folder| self.open_in(&folder, path)) {
+            None | Some(Err(_)) => {}
+            Some(opened) => return opened,
+        }
+        let opened = self.open(path)?;
+        *lock() = self.folder(split(path)?.0).ok().map(Arc::new);
+        Ok(opened)
+    }
+
+    /// Forgets the folder of the mutexes, because a file in it is not in place.
+    pub(crate) fn forget_mutexes(&self) {
+        *self.mutexes.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Opens a file in an open folder for reading and writing.
@@ -329,58 +351,4 @@ fn create_base(dir: &Path) -> io::Result<bool> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn mode(path: &Path) -> u32 {
-        fs::metadata(path).unwrap().permissions().mode() & 0o7777
-    }
-
-    #[test]
-    fn files_are_private_unless_a_group_shares_them() {
-        let dir = tempfile::tempdir().unwrap();
-        for (access, folders, files) in [(Access::Private, 0o700, 0o600), (Access::Group, 0o2770, 0o660)] {
-            let base = dir.path().join(format!("deep/er/{access:?}"));
-            let layout = Layout::new(base.clone(), access);
-            let path = layout.mutex("a");
-            layout.open(&path).unwrap();
-            assert_eq!((mode(&base), mode(path.parent().unwrap()), mode(&path)), (folders, folders, files));
-        }
-    }
-
-    #[test]
-    fn a_symbolic_link_is_not_followed_and_a_pipe_does_not_block() {
-        let dir = tempfile::tempdir().unwrap();
-        let layout = Layout::new(dir.path().to_owned(), Access::Private);
-        let victim = dir.path().join("victim");
-        fs::write(&victim, "x").unwrap();
-        std::os::unix::fs::symlink(&victim, dir.path().join("link")).unwrap();
-        assert!(layout.open(&dir.path().join("link")).is_err());
-        assert!(layout.folder(&dir.path().join("..")).is_err() && layout.folder(Path::new("/")).is_err());
-        let pipe = dir.path().join("pipe");
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            &pipe,
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::from_raw_mode(0o600),
-            0,
-        )
-        .unwrap();
-        assert!(layout.open_read_only(&pipe).is_ok());
-    }
-
-    #[test]
-    fn kinds_of_one_name_never_share_a_path() {
-        let layout = Layout::new("/d".into(), Access::Private);
-        let kinds = [Kind::RwLock, Kind::Semaphore, Kind::FairQueue];
-        let mut paths: Vec<PathBuf> = kinds.iter().map(|kind| layout.pool(*kind, "../x")).collect();
-        paths.push(layout.mutex("../x"));
-        assert!(
-            paths.iter().all(|path| path.starts_with("/d") && path.components().count() == 4),
-            "{paths:?}"
-        );
-        paths.sort();
-        paths.dedup();
-        assert_eq!(paths.len(), 4);
-    }
-}
+mod tests;

@@ -21,9 +21,10 @@
 //!   stores in one process exclude each other like two processes.
 //! * **A holder that dies frees its locks at once**, whatever the cause. A paused holder (SIGSTOP, a suspended laptop)
 //!   keeps them: the kernel never takes a lock from a live process.
-//! * **Fencing tokens** are counted in the lock file and are on disk before a grant is returned. Each is one higher than
-//!   the previous one; a crash during a grant may skip one. A new lock file starts at the time of day in microseconds, so
-//!   tokens keep rising even if the folder is removed.
+//! * **Fencing tokens** are counted in the lock file: the time of day in microseconds, or one more than the last token. A
+//!   ceiling is on disk before a token up to it is granted. After a power failure tokens continue above it; so some are
+//!   skipped, and none is repeated. A new lock file starts at the time of day, so tokens keep rising even if the folder is
+//!   removed (but not if it is removed within a second after a restart of the machine that took less than a second).
 //! * **Lock files are never unlinked.** If another program unlinks or replaces one, waiters reopen the path and the
 //!   holder's session ends: see the limits below for how soon.
 //! * **Waiters are woken** by the kernel when a holder closes its file (inotify). Elsewhere, and on network file systems,
@@ -42,9 +43,11 @@
 //! * **An unreadable record** hides no other from `inspect`: it is left out, with a warning in the log.
 //!
 //! # Costs
-//! One open file for each held claim, one for each waiter of a pool, two for each waiter of a mutex; one thread and two
-//! descriptors (inotify and an eventfd) for each store. On disk: 4 KiB for each mutex ever used (8 KiB if its name is
-//! long), 16 KiB for each pool. One `fdatasync` for each grant, none for a release.
+//! One open file for each held claim, one for each waiter of a pool, two for each waiter of a mutex; one thread and three
+//! descriptors (inotify, an eventfd and the folder of the mutexes) for each store, so a file system cannot be unmounted while a
+//! store on it is in use. On disk: 4 KiB for each mutex ever used (8 KiB if its name is long), 16 KiB for each pool. One
+//! `fdatasync` a second for each lock in use; on a network file system, or where the kernel has no boot id, one for each
+//! grant.
 //!
 //! # Limits
 //! * No forced release: the kernel never takes a lock from a live process.
@@ -91,6 +94,7 @@ mod mutex;
 mod names;
 mod pool;
 mod store;
+mod tokens;
 mod waiter_files;
 mod watch;
 

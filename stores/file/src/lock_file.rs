@@ -12,6 +12,7 @@ use crate::folder::Folder;
 use crate::format::{self, Counter, NAME_AT, OWNER, OWNER_AT, Owner};
 use crate::layout::{FileId, Layout, is_absent, sync_dir};
 use crate::names;
+use crate::tokens::{self, BootId, LastToken, NextToken};
 use crate::watch::Watcher;
 
 /// An open lock file. The kernel lock belongs to the open file, not to the process: two of them exclude each other in one
@@ -27,6 +28,12 @@ impl LockFile {
     /// Opens it for reading and writing, and creates it if it is missing.
     pub(crate) fn open(layout: &Layout, path: &Path) -> Result<Self> {
         let opened = layout.open(path).map(|(file, id)| LockFile { file, path: path.to_owned(), id });
+        opened.map_err(|error| io_error(error, "open the lock file", path))
+    }
+
+    /// The same for a mutex; it may not be in place.
+    pub(crate) fn open_mutex(layout: &Layout, path: &Path) -> Result<Self> {
+        let opened = layout.open_mutex(path).map(|(file, id)| LockFile { file, path: path.to_owned(), id });
         opened.map_err(|error| io_error(error, "open the lock file", path))
     }
 
@@ -95,52 +102,63 @@ impl LockFile {
         read_owner(&self.file)
     }
 
-    /// The next token, on disk when this returns, with the block of its owner. The caller must have the lock.
+    /// Its counter and its owner, read at once. The caller must have the lock.
+    pub(crate) fn content(&self) -> Result<Content> {
+        let mut bytes = [0; NAME_AT as usize];
+        let read = read_full(&self.file, &mut bytes, 0).map_err(|e| self.failed(e, "read the lock file"))?;
+        let (counters, owner) = bytes[..read].split_at(read.min(2 * format::COUNTER));
+        let (owner, last) = Owner::read_with_last(owner);
+        Ok(Content { counter: format::read_counter(counters), owner, last })
+    }
+
+    /// Counts the next token, and writes the block of its owner. A power failure after this returns repeats no token: see
+    /// `tokens`. The caller must have the lock.
     ///
-    /// A new file starts at the time of day in microseconds, so tokens keep rising after the file was unlinked; from there
-    /// they rise by one. (A grant takes longer than a microsecond, so the count never gets ahead of the clock.)
+    /// A new file starts at the time of day in microseconds, so tokens keep rising after the file was unlinked.
     ///
     /// # Errors
-    /// If the token cannot be written or made durable; then nothing may be granted. The token may have been written, and
-    /// is skipped then.
+    /// If the token cannot be written, or the ceiling cannot be made durable; then nothing may be granted. Tokens may be
+    /// skipped then.
     pub(crate) fn next_token(
         &self,
         name: &str,
-        owner: impl FnOnce(FencingToken) -> Vec<u8>,
-    ) -> Result<FencingToken> {
-        let mut start = [0; 2 * format::COUNTER];
-        let read = read_full(&self.file, &mut start, 0).map_err(|e| self.failed(e, "read the lock file"))?;
-        let token = match format::read_counter(&start[..read]) {
-            Counter::New => {
-                let token =
-                    FencingToken::new(u64::try_from(format::time_of_day().as_micros()).unwrap_or(1).max(1));
-                self.initialize(name, token, owner(token))
-                    .map_err(|error| self.failed(error, "write the lock file"))?;
-                return Ok(token);
-            }
-            Counter::Last(last) if last < i64::MAX.unsigned_abs() => FencingToken::new(last + 1),
-            Counter::Last(_) | Counter::Broken => {
-                return Err(self.foreign("its counter was not written by distlock"));
-            }
-        };
+        content: &Content,
+        boot: Option<BootId>,
+        owner: impl FnOnce(FencingToken, Option<&LastToken>) -> Vec<u8>,
+    ) -> Result<CountedToken> {
+        let now = u64::try_from(format::time_of_day().as_micros()).unwrap_or(u64::MAX);
+        let counter = content.counter;
+        let NextToken { token, ceiling, moves_ceiling } = tokens::next(counter, content.last, boot, now)
+            .ok_or_else(|| self.foreign("its counter was not written by distlock"))?;
+        let last = boot.map(|boot| LastToken { token, ceiling, boot });
+        let token = FencingToken::new(token);
+        let block = owner(token, last.as_ref());
+        if counter == Counter::New {
+            let written = self.initialize(name, ceiling, block);
+            written.map_err(|error| self.failed(error, "write the lock file"))?;
+            return Ok(CountedToken { token, last });
+        }
         self.check_name(name)?;
-        let written = self
-            .file
-            .write_all_at(&format::counter_block(token.get()), format::counter_at(token.get()))
-            .and_then(|()| self.file.write_all_at(&owner(token), OWNER_AT))
-            .and_then(|()| self.file.sync_data());
-        written.map_err(|error| self.failed(error, "write the token"))?;
-        Ok(token)
+        let counted = || {
+            if moves_ceiling {
+                self.file.write_all_at(&format::counter_block(ceiling), format::counter_at(ceiling))?;
+                self.file.sync_data()?;
+            }
+            // Not before: the last token counts only under a ceiling that is on disk.
+            self.file.write_all_at(&block, OWNER_AT)
+        };
+        counted().map_err(|error| self.failed(error, "write the token"))?;
+        Ok(CountedToken { token, last })
     }
 
     /// Writes a new file in full, so that no later grant needs more disk space. The counter comes last: if the disk fills up
     /// before, the file still counts as new.
-    fn initialize(&self, name: &str, token: FencingToken, mut owner: Vec<u8>) -> io::Result<()> {
+    fn initialize(&self, name: &str, ceiling: u64, mut owner: Vec<u8>) -> io::Result<()> {
         owner.extend(format::name_text(name));
         self.file.write_all_at(&owner, OWNER_AT)?;
         let mut counters = vec![b' '; 2 * format::COUNTER];
-        let at = usize::try_from(format::counter_at(token.get())).unwrap_or(0);
-        counters[at..at + format::COUNTER].copy_from_slice(&format::counter_block(token.get()));
+        let at = usize::try_from(format::counter_at(ceiling)).unwrap_or(0);
+        counters[at..at + format::COUNTER].copy_from_slice(&format::counter_block(ceiling));
         self.file.write_all_at(&counters, 0)?;
         self.file.sync_all()?;
         match self.path.parent().map_or(Ok(()), sync_dir) {
@@ -177,10 +195,26 @@ impl LockFile {
             .advise("stop all users of this lock, then remove the file: tokens continue from the time of day")
     }
 
-    /// Writes that the lock is free. This is for people only, so a failure is ignored.
-    pub(crate) fn mark_free(&self) {
-        let _ = self.file.write_all_at(&Owner::free_block(), OWNER_AT);
+    /// Writes that the lock is free, and keeps its last token. The first is for people only, and tokens are skipped without the
+    /// second, so a failure is ignored.
+    pub(crate) fn mark_free(&self, last: Option<&LastToken>) {
+        let _ = self.file.write_all_at(&Owner::free_block(last), OWNER_AT);
     }
+}
+
+/// The counter and the owner block of a lock file.
+#[derive(Debug)]
+pub(crate) struct Content {
+    counter: Counter,
+    pub(crate) owner: Option<Owner>,
+    last: Option<LastToken>,
+}
+
+/// A token that was counted, and what a release writes about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CountedToken {
+    pub(crate) token: FencingToken,
+    pub(crate) last: Option<LastToken>,
 }
 
 /// The outcome of an attempt to lock: `false` if the file is locked.
@@ -246,84 +280,4 @@ fn read_full(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::config::Access;
-
-    fn open(dir: &Path, name: &str) -> LockFile {
-        let layout = Layout::new(dir.to_owned(), Access::Private);
-        LockFile::open(&layout, &layout.mutex(name)).unwrap()
-    }
-
-    fn next_token(file: &LockFile, name: &str) -> Result<u64> {
-        file.next_token(name, |_| Owner::free_block()).map(FencingToken::get)
-    }
-
-    #[test]
-    fn tokens_rise_by_one_and_keep_rising_after_the_file_was_unlinked() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = open(dir.path(), "a");
-        let first = next_token(&file, "a").unwrap();
-        for next in first + 1..first + 20 {
-            assert_eq!(next_token(&open(dir.path(), "a"), "a").unwrap(), next);
-        }
-        std::fs::remove_file(file.path()).unwrap();
-        assert!(!file.is_in_place().unwrap());
-        assert!(next_token(&open(dir.path(), "a"), "a").unwrap() > first + 19);
-    }
-
-    #[test]
-    fn a_foreign_file_is_refused_and_left_unchanged() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = open(dir.path(), "a").path().to_owned();
-        let precious = vec![b'#'; 5000];
-        std::fs::write(&path, &precious).unwrap();
-        let error = next_token(&open(dir.path(), "a"), "a").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert_eq!(std::fs::read(&path).unwrap(), precious);
-    }
-
-    #[test]
-    fn the_file_of_another_long_name_is_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let (one, two) = ("x".repeat(500), "y".repeat(500));
-        let file = open(dir.path(), &one);
-        next_token(&file, &one).unwrap();
-        next_token(&file, &one).unwrap();
-        assert_eq!(file.name().as_deref(), Some(&*one));
-        let other = open(dir.path(), &two);
-        std::fs::copy(file.path(), other.path()).unwrap();
-        assert_eq!(next_token(&open(dir.path(), &two), &two).unwrap_err().kind(), ErrorKind::Corrupt);
-    }
-
-    #[test]
-    fn an_interrupted_first_grant_does_not_corrupt_the_lock() {
-        let dir = tempfile::tempdir().unwrap();
-        let name = "x".repeat(3000);
-        let file = open(dir.path(), &name);
-        let token = next_token(&file, &name).unwrap();
-        let whole = std::fs::read(file.path()).unwrap();
-        for length in [0, 1, 100, 511, 512, 700, 1024, 1500, 2048, 2060, whole.len() - 1] {
-            std::fs::write(file.path(), &whole[..length]).unwrap();
-            let next = next_token(&file, &name).unwrap();
-            assert!(next > token, "{next} after {token}, cut at {length}");
-            next_token(&file, &name).unwrap();
-            assert_eq!(file.name().as_deref(), Some(&*name), "cut at {length}");
-        }
-    }
-
-    #[test]
-    fn an_inspection_is_not_taken_for_a_holder() {
-        let dir = tempfile::tempdir().unwrap();
-        let (holder, other) = (open(dir.path(), "a"), open(dir.path(), "a"));
-        let inspects = File::open(holder.path()).unwrap();
-        assert!(!is_locked(&inspects).unwrap());
-        assert!(holder.try_lock().unwrap());
-        assert!(
-            is_locked(&inspects).unwrap() && !other.try_lock().unwrap() && !other.try_lock_shared().unwrap()
-        );
-        holder.unlock();
-        inspects.try_lock_shared().unwrap();
-        assert!(!other.try_lock().unwrap() && other.try_lock_shared().unwrap());
-    }
-}
+mod tests;

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::{Backoff, PauseEnd};
 use crate::error::{io_error, unreadable_owner};
 use crate::format::Owner;
-use crate::lock_file::{LockFile, is_locked, is_marked_free, read_owner};
+use crate::lock_file::{CountedToken, LockFile, is_locked, is_marked_free, read_owner};
 use crate::store::{StoreState, blocking};
 use crate::waiter_files::WaiterFile;
 use crate::watch::{FileWatch, HeldFile, HoldWatch, WatchScope};
@@ -38,11 +38,15 @@ pub(crate) struct MutexHold {
     hold_watch: Option<HoldWatch>,
     /// It has a minimum hold time, which ends later than the hold unless it was released.
     is_kept: bool,
-    pub(crate) token: FencingToken,
+    counted: CountedToken,
     pub(crate) session: Session,
 }
 
 impl MutexHold {
+    pub(crate) fn token(&self) -> FencingToken {
+        self.counted.token
+    }
+
     pub(crate) fn file(&self) -> &File {
         self.file.file()
     }
@@ -57,7 +61,7 @@ impl Drop for MutexHold {
     fn drop(&mut self) {
         self.hold_watch = None;
         if !(self.is_kept && self.file.owner().is_some_and(|owner| owner.kept_for().is_some())) {
-            self.file.mark_free();
+            self.file.mark_free(self.counted.last.as_ref());
         }
         // Unlock before closing, which wakes the waiters: they must find the lock free. The lock is then also free if
         // another process has a copy of the descriptor.
@@ -128,7 +132,7 @@ pub(crate) async fn acquire(
             continue;
         }
         if !file.is_in_place()? {
-            file = mutex.open()?;
+            file = mutex.reopen()?;
             watched = None;
             continue;
         }
@@ -158,8 +162,15 @@ pub(crate) async fn acquire(
 }
 
 impl MutexClaim {
+    /// Opens the file. It may not be in place.
     fn open(&self) -> Result<LockFile> {
-        LockFile::open(&self.state.layout, &self.path)
+        LockFile::open_mutex(&self.state.layout, &self.path)
+    }
+
+    /// Opens the file again, because it was not in place.
+    fn reopen(&self) -> Result<LockFile> {
+        self.state.layout.forget_mutexes();
+        self.open()
     }
 
     /// The first attempt of a claim that may wait.
@@ -186,7 +197,7 @@ impl MutexClaim {
                 continue;
             }
             if !file.is_in_place()? {
-                file = self.open()?;
+                file = self.reopen()?;
                 continue;
             }
             let held = !file.try_lock_shared()?;
@@ -208,25 +219,21 @@ impl MutexClaim {
     fn grant(&self, file: LockFile) -> Result<MutexAttempt> {
         let file = file.with_high_descriptor(&self.state.watcher);
         if !file.is_in_place()? {
-            return self.open().map(MutexAttempt::Busy);
+            return self.reopen().map(MutexAttempt::Busy);
         }
-        if let Some(left) = file.owner().and_then(|owner| owner.kept_for()) {
+        let content = file.content()?;
+        if let Some(left) = content.owner.as_ref().and_then(Owner::kept_for) {
             file.unlock();
             return Ok(MutexAttempt::Kept(file, left));
         }
-        let owner = |token| self.state.owner(&self.claim, Some(token)).block();
-        let token = file.next_token(self.claim.resource.name(), owner)?;
+        let owner = |token, last: Option<&_>| self.state.owner(&self.claim, Some(token)).block_with(last);
+        let counted = file.next_token(self.claim.resource.name(), &content, self.state.boot, owner)?;
         let session = Session::new();
         let held = HeldFile { path: file.path().to_owned(), id: file.id(), session: session.clone() };
         let hold_watch = self.state.watcher.watch_hold(&Arc::new(held));
         let is_kept = !self.claim.hold_at_least.is_zero();
-        let hold = MutexHold { file, hold_watch: Some(hold_watch), is_kept, token, session };
-        // Check again: changes before the watch began are not reported.
-        if hold.file.is_in_place()? {
-            Ok(MutexAttempt::Granted(hold))
-        } else {
-            self.open().map(MutexAttempt::Busy)
-        }
+        // A file that was unlinked since the check above is noticed when its watch begins.
+        Ok(MutexAttempt::Granted(MutexHold { file, hold_watch: Some(hold_watch), is_kept, counted, session }))
     }
 }
 

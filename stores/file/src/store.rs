@@ -13,13 +13,14 @@ use distlock_core::store::{
 use distlock_core::{Error, ErrorKind, FencingToken, LockId, LockIds, RecordKind, Resource, Result};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::FileConfig;
+use crate::config::{FileConfig, Wakeups};
 use crate::doctor;
 use crate::format::{Owner, time_of_day};
 use crate::inspect::{ResourceState, find};
 use crate::layout::Layout;
 use crate::mutex::{self, MutexHold};
 use crate::pool::{self, LocalFifo, PoolHold};
+use crate::tokens::BootId;
 use crate::watch::Watcher;
 
 /// Lock files in a folder. Cheap to clone; see the [crate documentation](crate).
@@ -36,14 +37,18 @@ pub(crate) struct StoreState {
     pub(crate) local_fifo: LocalFifo,
     /// `host:pid`, for the files.
     process: String,
+    /// The running kernel, if it keeps what is written until it ends: not on a network file system, whose server may end alone.
+    pub(crate) boot: Option<BootId>,
     held: Mutex<HashMap<LockId, HeldLock>>,
 }
 
 impl StoreState {
-    /// `notified`: whether to use the kernel's notifications.
-    pub(crate) fn new(config: FileConfig, notified: bool) -> Self {
+    /// `is_local`: whether the folder is on a local file system.
+    pub(crate) fn new(config: FileConfig, is_local: bool) -> Self {
         StoreState {
-            watcher: Watcher::new(notified),
+            // inotify does not see what other machines do.
+            watcher: Watcher::new(is_local && config.wakeups == Wakeups::Auto),
+            boot: BootId::current().filter(|_| is_local),
             layout: Arc::new(Layout::new(config.dir, config.access)),
             local_fifo: LocalFifo::default(),
             process: LockIds::default_label(),
@@ -79,7 +84,7 @@ enum HeldLock {
 impl HeldLock {
     fn session_hold(&self) -> SessionHold {
         let (token, session) = match self {
-            HeldLock::Mutex(hold) => (hold.token, &hold.session),
+            HeldLock::Mutex(hold) => (hold.token(), &hold.session),
             HeldLock::Pool(hold) => (hold.token, &hold.session),
         };
         SessionHold { token, session: session.clone() }
@@ -204,6 +209,12 @@ impl SessionStore for FileStore {
         let hold = lock.session_hold();
         self.state.held().insert(claim.lock_id.clone(), lock);
         Ok(Some(hold))
+    }
+
+    /// Between two polls a claim of a mutex keeps only files of its own, and work that a thread completes by itself. A claim of a
+    /// pool joins in the order of this process and then must advance by itself: waiters behind it depend on that.
+    fn runs_in_callers_task(&self, resource: &Resource) -> bool {
+        resource.kind().record() == RecordKind::Lock
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {

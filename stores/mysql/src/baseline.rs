@@ -62,7 +62,7 @@ pub(crate) async fn connect_lease(url: StoreUrl) -> Result<Option<Box<dyn Baseli
         release: fill(RELEASE_ROW),
         own_table: Some(own_table.clone()),
         endings: &["", "_pool"],
-        // Each request is one transaction.
+        // Each request is one transaction; the plain reads of waiters are not counted.
         counter: "Com_commit",
     };
     let driver = BareDriver::open(&state.connections, &state.tables, plan).await?;
@@ -98,6 +98,12 @@ impl BareDriver {
         })
     }
 
+    async fn status(&self, name: &str) -> Result<Option<u64>> {
+        let rows = self.observe(&format!("SHOW GLOBAL STATUS LIKE '{name}'")).await?;
+        let count = rows.first().and_then(|row| row.get_opt::<String, _>(1)?.ok());
+        Ok(count.and_then(|count| count.parse().ok()))
+    }
+
     async fn observe(&self, text: &str) -> Result<Vec<Row>> {
         self.observer.lock().await.query(text, REQUEST_TIMEOUT).await.map_err(|failure| failure.error)
     }
@@ -124,9 +130,11 @@ impl Baseline for BareDriver {
     }
 
     async fn server_requests(&self) -> Result<Option<u64>> {
-        let rows = self.observe(&format!("SHOW GLOBAL STATUS LIKE '{}'", self.plan.counter)).await?;
-        let count = rows.first().and_then(|row| row.get_opt::<String, _>(1)?.ok());
-        Ok(count.and_then(|count| count.parse().ok()))
+        self.status(self.plan.counter).await
+    }
+
+    async fn server_statements(&self) -> Result<Option<u64>> {
+        self.status("Questions").await
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {

@@ -1,8 +1,10 @@
 //! Acquiring on a session store, whose server does the waiting.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use futures_core::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +31,16 @@ const WAITED: Duration = Duration::from_secs(1);
 const OUTAGE_PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two attempts while the store is unreachable.
 const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
+
+impl Shared {
+    /// A call that ran in the task of its caller ended, or the background task continues it.
+    fn callers_call_ended(&self) {
+        self.callers_calls.fetch_sub(1, Ordering::SeqCst);
+        if self.closing.is_cancelled() {
+            self.commands.wake();
+        }
+    }
+}
 
 type SessionReply = Result<Option<SessionHold>>;
 
@@ -124,30 +136,16 @@ async fn attempt(
     }
     // If this future is dropped, the store withdraws the claim. A hold that it grants nevertheless is released below.
     let _withdraw_on_drop = withdraw.clone().drop_guard();
-    let (reply, answer) = oneshot::channel::<SessionReply>();
-    let abandoned = Arc::new(OnceLock::new());
-    let call = {
-        let (store, claim, commands) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.commands));
-        let (withdraw, releases) = (withdraw.clone(), Arc::clone(&shared.releases));
-        let abandoned = Arc::clone(&abandoned);
-        async move {
-            // The caller left before the background task ran this, so the store was not asked.
-            if reply.is_closed() {
-                return;
-            }
-            let answer =
-                contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await;
-            let unknown = matches!(&answer, Err(error) if error.is_outcome_unknown());
-            let undelivered = reply.send(answer);
-            if unknown || matches!(undelivered, Err(Ok(Some(_)))) {
-                let pending = releases.begin(&claim.resource);
-                commands.send(Command::Forget(Lease::of(&claim, FencingToken::new(0)), Some(pending)));
-            }
-            drop(abandoned);
-        }
+    let answer = if store.runs_in_callers_task(&claim.resource) {
+        let (store, claim, withdraw) = (Arc::clone(store), claim.clone(), withdraw.clone());
+        shared.callers_calls.fetch_add(1, Ordering::SeqCst);
+        Answer::Own(Box::pin(async move {
+            contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await
+        }))
+    } else {
+        Answer::of_background(shared, store, &claim, &withdraw)
     };
-    shared.commands.send(Command::Work(Box::pin(call)));
-    let pending = PendingReply { shared, claim, answer: Some(answer), abandoned };
+    let pending = PendingReply { shared, claim, answer: Some(answer) };
     pending.wait(wait, &withdraw, request_timeout).await
 }
 
@@ -184,13 +182,66 @@ impl Outage {
     }
 }
 
+/// Where the answer of the store comes from.
+enum Answer {
+    /// The background task makes the call. The second part is shared with it: a claim that was given up counts as a pending
+    /// release until the store has withdrawn it.
+    Background(oneshot::Receiver<SessionReply>, Arc<OnceLock<PendingRelease>>),
+    /// The caller makes the call itself: see [`SessionStore::runs_in_callers_task`].
+    Own(BoxFuture<'static, SessionReply>),
+}
+
+impl Answer {
+    /// Lets the background task make the call.
+    fn of_background(
+        shared: &Arc<Shared>,
+        store: &Arc<dyn SessionStore>,
+        claim: &Claim,
+        withdraw: &CancellationToken,
+    ) -> Self {
+        let (reply, answer) = oneshot::channel::<SessionReply>();
+        let abandoned = Arc::new(OnceLock::new());
+        let call = {
+            let (store, claim, commands) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.commands));
+            let (withdraw, releases) = (withdraw.clone(), Arc::clone(&shared.releases));
+            let abandoned = Arc::clone(&abandoned);
+            async move {
+                // The caller left before the background task ran this, so the store was not asked.
+                if reply.is_closed() {
+                    return;
+                }
+                let answer =
+                    contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await;
+                let unknown = matches!(&answer, Err(error) if error.is_outcome_unknown());
+                let undelivered = reply.send(answer);
+                if unknown || matches!(undelivered, Err(Ok(Some(_)))) {
+                    let pending = releases.begin(&claim.resource);
+                    commands.send(Command::Forget(Lease::of(&claim, FencingToken::new(0)), Some(pending)));
+                }
+                drop(abandoned);
+            }
+        };
+        shared.commands.send(Command::Work(Box::pin(call)));
+        Answer::Background(answer, abandoned)
+    }
+
+    /// Resolves when the store has answered; `None`: the engine ended.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    async fn next(&mut self) -> Option<SessionReply> {
+        match self {
+            Answer::Background(answer, _) => answer.await.ok(),
+            Answer::Own(call) => Some(call.await),
+        }
+    }
+}
+
 /// A reply that may have arrived before it was read. Dropping it then releases the hold.
 struct PendingReply<'a> {
     shared: &'a Arc<Shared>,
     claim: Claim,
-    answer: Option<oneshot::Receiver<SessionReply>>,
-    /// Shared with the call: a claim that was given up counts as a pending release until the store has withdrawn it.
-    abandoned: Arc<OnceLock<PendingRelease>>,
+    answer: Option<Answer>,
 }
 
 impl PendingReply<'_> {
@@ -205,35 +256,60 @@ impl PendingReply<'_> {
         let limit = if wait == Wait::Once { shared.clock.now() } else { wait.limit() };
         let hold = tokio::select! {
             biased;
-            hold = &mut *answer => hold,
+            hold = answer.next() => hold,
             () = shared.closing.cancelled() => return Err(shared.stopped()),
             () = sleep_until(&*shared.clock, limit) => {
                 // At the limit the store withdraws the claim; its answer still counts. A store that does not answer is
                 // down, and must not look like contention.
                 withdraw.cancel();
-                tokio::time::timeout(request_timeout, &mut *answer)
+                tokio::time::timeout(request_timeout, answer.next())
                     .await
                     .map_err(|_| no_answer::<AcquireOperation>(request_timeout))?
             }
         };
-        self.answer = None;
+        let is_own = matches!(self.answer.take(), Some(Answer::Own(_)));
+        if is_own {
+            shared.callers_call_ended();
+        }
         match hold {
-            Ok(Ok(Some(hold))) => Ok(Some((self.claim.clone(), hold))),
-            Ok(Ok(None)) => Ok(None),
-            Ok(Err(error)) => Err(error),
-            Err(_) => Err(shared.stopped()),
+            Some(Ok(Some(hold))) => Ok(Some((self.claim.clone(), hold))),
+            Some(Ok(None)) => Ok(None),
+            Some(Err(error)) => {
+                if is_own && error.is_outcome_unknown() {
+                    shared.forget_later(Lease::of(&self.claim, FencingToken::new(0)));
+                }
+                Err(error)
+            }
+            None => Err(shared.stopped()),
         }
     }
 }
 
 impl Drop for PendingReply<'_> {
     fn drop(&mut self) {
-        if let Some(mut answer) = self.answer.take() {
-            let _ = self.abandoned.set(self.shared.releases.begin(&self.claim.resource));
-            answer.close();
-            if let Ok(Ok(Some(_))) = answer.try_recv() {
-                self.shared.forget_later(Lease::of(&self.claim, FencingToken::new(0)));
+        let lease = Lease::of(&self.claim, FencingToken::new(0));
+        match self.answer.take() {
+            Some(Answer::Background(mut answer, abandoned)) => {
+                let _ = abandoned.set(self.shared.releases.begin(&self.claim.resource));
+                answer.close();
+                if let Ok(Ok(Some(_))) = answer.try_recv() {
+                    self.shared.forget_later(lease);
+                }
             }
+            Some(Answer::Own(call)) => {
+                let pending = self.shared.releases.begin(&self.claim.resource);
+                let commands = Arc::clone(&self.shared.commands);
+                self.shared.commands.send(Command::Work(Box::pin(async move {
+                    let answer = call.await;
+                    if matches!(&answer, Ok(Some(_)))
+                        || matches!(&answer, Err(error) if error.is_outcome_unknown())
+                    {
+                        commands.send(Command::Forget(lease, Some(pending)));
+                    }
+                })));
+                self.shared.callers_call_ended();
+            }
+            None => {}
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
@@ -19,6 +20,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// How long `shutdown` waits until the store has confirmed the last releases.
 const DRAIN: Duration = Duration::from_secs(10);
 
+/// How long `shutdown` waits for calls that run in the tasks of their callers. They end at once, unless a caller is not polled.
+const CALLERS_LIMIT: Duration = Duration::from_secs(1);
+
 type Tasks = FuturesUnordered<BoxFuture<'static, ()>>;
 
 pub(super) async fn run(guard: EndGuard) {
@@ -27,6 +31,7 @@ pub(super) async fn run(guard: EndGuard) {
     let mut stuck = Tasks::new();
     let mut background = Tasks::new();
     let mut draining: Vec<(Moment, oneshot::Sender<Result<()>>)> = Vec::new();
+    let mut callers_limit = Moment::NEVER;
     // Declared last, so that it drops first: tasks that await the futures above then see that the engine has ended.
     let _guard = guard;
     loop {
@@ -47,7 +52,10 @@ pub(super) async fn run(guard: EndGuard) {
                 Command::Withdraw(claim, pending) => {
                     work.push(Box::pin(release::withdraw(Arc::clone(&shared), claim, pending)));
                 }
-                Command::ShutDown(done) => draining.push((shared.clock.now().after(DRAIN), done)),
+                Command::ShutDown(done) => {
+                    draining.push((shared.clock.now().after(DRAIN), done));
+                    callers_limit = shared.clock.now().after(CALLERS_LIMIT);
+                }
             }
         }
         if shared.closing.is_cancelled() {
@@ -56,7 +64,10 @@ pub(super) async fn run(guard: EndGuard) {
             }
         }
         if !draining.is_empty() {
-            finish_draining(&shared, &mut draining, work.is_empty() && shared.commands.is_empty());
+            let callers =
+                shared.callers_calls.load(Ordering::SeqCst) > 0 && shared.clock.now() < callers_limit;
+            let drained = work.is_empty() && shared.commands.is_empty() && !callers;
+            finish_draining(&shared, &mut draining, drained);
         }
         let now = shared.clock.now();
         renewal::begin_due(&shared, now, &mut work);
@@ -65,6 +76,7 @@ pub(super) async fn run(guard: EndGuard) {
         }
         let next = shared.schedule.set_alarm(now);
         let next = draining.iter().map(|(until, _)| *until).fold(next, Moment::min);
+        let next = if now < callers_limit { next.min(callers_limit) } else { next };
         tokio::select! {
             biased;
             () = shared.commands.changed() => {}

@@ -27,6 +27,7 @@ mod wakeups;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
@@ -76,6 +77,8 @@ pub(crate) struct Shared {
     schedule: Schedule,
     releases: Arc<PendingReleases>,
     closing: CancellationToken,
+    /// How many calls of the store run in the tasks of their callers.
+    callers_calls: AtomicUsize,
     lease: Option<LeaseSide>,
     /// Permits to look up the holders of a lock for the message of a time-out.
     pub(crate) holder_lookups: Semaphore,
@@ -205,6 +208,7 @@ impl Engine {
             schedule: Schedule::default(),
             releases: Arc::default(),
             closing: CancellationToken::new(),
+            callers_calls: AtomicUsize::new(0),
             lease,
             holder_lookups: Semaphore::new(HOLDER_LOOKUPS),
         });

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::future::BoxFuture;
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use super::command_channel::Command;
@@ -94,10 +95,16 @@ async fn send_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Resu
             // The background task drives the call to completion, even if the user is cancelled. A session store that
             // cannot send the release ends the session, which frees the lock too.
             let (store, lease) = (Arc::clone(store), lease.clone());
+            let in_callers_task = store.runs_in_callers_task(&lease.resource);
+            let mut call = Box::pin(async move {
+                contained(&*store, "release", async { store.release(&lease).await }).await
+            });
+            if in_callers_task && let Some(answer) = (&mut call).now_or_never() {
+                return answer.map(|()| Released::Done { woke: false });
+            }
             let (reply, answer) = oneshot::channel();
             shared.commands.send(Command::Work(Box::pin(async move {
-                let answer = contained(&*store, "release", async { store.release(&lease).await }).await;
-                let _ = reply.send(answer);
+                let _ = reply.send(call.await);
             })));
             match tokio::time::timeout(timeout, answer).await {
                 Ok(Ok(answer)) => answer.map(|()| Released::Done { woke: false }),

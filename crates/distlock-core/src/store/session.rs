@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Claim, Lease, Store};
 use crate::clock::Moment;
 use crate::error::Result;
-use crate::resource::FencingToken;
+use crate::resource::{FencingToken, Resource};
 
 /// Why a guard is lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,6 +200,17 @@ pub trait SessionStore: Store {
     /// # Errors
     /// If the store cannot be reached or refuses; nothing of the claim may be left then.
     async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>>;
+
+    /// Whether the engine may drive [`acquire`](SessionStore::acquire) of this resource in the task of the caller, which saves two
+    /// changes of task, and make the first poll of [`release`](SessionStore::release) there. If the caller is dropped, the background task continues the same future, so the promises of `acquire` stay.
+    ///
+    /// A caller may stop polling for any time without dropping its future. So this is only for a store whose calls, between two
+    /// polls, keep nothing that another call waits for: no lock, no connection. They must not spawn tasks either: the runtime of
+    /// the caller may end before that of the engine.
+    fn runs_in_callers_task(&self, resource: &Resource) -> bool {
+        let _ = resource;
+        false
+    }
 
     /// Releases what was granted under this lock id. Releasing what is not held is no error.
     ///

@@ -67,6 +67,7 @@ use crate::options::LOCK_OPTIONS;
 /// | Redis | the scheme says so: `rediss`, `valkeys`, `rediss+…`, `redlocks`; for all servers of a list alike | `#insecure`, `tls=`, `ssl=`; a user without a password; logins of a Cluster that differ |
 /// | PostgreSQL | `sslmode` is `require`, `verify-ca` or `verify-full`; with `allow` and `prefer` (the default) if the server can | `sslrootcert` with a mode that checks nothing; `sslcert` or `channel_binding=require` with `disable`; `sslnegotiation=direct` without `require`; what libpq knows and we do not, such as `sslcrl` and `require_auth` |
 /// | MongoDB | `tls` or `ssl` is `true`, another `tls` option is given, or the scheme is `mongodb+srv` and neither is `false` | `tls` and `ssl` that differ; `tlsCAFile` with `tlsInsecure` or `tlsAllowInvalidCertificates`; an `@` without a user; what the driver would read differently |
+/// | SQL Server | unless `encrypt` is `false` (the login alone) or `danger_plaintext` | `trustservercertificate` with `encrypt=strict`, or with a certificate to trust; a certificate with `danger_plaintext`; `applicationintent=readonly`; what is not known |
 ///
 /// # Secrets
 /// No text of a URL is shown. `Display` and `Debug` give the scheme alone if it is a store's, and errors say which part is wrong. The

@@ -43,6 +43,7 @@ struct ServerState {
     shared_session: Mutex<Option<Session>>,
     refuse_release: Mutex<bool>,
     hangs: AtomicBool,
+    in_callers_task: AtomicBool,
     acquisitions: AtomicUsize,
     /// How many of the next calls panic, before or after they are applied.
     panics: Mutex<HashMap<(Call, When), usize>>,
@@ -66,6 +67,13 @@ impl SessionServer {
     /// Sets whether calls hang.
     pub fn set_hanging(&self, hangs: bool) {
         self.0.hangs.store(hangs, Ordering::SeqCst);
+    }
+
+    /// A server whose calls run in the task of the caller.
+    pub fn in_callers_task() -> Self {
+        let server = SessionServer::default();
+        server.0.in_callers_task.store(true, Ordering::SeqCst);
+        server
     }
 
     /// How many acquisitions the server has received.
@@ -173,6 +181,10 @@ impl SessionStore for SessionServer {
                 () = withdraw.cancelled() => {}
             }
         }
+    }
+
+    fn runs_in_callers_task(&self, _: &Resource) -> bool {
+        self.0.in_callers_task.load(Ordering::SeqCst)
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {

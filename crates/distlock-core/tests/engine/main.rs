@@ -3,6 +3,7 @@
 
 mod acquire_all;
 mod admin_timeout;
+mod callers_task;
 mod cancellation;
 #[path = "../common/mod.rs"]
 mod common;

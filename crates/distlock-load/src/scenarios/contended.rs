@@ -69,8 +69,54 @@ async fn in_processes(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome
     context.observer.started(&format!("contended, {tasks} tasks in {processes} processes"));
     let mut ours = Contenders::start(context, processes, each, &context.name("contended")).await?;
     let measurement = measure(context, plan, &mut ours).await;
+    let load = match &measurement {
+        Ok(_) => waiting(context, plan, &mut ours).await?,
+        Err(_) => None,
+    };
     ours.stop().await?;
     let mut outcome = Outcome::of(context, "contended-processes", tasks, measurement?).with_rate_ratio();
     outcome.processes = processes;
+    if let Some((per_second, unit)) = load {
+        outcome.waiting_per_s = Some(per_second);
+        let note = format!("{processes} waiting processes: {per_second:.1} {unit}/s");
+        context.observer.note(&note);
+        outcome.notes.push(note);
+    }
     Ok(outcome)
+}
+
+/// How long the processes wait for a lock that stays held. The second half is measured.
+const WAITING: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(8)];
+
+/// What processes send that only wait, per second, where the server counts it.
+async fn waiting(
+    context: &BenchContext<'_>,
+    plan: &Plan,
+    ours: &mut Contenders,
+) -> Result<Option<(f64, &'static str)>> {
+    if context.counter.mark().await?.is_none() {
+        return Ok(None);
+    }
+    let length = plan.run_time.clamp(WAITING[0], WAITING[1]);
+    let guard = context.locks.mutex(context.name("contended")).acquire().await?;
+    let measured = async {
+        tokio::time::sleep(length / 2).await;
+        let (mark, statements) = (context.counter.mark().await?, context.counter.statements().await?);
+        let begun = Instant::now();
+        tokio::time::sleep(length / 2).await;
+        let elapsed = begun.elapsed().as_secs_f64();
+        let now = context.counter.statements().await?;
+        let requests = context.counter.since(mark).await?;
+        guard.release().await?;
+        let statements = now.zip(statements).map(|(now, before)| now.saturating_sub(before));
+        Ok(match (statements, requests) {
+            (Some(statements), _) => Some((statements as f64 / elapsed, "statements")),
+            (None, Some(requests)) => Some((requests as f64 / elapsed, "requests")),
+            (None, None) => None,
+        })
+    };
+    // Each acquires once after the release.
+    let (load, slice) = tokio::join!(measured, ours.slice(length));
+    slice?;
+    load
 }

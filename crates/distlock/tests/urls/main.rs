@@ -6,6 +6,7 @@
     feature = "mysql",
     feature = "postgres",
     feature = "redis",
+    feature = "sqlserver",
     feature = "zookeeper",
     unix
 ))]
@@ -21,6 +22,7 @@ use distlock_file::FileConfig;
 use distlock_mysql::MysqlConfig;
 use distlock_postgres::PostgresConfig;
 use distlock_redis::{RedisConfig, RedlockConfig};
+use distlock_sqlserver::SqlServerConfig;
 use distlock_zookeeper::ZookeeperConfig;
 use fastrand::Rng;
 use places::PLACES;
@@ -71,6 +73,10 @@ fn told(url: &str) -> Vec<String> {
             all.push(outcome(split.and_then(|url| MysqlConfig::from_url(&url)), |config| {
                 format!("{config:?}")
             }));
+        }
+        "sqlserver" => {
+            all.push(outcome(split.and_then(|url| SqlServerConfig::from_url(&url)), |config| both(&config)));
+            all.push(outcome(SqlServerConfig::from_connection_string(url), |config| both(&config)));
         }
         "zookeeper" | "zookeepers" => {
             all.push(outcome(split.and_then(|url| ZookeeperConfig::from_url(&url)), |config| {

@@ -126,6 +126,24 @@ pub(crate) const PLACES: &[(&[&str], &[&str])] = &[
         ],
     ),
     (
+        &["sqlserver"],
+        &[
+            "SCHEME://u:SECRET@h/db",
+            "SCHEME://SECRET@h/db",
+            "SCHEME://u:SECRET@h:1/db?encrypt=strict",
+            "SCHEME://h/db?password=SECRET",
+            "SCHEME://h/db?accesstoken=SECRET",
+            "SCHEME://h:SECRET/db",
+            "SCHEME://u:SECRET@h1,h2/db",
+            "SCHEME://h/db?encrypt=SECRET",
+            "SCHEME://h/db?trustservercertificateca=/nowhere/SECRET",
+            "SCHEME://h/db?instancename=SECRET!",
+            "SCHEME://h/db?distlock.table=SECRET!",
+            "SCHEME://h/db?distlock.tabel=SECRET",
+            "SCHEME://h/db?distlock.heartbeat_timeout=SECRET",
+        ],
+    ),
+    (
         &["file"],
         &[
             "SCHEME:SECRET",

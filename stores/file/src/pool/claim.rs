@@ -93,7 +93,7 @@ impl PoolClaim {
             if last_alive(&folders.queue, &queue, DeadSlots::Remove)?.is_none()
                 && self.fits(&folders.hold, hold, DeadSlots::Remove)?
             {
-                let token = lock.next_token(self.claim.resource.name())?;
+                let token = lock.next_token(self.claim.resource.name(), self.state.boot)?;
                 let slot = create(&folders.hold, Some(token))?;
                 if let Some(hold) = self.grant(&lock, slot, token)? {
                     return Ok(Joined::Granted(hold));
@@ -132,7 +132,7 @@ impl PoolClaim {
         if let Some(blocker) = self.blocked_by(&slot, &lock.folders, DeadSlots::Remove)? {
             return Ok(Advanced::Blocked(slot, blocker));
         }
-        let token = lock.next_token(self.claim.resource.name())?;
+        let token = lock.next_token(self.claim.resource.name(), self.state.boot)?;
         let owner = self.state.owner(&self.claim, Some(token));
         slot.promote(&lock.folders, &owner)?;
         Ok(self.grant(&lock, slot, token)?.map_or(Advanced::Displaced, Advanced::Granted))

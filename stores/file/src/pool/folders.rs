@@ -14,6 +14,7 @@ use crate::folder::Folder;
 use crate::format::Owner;
 use crate::layout::{Layout, if_present, recreating, split};
 use crate::lock_file::{LockFile, is_locked, read_owner_at};
+use crate::tokens::BootId;
 
 /// The pool lock: the locked `gate` file, which also counts the tokens. Dropping it unlocks.
 #[derive(Debug)]
@@ -48,9 +49,10 @@ impl PoolLock {
         }
     }
 
-    /// The next token, on disk.
-    pub(super) fn next_token(&self, name: &str) -> Result<FencingToken> {
-        self.file.next_token(name, |_| Owner::free_block())
+    /// Counts the next token.
+    pub(super) fn next_token(&self, name: &str, boot: Option<BootId>) -> Result<FencingToken> {
+        let content = self.file.content()?;
+        Ok(self.file.next_token(name, &content, boot, |_, last| Owner::free_block(last))?.token)
     }
 
     /// Whether the `gate` file is still in place. After an unlink or a replacement, other clients may have taken the lock of

@@ -29,7 +29,7 @@ fn after_kill(kind: Kind) -> Vec<Duration> {
         }
         let killed = holder.kill();
         let (next, granted) = waiter.granted(2);
-        assert_eq!(next, token + 1);
+        assert!(next > token, "{next} after {token}");
         times.push(Duration::from_nanos(granted - killed));
         last = next;
     }
@@ -79,7 +79,7 @@ fn a_killed_waiter_does_not_block_the_waiters_behind_it() {
     agents[2].kill();
     until_waiting(dir.path(), Kind::Semaphore, 1);
     agents[0].release(1);
-    assert_eq!(agents[3].granted(1).0, token + 1);
+    assert!(agents[3].granted(1).0 > token);
     agents[3].release(1);
     assert!(slots(dir.path()).is_empty(), "{:?}", slots(dir.path()));
 }

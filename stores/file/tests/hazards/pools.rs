@@ -92,7 +92,7 @@ fn waiters_of_different_processes_are_served_in_order_of_arrival() {
         for at in 1..agents.len() {
             agents[at - 1].release(1);
             let (next, _) = agents[at].granted(1);
-            assert_eq!(next, token + 1);
+            assert!(next > token, "{next} after {token}");
             token = next;
         }
     }

@@ -87,7 +87,7 @@ fn a_full_disk_refuses_a_new_lock_and_keeps_counting_for_an_old_one() {
         assert!(said.join(" ").contains("free space"), "{said:?}");
         if kind == Kind::Mutex {
             // All its blocks were written at the first grant.
-            assert_eq!(agent.acquire(3, &old).0, token + 1);
+            assert!(agent.acquire(3, &old).0 > token);
             agent.release(3);
         }
         agent.ask(&format!("remove {}", filler.display()), "removed");

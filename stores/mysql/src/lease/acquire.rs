@@ -10,7 +10,7 @@ use distlock_core::{RecordKind, Result};
 use super::locked_rows::LARGEST_STATEMENT;
 use super::{LeaseState, locked_rows, verbs};
 use crate::batch::{Item, Rows};
-use crate::rows::required;
+use crate::rows::{optional, required};
 
 /// Acquires claims about one record.
 pub(super) async fn acquire(state: &LeaseState, record: RecordKind, claims: Vec<&Claim>) -> Batch<Attempt> {
@@ -50,12 +50,24 @@ fn is_poll(record: RecordKind, claim: &Claim) -> bool {
 async fn poll(state: &LeaseState, record: RecordKind, claims: Vec<&Claim>) -> Batch<Attempt> {
     let items: Vec<Item<'_>> = claims.iter().enumerate().map(|(n, claim)| Item::of_claim(n, claim)).collect();
     let mut answers: HashMap<usize, Result<Attempt>> = HashMap::new();
+    let mut old = Vec::new();
     for rows in Rows::new(items.clone()).split(LARGEST_STATEMENT) {
         let found = state.connections.run(&rows.fill(state.verbs.poll(record))).await;
         for row in &found.map_err(|failure| failure.error)? {
             let n: usize = required(row, "n")?;
             if let Some(item) = items.get(n) {
                 answers.insert(n, verbs::attempt(item, claims[n].capacity, Some(row)));
+                if optional::<i64>(row, "is_old")? == Some(1) {
+                    old.push(item.clone());
+                }
+            }
+        }
+    }
+    for rows in Rows::new(old).split(LARGEST_STATEMENT) {
+        if locked_rows::execute(state, &rows.fill(state.verbs.keep_entry())).await.is_err() {
+            // A row stays locked, perhaps: the claim itself finds out whose.
+            for item in &rows.items {
+                answers.remove(&item.n);
             }
         }
     }

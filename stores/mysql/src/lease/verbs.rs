@@ -25,6 +25,7 @@ pub(super) struct Verbs {
     acquire_lock_queued: Verb,
     acquire_pool: Verb,
     poll: [String; 2],
+    keep_entry: String,
     renew: [Verb; 2],
     release: [Verb; 2],
     break_lock: [String; 2],
@@ -68,6 +69,7 @@ impl Verbs {
             acquire_pool: pool(include_str!("../sql/pool_acquire.sql")),
             poll: [include_str!("../sql/lock_poll.sql"), include_str!("../sql/pool_poll.sql")]
                 .map(|text| statement(tables, text)),
+            keep_entry: statement(tables, include_str!("../sql/entry_keep.sql")),
             renew: [lock(include_str!("../sql/lock_renew.sql")), pool(include_str!("../sql/pool_renew.sql"))],
             release: [
                 lock(include_str!("../sql/lock_release.sql")),
@@ -94,6 +96,11 @@ impl Verbs {
     /// A plain read that answers waiters which ask again.
     pub(super) fn poll(&self, record: RecordKind) -> &str {
         &self.poll[index(record)]
+    }
+
+    /// Keeps the entries of waiters.
+    pub(super) fn keep_entry(&self) -> &str {
+        &self.keep_entry
     }
 
     pub(super) fn renew(&self, record: RecordKind) -> &Verb {

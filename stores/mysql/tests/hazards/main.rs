@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod galera;
 mod get_lock;
 mod locked_rows;
 mod refusals;

@@ -1,0 +1,102 @@
+//! The SQL Server store of distlock, on `tiberius` with rustls: application locks (`sp_getapplock`) that live with a session.
+//!
+//! | | |
+//! | --- | --- |
+//! | primitives | mutex (`Exclusive`), reader-writer lock (`Shared`, `Exclusive`), semaphore (one lock for each permit, at most 1000) |
+//! | survives a cut connection, a restart, a fail-over | no: the guard is lost, tokens still rise |
+//! | a holder that dies frees it | after its heartbeat time-out (3 s); at once with `distlock.tokens=off` |
+//! | waiters | are in the server's queue |
+//! | sessions | one that holds many locks, one for each waiter, and one for each reader of the same name in a process |
+//! | an acquire and a release cost | two round trips, two commits; a permit costs seven round trips and more |
+//!
+//! # What it was run on
+//! Never on a SQL Server: no package installs one here. The conformance suite was run on Babelfish for PostgreSQL 4.2 (its
+//! application locks mended: the original ends the whole server when a session finds its fifth lock busy). What follows was
+//! written by the documentation alone and never seen: encryption, Azure AD logins, named instances, `MultiSubnetFailover`, fail-over,
+//! read-only replicas and their error numbers, cancelling a wait by an attention (Babelfish reads it too late, so there the session is
+//! closed), missing rights, `DATABASEPROPERTYEX`. The tests take a server by `DISTLOCK_SQLSERVER_URL`.
+//!
+//! # Locks
+//! A lock is session-owned: locks of a transaction are written to the log. Free locks are taken on a session that holds others too. A
+//! session would be granted its own lock again, so none is ever asked twice for one name. A lock that is held is waited for on
+//! a session of its own, without the driver's limit of 30 seconds for a command. A withdrawn wait is cancelled on the server, and what
+//! was granted meanwhile is released. The results 0, 1, -1, -2, -3 and -999 mean what the documentation says; a server that returns
+//! -999 for a lock that is not free at a time-out of 0 is understood too.
+//!
+//! Names are compared byte by byte, whatever the collation. A name of visible ASCII characters that fits into 255 characters can be
+//! read in the server's views (`dbo:distribute_lock:mutex:orders/42`); any other is a hash.
+//!
+//! Only the head of a semaphore's queue takes permits. It waits for one of them for 25 ms at a time, since the server cannot wait for
+//! any of several locks. `try_acquire` of a semaphore that has waiters takes up to 250 ms.
+//!
+//! # Tokens
+//! Drawn from a sequence while the lock is held, so they rise for each resource; a restart of the server leaves a gap at most. A row says
+//! who holds what, for `ls`, `show` and `break`. A login that may not write, and a read-only database, get an error that says what to
+//! grant; `distlock.tokens=off` goes without: every token is 0, and there are no semaphores, no `ls`, `show` and `break`.
+//! A fail-over to a replica that lags behind, and a restored backup, can let a sequence go back.
+//!
+//! # Loss
+//! A guard is lost when the server closes its session, which an idle session sees at once, and a fixed time
+//! (`distlock.heartbeat_timeout`, 3 s) after its client *sent* the last request that the session answered. A session can also end
+//! without its client's knowledge (`KILL`, a firewall, a fail-over). Its locks are free then. So the row of a holder says how long its
+//! guard lasts, a release deletes the row before the lock is released, and the next holder of a lock whose row is still there
+//! waits for that time before it is granted the lock. A crash and a forced release cost the next holder that time too.
+//! `break` ends the session of the holder, and with it every other lock that it holds; a warning names them.
+//!
+//! # Transactions
+//! [`TransactionLocks`] are locks of a transaction that the caller has open on a client of its own.
+//!
+//! # Encryption
+//! On by default; only `encrypt` itself changes that. It needs the feature `tls` (of the facade: `sqlserver-tls`), which brings the
+//! crypto provider aws-lc-rs of rustls into the program. `encrypt=false` encrypts the login alone, as the protocol has it, and
+//! `encrypt=danger_plaintext` nothing.
+//!
+//! # Rights
+//! `SELECT, INSERT, UPDATE, DELETE` on the table and `UPDATE` on the sequence, and the right to create them unless they exist
+//! (`distlock schema`). `break` needs `ALTER ANY CONNECTION`.
+
+mod app_lock;
+#[cfg(feature = "bench")]
+mod baseline;
+mod config;
+mod connect;
+mod connection;
+mod doctor;
+mod error;
+mod identifier;
+mod inspect;
+mod lock_name;
+mod result_code;
+mod rows;
+mod schema;
+mod semaphore;
+mod session;
+mod statements;
+mod store;
+mod sweep;
+mod transaction;
+
+pub use config::{
+    DEFAULT_HEARTBEAT_TIMEOUT, DEFAULT_PRINCIPAL, DEFAULT_SCHEMA, DEFAULT_TABLE, SqlServerConfig,
+};
+pub use store::SqlServerStore;
+pub use transaction::TransactionLocks;
+
+use distlock_core::store::{Backend, Driver};
+
+/// `sqlserver://`, application locks.
+pub static DRIVER: Driver = driver();
+
+const fn driver() -> Driver {
+    let driver = Driver::new(&["sqlserver"], "sqlserver://user@host:1433/database", |url| {
+        Box::pin(async move {
+            Ok(Backend::session(SqlServerStore::connect(SqlServerConfig::from_url(&url)?).await?))
+        })
+    })
+    .with_options(config::OPTIONS)
+    .with_check(|url| SqlServerConfig::from_url(url).map(drop))
+    .with_schema(|url| Ok(schema::print(&SqlServerConfig::from_url(url)?.names)));
+    #[cfg(feature = "bench")]
+    let driver = driver.with_baseline(|url| Box::pin(baseline::connect(url)));
+    driver
+}

@@ -1,0 +1,168 @@
+//! The sessions of a store. A lock that is free is taken on a session that holds others too; a claim that waits has a session of its
+//! own.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use distlock_core::{BootClock, Clock, Result};
+
+use super::LockSession;
+use crate::config::SqlServerConfig;
+use crate::connection::Attention;
+use crate::lock_name::LockName;
+
+/// How many sessions without a lock are kept for the next waiters.
+const MOST_SPARE: usize = 4;
+
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    config: SqlServerConfig,
+    clock: Mutex<Arc<dyn Clock>>,
+    /// Sessions that hold locks, and the one that takes free locks first.
+    shared: Mutex<Vec<Arc<LockSession>>>,
+    /// Sessions without a lock, for the next waiters.
+    spare: Mutex<Vec<Arc<LockSession>>>,
+    /// Held while a shared session is opened: however many tasks need one, one is opened.
+    opening: tokio::sync::Mutex<()>,
+    attention: Attention,
+}
+
+impl Sessions {
+    pub(crate) fn new(config: SqlServerConfig) -> Self {
+        Sessions {
+            config,
+            clock: Mutex::new(Arc::new(BootClock)),
+            shared: Mutex::default(),
+            spare: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+            attention: Attention::default(),
+        }
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&lock(&self.clock))
+    }
+
+    /// Sessions that are open already keep the clock that they began with.
+    pub(crate) fn use_clock(&self, clock: Arc<dyn Clock>) {
+        *lock(&self.clock) = clock;
+        lock(&self.spare).clear();
+        lock(&self.shared).retain(|session| !session.is_idle());
+    }
+
+    /// What is known about the server.
+    pub(crate) fn attention(&self) -> &Attention {
+        &self.attention
+    }
+
+    async fn open(&self) -> Result<Arc<LockSession>> {
+        Ok(Arc::new(LockSession::open(&self.config, self.clock(), &self.attention).await?))
+    }
+
+    /// A session that does not hold this resource, and may hold others.
+    pub(crate) async fn share(&self, name: &LockName) -> Result<Reservation> {
+        if let Some(reservation) = self.find(name) {
+            return Ok(reservation);
+        }
+        let _opening = self.opening.lock().await;
+        if let Some(reservation) = self.find(name) {
+            return Ok(reservation);
+        }
+        let session = self.observer().await?;
+        session.reserve(name);
+        lock(&self.shared).push(Arc::clone(&session));
+        Ok(Reservation::new(session, name))
+    }
+
+    fn find(&self, name: &LockName) -> Option<Reservation> {
+        let mut shared = lock(&self.shared);
+        shared.retain(|session| session.is_usable());
+        let session = shared.iter().find(|session| session.reserve(name))?;
+        Some(Reservation::new(Arc::clone(session), name))
+    }
+
+    fn take_spare(&self) -> Option<Arc<LockSession>> {
+        let mut spare = lock(&self.spare);
+        spare.retain(|session| session.is_usable());
+        spare.pop()
+    }
+
+    /// A session that holds nothing, for requests that are about no lock. It goes back with [`keep_spare`](Sessions::keep_spare).
+    pub(crate) async fn observer(&self) -> Result<Arc<LockSession>> {
+        match self.take_spare() {
+            Some(session) => Ok(session),
+            None => self.open().await,
+        }
+    }
+
+    /// A session that holds nothing and that no other task uses.
+    pub(crate) async fn own(&self, name: &LockName) -> Result<Reservation> {
+        let session = self.observer().await?;
+        session.reserve(name);
+        Ok(Reservation::new(session, name))
+    }
+
+    /// Other locks may be taken on this session, whose wait is over.
+    pub(crate) fn publish(&self, session: &Arc<LockSession>) {
+        let mut shared = lock(&self.shared);
+        if !shared.iter().any(|other| Arc::ptr_eq(other, session)) {
+            shared.push(Arc::clone(session));
+        }
+    }
+
+    /// A lock of this session was released: if it holds no other, it is kept for the next waiters or closed. One session stays shared.
+    pub(crate) fn tidy(&self, session: &Arc<LockSession>) {
+        let mut shared = lock(&self.shared);
+        let is_first = shared.first().is_some_and(|first| Arc::ptr_eq(first, session));
+        if is_first || !session.is_idle() || !session.is_usable() {
+            return;
+        }
+        shared.retain(|other| !Arc::ptr_eq(other, session));
+        drop(shared);
+        self.keep_spare(session);
+    }
+
+    /// Keeps a session that holds nothing for the next waiter.
+    pub(crate) fn keep_spare(&self, session: &Arc<LockSession>) {
+        let mut spare = lock(&self.spare);
+        let is_kept = spare.iter().any(|other| Arc::ptr_eq(other, session));
+        if spare.len() < MOST_SPARE && session.is_usable() && !is_kept {
+            spare.push(Arc::clone(session));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A session that is asked for a resource. Dropped, it may be asked again: the server holds nothing of it by then.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(crate) session: Arc<LockSession>,
+    pub(crate) name: LockName,
+    reserved: LockName,
+}
+
+impl Reservation {
+    fn new(session: Arc<LockSession>, name: &LockName) -> Self {
+        Reservation { session, name: name.clone(), reserved: name.clone() }
+    }
+
+    /// A permit that was granted: the session holds it, and may be asked for another one of the same semaphore.
+    pub(crate) fn hold_permit(&self, lock_id: &str) -> Reservation {
+        let reserved = self.name.permit(lock_id);
+        self.session.reserve(&reserved);
+        Reservation { session: Arc::clone(&self.session), name: self.name.clone(), reserved }
+    }
+
+    /// The lock of a semaphore's slot.
+    pub(crate) fn slot_lock(&self, slot: i32) -> String {
+        format!("{}{slot}", self.name.slots())
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.session.free(&self.reserved);
+    }
+}

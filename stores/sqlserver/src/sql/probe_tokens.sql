@@ -1,0 +1,2 @@
+-- Draws a token, as every acquisition does.
+SELECT NEXT VALUE FOR {tokens} AS token;

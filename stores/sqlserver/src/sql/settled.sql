@@ -1,0 +1,4 @@
+-- The guards of holders that did not release are lost by now: their rows go. P1 resource, P2 our id, P3 our token, P4 1 for a reader.
+SET NOCOUNT ON;
+DELETE FROM {holders} WHERE resource = @P1 AND slot >= 0 AND id <> @P2 AND token < @P3 AND (shared = 0 OR @P4 = 0)
+    AND slot IN (SELECT mine.slot FROM {holders} mine WHERE mine.resource = @P1 AND mine.id = @P2);

@@ -1,0 +1,150 @@
+//! What can go wrong with sessions of the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use distlock_core::store::{Backend, StoreUrl};
+use distlock_core::{ErrorKind, Kind, Locks, Resource};
+use distlock_sqlserver::{SqlServerConfig, SqlServerStore, TransactionLocks};
+use tiberius::{AuthMethod, Client, Config, EncryptionLevel};
+use tokio::net::TcpStream;
+use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
+
+use crate::own_url;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn config(url: &str) -> SqlServerConfig {
+    SqlServerConfig::from_url(&StoreUrl::parse(url).unwrap()).unwrap()
+}
+
+async fn locks(url: &str) -> Locks {
+    Locks::new(Backend::session(SqlServerStore::connect(config(url)).await.unwrap())).unwrap()
+}
+
+/// A client of the application's own.
+async fn client() -> Client<Compat<TcpStream>> {
+    let url = StoreUrl::parse(&std::env::var("DISTLOCK_SQLSERVER_URL").unwrap()).unwrap();
+    let authority = url.authority().unwrap();
+    let login = authority.login.as_ref().unwrap();
+    let distlock_core::store::url::Host::Name(host) = &authority.servers[0].host else { panic!("a host") };
+    let mut options = Config::new();
+    options.host(host);
+    options.port(authority.servers[0].port.unwrap_or(1433));
+    options.database(url.path().unwrap().trim_start_matches('/'));
+    options.authentication(AuthMethod::sql_server(
+        login.user().unwrap(),
+        String::from_utf8_lossy(login.password().unwrap_or_default()),
+    ));
+    let parameters: Vec<(&str, &str)> = url.driver_parameters().collect();
+    if parameters.contains(&("encrypt", "danger_plaintext")) {
+        options.encryption(EncryptionLevel::NotSupported);
+    }
+    if parameters.contains(&("trustservercertificate", "true")) {
+        options.trust_cert();
+    }
+    let socket = TcpStream::connect(options.get_addr()).await.unwrap();
+    Client::connect(options, socket.compat_write()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_one_name_never_go_back_whoever_draws_them() {
+    const CLIENTS: u64 = 4;
+    const GRANTS: u64 = 60;
+    let url = own_url();
+    let (last, grants) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = Vec::new();
+    for _ in 0..CLIENTS {
+        let (url, last, grants) = (url.clone(), Arc::clone(&last), Arc::clone(&grants));
+        tasks.push(tokio::spawn(async move {
+            let locks = locks(&url).await;
+            while grants.fetch_add(1, Ordering::SeqCst) < GRANTS {
+                let guard = locks.mutex("one").acquire().await.unwrap();
+                let before = last.swap(guard.token().get(), Ordering::SeqCst);
+                assert!(before < guard.token().get(), "token {} after {before}", guard.token());
+                guard.release().await.unwrap();
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_is_killed_loses_its_guard_and_the_next_holder_comes_after_that() {
+    let url = own_url();
+    let (holder, operator) = (locks(&url).await, locks(&url).await);
+    let guard = holder.mutex("killed").acquire().await.unwrap();
+    let other = holder.mutex("beside it").acquire().await.unwrap();
+    let broken = operator.break_lock(Kind::Mutex, "killed").await.unwrap();
+    assert_eq!(broken.len(), 1);
+    let next = operator.mutex("killed").acquire().timeout(PATIENCE).await.unwrap();
+    assert!(guard.is_lost() && other.is_lost());
+    assert!(next.token() > guard.token());
+    // Its process goes on with another session.
+    holder.mutex("beside it").acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_of_a_transaction_excludes_the_store_until_it_ends() {
+    let url = own_url();
+    let (config, locks) = (config(&url), locks(&url).await);
+    let account = Resource::new(Kind::Mutex, "account/42").unwrap();
+    let mut client = client().await;
+    let refused = TransactionLocks::of(&mut client, &config).lock(&account, None).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+    client.simple_query("BEGIN TRANSACTION").await.unwrap().into_results().await.unwrap();
+    TransactionLocks::of(&mut client, &config).lock(&account, None).await.unwrap();
+    assert!(locks.mutex("account/42").try_acquire().await.unwrap().is_none());
+    client.simple_query("COMMIT").await.unwrap().into_results().await.unwrap();
+    let guard = locks.mutex("account/42").acquire().timeout(PATIENCE).await.unwrap();
+    client.simple_query("BEGIN TRANSACTION").await.unwrap().into_results().await.unwrap();
+    assert!(!TransactionLocks::of(&mut client, &config).try_lock(&account).await.unwrap());
+    guard.release().await.unwrap();
+    assert!(TransactionLocks::of(&mut client, &config).try_lock(&account).await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_tokens_there_is_exclusion_and_nothing_else_is_promised() {
+    let url = format!("{}&distlock.tokens=off", own_url());
+    let (one, other) = (locks(&url).await, locks(&url).await);
+    let guard = one.mutex("bare").acquire().await.unwrap();
+    assert_eq!(guard.token().get(), 0);
+    assert!(other.mutex("bare").try_acquire().await.unwrap().is_none());
+    let waiter = tokio::spawn({
+        let other = other.clone();
+        async move { other.mutex("bare").acquire().timeout(PATIENCE).await }
+    });
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    let refused = one.semaphore("bare", 2).acquire().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_that_a_collation_would_fold_are_different_locks() {
+    let locks = locks(&own_url()).await;
+    let long = "x".repeat(4000);
+    let longer = format!("{}y", "x".repeat(3999));
+    let mut held = Vec::new();
+    for name in ["a", "A", "a ", "ä", "Ä", &long, &longer] {
+        held.push(locks.mutex(name).try_acquire().await.unwrap().unwrap_or_else(|| panic!("{name} is free")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rows_of_ended_sessions_are_swept_and_those_of_live_ones_stay() {
+    let url = own_url();
+    let (gone, stays) = (locks(&url).await, locks(&url).await);
+    let _live = stays.mutex("live").acquire().await.unwrap();
+    let store = SqlServerStore::connect(config(&url)).await.unwrap();
+    // As a crash does, the end of its sessions leaves the row behind.
+    std::mem::forget(gone.mutex("dead").acquire().await.unwrap());
+    let operator = Locks::new(Backend::session(store.clone())).unwrap();
+    operator.break_lock(Kind::Mutex, "dead").await.unwrap();
+    assert_eq!(store.sweep().await.unwrap(), 1);
+    assert_eq!(store.sweep().await.unwrap(), 0);
+    assert!(stays.mutex("live").try_acquire().await.unwrap().is_none());
+}
