@@ -22,8 +22,13 @@ use crate::{connect, doctor, inspect};
 const MAX_BATCH: usize = 256;
 
 /// How many calls of a verb are in flight before requests are batched. Few tasks are served fastest side by side; a batch costs
-/// the server less than half per lock, which pays off from about twice as many tasks on.
-const MAX_IN_FLIGHT: usize = 16;
+/// client and server less than half per lock, which pays off from about twice as many tasks on. Measured with 16 tasks, CPU time
+/// of client and server per cycle: 29 µs with a limit of 16, 17 µs with 4.
+const MAX_IN_FLIGHT: usize = 4;
+
+/// How many batches of a verb are in flight: the server works on one while the client handles the replies of the other.
+/// Measured with 16 tasks, CPU time of client and server per cycle: 25 µs with one, 17 µs with two; three are no better.
+const MAX_BATCHES_IN_FLIGHT: usize = 2;
 
 /// No request times out sooner than this, however short the expiry: a loaded server is not a dead one.
 const MIN_LIMIT: Duration = Duration::from_millis(100);
@@ -188,6 +193,7 @@ impl Store for RedisStore {
         capabilities.durable = false;
         capabilities.max_batch = MAX_BATCH;
         capabilities.max_in_flight = MAX_IN_FLIGHT;
+        capabilities.max_batches_in_flight = MAX_BATCHES_IN_FLIGHT;
         capabilities
     }
 

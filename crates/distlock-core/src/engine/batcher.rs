@@ -29,9 +29,11 @@ pub(crate) struct Batcher<O: StoreOperation> {
 struct BatcherState<O: StoreOperation> {
     /// One for each request that may be in flight.
     slots: Box<[RequestSlot<O>]>,
-    /// Set when there are more items than slots, until no more than half as many are left. While set, one request is
-    /// sent at a time: it carries a large batch, which costs the store less than many small requests.
+    /// Set when there are more items than slots, until no more than half as many are left. While set, few requests are
+    /// in flight: each carries a large batch, which costs the store less than many small requests.
     batching: bool,
+    /// How many requests may be in flight while batching.
+    max_batches: usize,
     /// Items that wait for a slot. Not empty only while requests are in flight, all of them driven by the background
     /// task.
     pending: Pending<O>,
@@ -89,8 +91,11 @@ impl<O: StoreOperation> BatcherState<O> {
     /// The index of a slot for another request, if one may be sent now.
     fn free_slot(&self) -> Option<usize> {
         let free = self.slots.iter().position(RequestSlot::is_free)?;
-        let blocked = self.batching && self.slots.iter().any(|slot| slot.number() > self.passed);
-        (!blocked).then_some(free)
+        if !self.batching {
+            return Some(free);
+        }
+        let in_flight = self.slots.iter().filter(|slot| slot.number() > self.passed).count();
+        (in_flight < self.max_batches).then_some(free)
     }
 
     /// Updates `batching` after a request with `ended` items has completed.
@@ -114,8 +119,14 @@ impl<O: StoreOperation> Batcher<O> {
         timeout: Duration,
     ) -> Arc<Self> {
         let slots = (0..capabilities.max_in_flight.max(1)).map(|_| RequestSlot::Free).collect();
-        let state =
-            BatcherState { slots, batching: false, pending: Pending::default(), last_number: 0, passed: 0 };
+        let state = BatcherState {
+            slots,
+            batching: false,
+            max_batches: capabilities.max_batches_in_flight.max(1),
+            pending: Pending::default(),
+            last_number: 0,
+            passed: 0,
+        };
         let max_batch = capabilities.max_batch.max(1);
         Arc::new(Batcher { store, commands, max_batch, timeout, state: Mutex::new(state) })
     }

@@ -238,13 +238,12 @@ impl Engine {
         let span = telemetry::acquire_span(&claim.resource, &shared.store_name);
         if wait == Wait::Once && !shared.releases.is_empty() {
             let patience = (options.get_request_timeout() / 2).min(RELEASE_PATIENCE);
-            let settled = shared.releases.settled(&claim.resource);
-            let _ = Box::pin(tokio::time::timeout(patience, settled)).await;
+            let _ = Box::pin(tokio::time::timeout(patience, shared.releases.settled(&claim.resource))).await;
         }
-        if span.is_disabled() {
-            return self.acquire_in_span(claim, options, wait, started).await;
+        match span.is_disabled() {
+            true => self.acquire_in_span(claim, options, wait, started).await,
+            false => Box::pin(self.acquire_in_span(claim, options, wait, started).instrument(span)).await,
         }
-        Box::pin(self.acquire_in_span(claim, options, wait, started).instrument(span)).await
     }
 
     async fn acquire_in_span(

@@ -165,6 +165,7 @@ fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
         max_batch: each.iter().map(|node| node.max_batch).min().unwrap_or(1),
         // Each request counts votes, and may have to withdraw them from every node.
         max_in_flight: 1,
+        max_batches_in_flight: 1,
         reasons: &[
             (
                 "semaphores",

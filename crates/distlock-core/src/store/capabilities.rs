@@ -46,6 +46,10 @@ pub struct Capabilities {
     /// costs about as much as a whole batch; more where the way there and back is most of it. A request that was not
     /// answered within half of the request time-out does not count any more.
     pub max_in_flight: usize,
+    /// How many batches of acquisitions, and of releases, may be in flight once there are more tasks than
+    /// [`max_in_flight`](Capabilities::max_in_flight). Two keep a server busy while this process handles the replies; one where
+    /// half a batch costs about as much as a whole one.
+    pub max_batches_in_flight: usize,
     /// Why something above is missing, for the error: `("semaphores", "two majorities may …")`.
     pub reasons: &'static [(&'static str, &'static str)],
 }
@@ -67,6 +71,7 @@ impl Capabilities {
             durable: true,
             max_batch: 1000,
             max_in_flight: 1,
+            max_batches_in_flight: 1,
             reasons: &[],
         }
     }
@@ -86,6 +91,7 @@ impl Capabilities {
             durable: false,
             max_batch: 1,
             max_in_flight: 1,
+            max_batches_in_flight: 1,
             reasons: &[],
         }
     }

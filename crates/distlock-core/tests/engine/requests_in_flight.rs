@@ -17,6 +17,7 @@ use distlock_core::{Locks, VirtualClock};
 #[derive(Debug, Default)]
 struct Counting {
     max_in_flight: usize,
+    max_batches_in_flight: usize,
     acquiring: AtomicUsize,
     most_acquiring: AtomicUsize,
     /// The number of claims in each request.
@@ -30,6 +31,7 @@ struct Counting {
 impl StoreHooks for Counting {
     fn capabilities(&self, mut inner: Capabilities) -> Capabilities {
         inner.max_in_flight = self.max_in_flight;
+        inner.max_batches_in_flight = self.max_batches_in_flight;
         inner.max_batch = 10;
         inner
     }
@@ -126,6 +128,36 @@ async fn batching_ends_when_few_items_are_left() {
     assert_eq!([sizes_of(6).await, sizes_of(6).await], [[6], [6]]);
     assert_eq!(sizes_of(4).await, [4]);
     assert_eq!(sizes_of(6).await, [1, 1, 1, 1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_batches_are_in_flight_than_the_store_wants() {
+    for (batches, most) in [(0, 1), (1, 1), (2, 2), (3, 3)] {
+        let counting =
+            Arc::new(Counting { max_in_flight: 4, max_batches_in_flight: batches, ..Counting::default() });
+        let locks = counting.locks();
+        // Starts a batching phase, with as many lone requests in flight as there are slots.
+        rush(&locks, 8).await;
+        counting.most_acquiring.store(0, Ordering::SeqCst);
+        counting.take_sizes();
+        // Four groups, each of which arrives while the requests of the others are in flight.
+        let mut tasks = Vec::new();
+        for group in 0..4 {
+            for n in 0..8 {
+                let mutex = locks.mutex(format!("{group}/{n}"));
+                tasks.push(tokio::spawn(mutex.acquire().into_future()));
+            }
+            // Virtual time does not pass meanwhile.
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+        }
+        for task in tasks {
+            task.await.unwrap().unwrap().release().await.unwrap();
+        }
+        assert_eq!(counting.most_acquiring.load(Ordering::SeqCst), most, "{batches}");
+        assert_eq!(counting.take_sizes().iter().sum::<usize>(), 32);
+    }
 }
 
 #[tokio::test(start_paused = true)]
