@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use distlock_core::store::support::errors::capacity_mismatch;
 use distlock_core::store::{Claim, SessionHold};
-use distlock_core::{CancellationToken, FencingToken, Kind, LockId, Result};
+use distlock_core::{CancellationToken, ErrorKind, FencingToken, Kind, LockId, Result};
 use futures_util::FutureExt;
 use zookeeper_client::{Error as DriverError, EventType, OneshotWatcher};
 
@@ -56,15 +56,34 @@ pub(crate) async fn is_free(session: &KeptSession, parent: &str, claim: &Claim) 
         synced.await?;
         listed.await
     };
-    let children = match session.repeat(both).await {
-        Err(DriverError::NoNode) => return Ok(true),
-        children => children.map_err(|error| driver_error(&error))?,
-    };
-    let queue = queue_of(claim, &children);
-    match queue.position_of_new(claim.weight, claim.capacity) {
-        Position::Mismatch(theirs) => Err(capacity_mismatch(&claim.resource, theirs, claim.capacity)),
-        position => Ok(matches!(position, Position::Granted { .. })),
+    let mut checks = 0;
+    loop {
+        let children = match session.repeat(both).await {
+            Err(DriverError::NoNode) => return Ok(true),
+            children => children.map_err(|error| driver_error(&error))?,
+        };
+        match queue_of(claim, &children).position_of_new(claim.weight, claim.capacity) {
+            Position::Mismatch(theirs) => wait_for_refused(&mut checks, claim, theirs).await?,
+            position => return Ok(matches!(position, Position::Granted { .. })),
+        }
     }
+}
+
+/// How often a claim finds another capacity before it is refused: the other claim may be one that is refused itself.
+const CAPACITY_CHECKS: u32 = 4;
+const CAPACITY_CHECK_PAUSE: Duration = Duration::from_millis(20);
+
+/// Waits for a claim of another capacity to leave.
+///
+/// # Errors
+/// If it is there for long.
+async fn wait_for_refused(checks: &mut u32, claim: &Claim, theirs: u32) -> Result<()> {
+    *checks += 1;
+    if *checks >= CAPACITY_CHECKS {
+        return Err(capacity_mismatch(&claim.resource, theirs, claim.capacity));
+    }
+    tokio::time::sleep(CAPACITY_CHECK_PAUSE).await;
+    Ok(())
 }
 
 fn queue_of(claim: &Claim, children: &[String]) -> Queue {
@@ -102,7 +121,11 @@ pub(crate) async fn attempt(
             Ok(Outcome::PlaceLost)
         }
         Err(error) => {
-            tokio::spawn(wait.contender.remove(Arc::clone(session)));
+            let removal = tokio::spawn(wait.contender.remove(Arc::clone(session)));
+            if error.kind() == ErrorKind::Mismatch {
+                // Its node would refuse the next claims.
+                let _ = removal.await;
+            }
             Err(error)
         }
     }
@@ -128,12 +151,15 @@ struct Wait<'a> {
 
 impl Wait<'_> {
     async fn until_granted(&mut self, withdraw: &CancellationToken) -> Result<Waited> {
+        let mut capacity_checks = 0;
         loop {
             let position = self.queue.position(self.contender.node());
             match &position {
                 Position::Granted { followed } => return Ok(Waited::Granted { followed: *followed }),
                 Position::Mismatch(theirs) => {
-                    return Err(capacity_mismatch(&self.claim.resource, theirs, self.claim.capacity));
+                    wait_for_refused(&mut capacity_checks, self.claim, *theirs).await?;
+                    self.refresh().await?;
+                    continue;
                 }
                 Position::Gone => return Ok(Waited::PlaceLost),
                 _ if withdraw.is_cancelled() => return Ok(Waited::Withdrawn),

@@ -74,7 +74,7 @@ pub(crate) enum Position {
     Behind(Entry),
     /// A semaphore: the first waiter. Any holder may release what is missing.
     First,
-    /// An entry before it has this other capacity.
+    /// The first entry has this other capacity. Others do not count: a claim that is refused is in the queue for a moment.
     Mismatch(u32),
     /// Its node is gone.
     Gone,
@@ -144,17 +144,17 @@ impl Queue {
     }
 
     fn judge(&self, before: &[Entry], weight: u32, capacity: u32) -> Position {
-        let other = before.iter().find(|entry| entry.capacity != capacity);
-        if let Some(other) = other.filter(|_| !self.any_capacity) {
-            return Position::Mismatch(other.capacity);
+        let differs = |entry: &&Entry| entry.capacity != capacity;
+        if let Some(first) = before.first().filter(differs).filter(|_| !self.any_capacity) {
+            return Position::Mismatch(first.capacity);
         }
         let fits = |sum: u64| sum <= u64::from(capacity);
         let sum: u64 = before.iter().map(|entry| u64::from(entry.weight)).sum();
         if fits(sum + u64::from(weight)) {
             return Position::Granted { followed: false };
         }
-        if other.is_some() {
-            // An entry before it may be granted by another capacity: any of them can make room.
+        if before.iter().any(|entry| differs(&entry)) {
+            // An entry before it is granted by another capacity, or refused: any of them can make room.
             return Position::First;
         }
         let conflicts = |entry: &&Entry| !fits(u64::from(entry.weight) + u64::from(weight));
@@ -279,6 +279,18 @@ mod tests {
         assert_eq!(after(&queue.position("f-1of4-lock-6")), Some("e-4of4-lock-5"));
         assert_eq!(queue.split().0.len(), 2);
         assert_eq!(queue.position_of_new(1, 5), Position::Mismatch(4));
+    }
+
+    #[test]
+    fn a_refused_claim_in_the_queue_refuses_no_other_and_its_weight_counts() {
+        let refused = queue(Kind::Semaphore, &["a-1of3-lock-1", "b-1of300-lock-2"]);
+        assert_eq!(refused.position("b-1of300-lock-2"), Position::Mismatch(3));
+        assert!(matches!(refused.position_of_new(1, 3), Position::Granted { .. }));
+        assert_eq!(refused.position_of_new(2, 3), Position::First);
+        assert_eq!(refused.position_of_new(1, 300), Position::Mismatch(3));
+        let resizes = refused.with_any_capacity(true);
+        assert!(matches!(resizes.position("b-1of300-lock-2"), Position::Granted { .. }));
+        assert_eq!(resizes.position_of_new(1, 2), Position::First);
     }
 
     #[test]
