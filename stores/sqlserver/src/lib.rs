@@ -61,6 +61,7 @@
 mod app_lock;
 #[cfg(feature = "bench")]
 mod baseline;
+mod capacity;
 mod config;
 mod connect;
 mod connection;
