@@ -108,7 +108,9 @@ async fn wait(
 ) -> Result<Option<SessionHold>> {
     let mut tries = 0;
     loop {
-        let reservation = state.sessions.own(name).await?;
+        let Some(reservation) = state.sessions.own(name, Some(withdraw)).await? else {
+            return Ok(None);
+        };
         let session = Arc::clone(&reservation.session);
         let outcome = wait_on(state, claim, reservation, withdraw).await;
         match outcome {
@@ -219,7 +221,7 @@ async fn grant(
     }
     let token = u64::try_from(drawn.token).map_err(|_| errors::unexpected_reply(drawn.token))?;
     let hold = SessionHold { token: FencingToken::new(token), session: session.session().clone() };
-    state.keep(&claim.lock_id, Hold { reservation, slots: Vec::new() });
+    state.keep(&claim.lock_id, Hold { reservation: reservation.grant(), slots: Vec::new() });
     Ok(Some(hold))
 }
 

@@ -7,14 +7,18 @@
 //! | a holder that dies frees it | after its heartbeat time-out (3 s); at once with `distlock.tokens=off` |
 //! | waiters | are in the server's queue |
 //! | sessions | one that holds many locks, one for each waiter, and one for each reader of the same name in a process |
-//! | an acquire and a release cost | two round trips, two commits; a permit costs seven round trips and more |
+//! | an acquire and a release cost | two round trips, two commits; a permit costs six round trips and more |
 //!
 //! # What it was run on
-//! Never on a SQL Server: no package installs one here. The conformance suite was run on Babelfish for PostgreSQL 4.2, its
-//! application locks mended: the original ends the whole server when a session finds its fifth lock busy, and keeps the locks of a
-//! session that ends while it waits. There was no complete run, and not all cases passed: on a busy machine, contended semaphores and ten
-//! processes that connect at once did not finish within the limits of the suite, and a semaphore of ten thousand permits is
-//! refused. Until that is settled, and the suite was run on a SQL Server, this store is a preview. What follows was
+//! Never on a SQL Server: no package installs one here. All cases of the conformance suite, and the store's own hazards, were run on
+//! Babelfish for PostgreSQL 4.2, its application locks mended: the original ends the whole server when a session finds its fifth
+//! lock busy, and keeps the locks of a session that ends while it waits. Babelfish parses the first statements of each new session
+//! for about 0.1 s of processor time each, so a request can take seconds on a busy machine.
+//! `waiting::a_time_limit_ends_the_wait_in_time`, which allows 0.25 s for an answer, failed each time: "no answer" instead of
+//! "busy". Three cases, `waiting::a_time_limit_of_zero_is_one_attempt`, `loss::an_unobserved_loss_is_reported_at_the_first_query` and
+//! `semaphore::weights_are_counted_across_engines`, failed in some runs for the same reason and passed in others. All others
+//! passed, with a limit of 100 s instead of 30 s for what a case waits for. A semaphore of ten thousand permits is refused, which
+//! is what its case expects of a store with a limit. Until the suite was run on a SQL Server, this store is a preview. What follows was
 //! written by the documentation alone and never seen: encryption, Azure AD logins, named instances, `MultiSubnetFailover`, fail-over,
 //! read-only replicas and their error numbers, cancelling a wait by an attention (Babelfish reads it too late, so there the session is
 //! closed), missing rights, `DATABASEPROPERTYEX`. The tests take a server by `DISTLOCK_SQLSERVER_URL`.
@@ -30,7 +34,8 @@
 //! read in the server's views (`dbo:distribute_lock:mutex:orders/42`); any other is a hash.
 //!
 //! Only the head of a semaphore's queue takes permits. It waits for one of them for 25 ms at a time, since the server cannot wait for
-//! any of several locks. `try_acquire` of a semaphore that has waiters takes up to 250 ms.
+//! any of several locks. `try_acquire` of a semaphore that has waiters takes up to 250 ms. A request of a resizable semaphore counts
+//! what others hold beyond the number of permits that it names.
 //!
 //! # Tokens
 //! Drawn from a sequence while the lock is held, so they rise for each resource; a restart of the server leaves a gap at most. A row says
@@ -44,6 +49,8 @@
 //! without its client's knowledge (`KILL`, a firewall, a fail-over). Its locks are free then. So the row of a holder says how long its
 //! guard lasts, a release deletes the row before the lock is released, and the next holder of a lock whose row is still there
 //! waits for that time before it is granted the lock. A crash and a forced release cost the next holder that time too.
+//! SQL Server has no time limit for silent sessions: a stalled client keeps its locks until it resumes, and one whose host or network
+//! fails until the server's TCP keep-alive ends its connection. Their guards are lost before that; a client that resumes ends its session.
 //! `break` ends the session of the holder, and with it every other lock that it holds; a warning names them.
 //!
 //! # Transactions
@@ -61,6 +68,7 @@
 mod app_lock;
 #[cfg(feature = "bench")]
 mod baseline;
+mod capacity;
 mod config;
 mod connect;
 mod connection;

@@ -6,19 +6,21 @@ use std::time::Duration;
 
 use distlock_core::store::support::errors;
 use distlock_core::store::{Claim, SessionHold};
-use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, LockId, Result};
+use distlock_core::{CancellationToken, FencingToken, LockId, Result};
+use tiberius::Row;
 
 use crate::app_lock::{Drawn, drawn, hold_us, settle};
+use crate::capacity::Beyond;
 use crate::connection::{Param, Reply};
-use crate::inspect::{bury, is_alive};
+use crate::inspect::bury;
 use crate::lock_name::{LockName, id_key};
 use crate::result_code::Outcome;
 use crate::rows;
-use crate::session::Reservation;
+use crate::session::{Reservation, at_least};
 use crate::store::{Hold, StoreState};
 
 /// The largest semaphore: each slot is a lock, and they are tried one after the other.
-const MOST_PERMITS: u32 = 1000;
+pub(crate) const MOST_PERMITS: u32 = 1000;
 /// How long one attempt waits for clients that take a permit at this moment. Beyond that there are waiters.
 const PASSING_MS: i32 = 250;
 /// How long the head of the queue waits for one slot before it tries all of them again.
@@ -40,13 +42,6 @@ pub(crate) async fn acquire(
     claim: &Claim,
     withdraw: &CancellationToken,
 ) -> Result<Option<SessionHold>> {
-    if claim.capacity > MOST_PERMITS {
-        let what =
-            format!("a semaphore has at most {MOST_PERMITS} permits here: each is a lock of the server");
-        return Err(Error::new(ErrorKind::Unsupported, what)
-            .about(&claim.resource)
-            .advise("use another store for it"));
-    }
     let name = LockName::of(&state.config.names, &claim.resource);
     let once = withdraw.is_cancelled();
     let mut tries = 0;
@@ -68,7 +63,9 @@ pub(crate) async fn acquire(
         if !once && withdraw.is_cancelled() {
             return Ok(None);
         }
-        let reservation = state.sessions.own(&name).await?;
+        let Some(reservation) = state.sessions.own(&name, (!once).then_some(withdraw)).await? else {
+            return Ok(None);
+        };
         let session = Arc::clone(&reservation.session);
         match go(state, claim, reservation, patience, withdraw).await {
             Err(_) if tries < TRIES && !session.is_usable() => {
@@ -164,7 +161,7 @@ async fn take(
     slots: &mut Vec<i32>,
 ) -> Result<Taken> {
     let session = &reservation.session;
-    check_capacity(state, claim, reservation).await?;
+    Beyond::of(state, claim, reservation).await?;
     let row = match patience {
         Patience::Attempt(timeout) => {
             session
@@ -193,51 +190,98 @@ async fn take(
         Outcome::Busy => return Ok(Taken::Queued),
         outcome => return Err(outcome.error()),
     }
-    // Now it cannot change.
-    check_capacity(state, claim, reservation).await?;
+    // Now others only release.
+    let Some(mut beyond) = buried(state, claim, reservation, patience).await? else {
+        return Ok(Taken::Withdrawn);
+    };
     let slot_wait = if timeout >= 0 { 0 } else { SLOT_WAIT_MS };
     loop {
         let missing = claim.weight.saturating_sub(u32::try_from(slots.len()).unwrap_or(u32::MAX));
-        let rows = session
-            .query(&state.statements.pool_take, take_params(state, claim, reservation, missing, slot_wait))
-            .await?;
-        let missing: u32 = rows::number(rows.first(), "missing")?;
-        *slots = rows.iter().skip(1).map(|row| rows::number(Some(row), "slot")).collect::<Result<_>>()?;
-        if missing == 0 {
-            return Ok(Taken::All(drawn(state, rows.first())?));
+        if beyond.leaves(state, claim, reservation, missing).await? {
+            let rows = take_slots(state, claim, reservation, missing, slot_wait, slots).await?;
+            let missing: u32 = rows::number(rows.first(), "missing")?;
+            if missing == 0 {
+                return Ok(Taken::All(drawn(state, rows.first())?));
+            }
+        } else if matches!(patience, Patience::Until(_)) {
+            tokio::time::sleep(PAUSE).await;
         }
         match patience {
             Patience::Attempt(_) => return Ok(Taken::TooFew),
             Patience::Until(withdraw) if withdraw.is_cancelled() => return Ok(Taken::Withdrawn),
-            Patience::Until(_) => {}
+            Patience::Until(_) if beyond.in_use == 0 => {}
+            Patience::Until(_) => beyond = Beyond::of(state, claim, reservation).await?,
         }
     }
 }
 
-/// Refuses another capacity than that of clients that hold it or wait for it.
-async fn check_capacity(state: &StoreState, claim: &Claim, reservation: &Reservation) -> Result<()> {
-    let params: Vec<Param> = vec![reservation.name.key().into(), number(claim.capacity).into()];
-    for row in reservation.session.query(&state.statements.pool_others, params).await? {
-        let theirs: u32 = rows::number(Some(&row), "capacity")?;
-        if is_alive(state, &reservation.session, &rows::text(Some(&row), "session")?).await? {
-            return Err(errors::capacity_mismatch(&claim.resource, theirs, claim.capacity));
+/// What others have beyond our slots, once the guards of ended sessions among them are lost. `None`: it was withdrawn.
+async fn buried(
+    state: &StoreState,
+    claim: &Claim,
+    reservation: &Reservation,
+    patience: Patience<'_>,
+) -> Result<Option<Beyond>> {
+    let mut beyond = Beyond::of(state, claim, reservation).await?;
+    let lost = tokio::time::sleep(at_least(beyond.pending()));
+    match patience {
+        Patience::Attempt(_) => lost.await,
+        Patience::Until(withdraw) => tokio::select! {
+            () = lost => {}
+            () = withdraw.cancelled() => return Ok(None),
+        },
+    }
+    beyond.bury(state, reservation).await?;
+    Ok(Some(beyond))
+}
+
+/// Takes free slots, and notes all that we have then.
+async fn take_slots(
+    state: &StoreState,
+    claim: &Claim,
+    reservation: &Reservation,
+    missing: u32,
+    slot_wait: i32,
+    slots: &mut Vec<i32>,
+) -> Result<Vec<Row>> {
+    let session = &reservation.session;
+    let params = take_params(state, claim, reservation, missing, slot_wait);
+    let taken = match session.query(&state.statements.pool_take, params).await {
+        Ok(rows) => rows
+            .iter()
+            .skip(1)
+            .map(|row| rows::number(Some(row), "slot"))
+            .collect::<Result<_>>()
+            .map(|taken| (taken, rows)),
+        Err(failure) => Err(failure.error),
+    };
+    match taken {
+        Ok((taken, rows)) => {
+            *slots = taken;
+            Ok(rows)
+        }
+        Err(error) => {
+            // Locks of slots may be ours whose rows were not written.
+            if reservation.has_other_permits() {
+                session.end("it may have permits that are not known");
+            } else {
+                *slots = (0..number(claim.capacity)).collect();
+            }
+            Err(error)
         }
     }
-    Ok(())
 }
 
 async fn leave_queue(state: &StoreState, reservation: &Reservation) -> Result<()> {
     let params: Vec<Param> = vec![reservation.name.queue().into(), state.config.principal.as_str().into()];
-    reservation.session.query(&state.statements.bare_release, params).await?;
-    Ok(())
+    let rows = reservation.session.query(&state.statements.bare_release, params).await?;
+    released(&rows)
 }
 
-/// Releases what an ungranted claim may have; ends the session if that fails.
+/// Releases what an ungranted claim may have, and its row as a waiter; ends the session if that fails.
 async fn undo(state: &StoreState, claim: &Claim, reservation: &Reservation, slots: &[i32]) {
     let undone = async {
         release_slots(state, reservation, slots, &claim.lock_id).await?;
-        // The waiter's row.
-        release_slots(state, reservation, &[-1], &claim.lock_id).await?;
         leave_queue(state, reservation).await
     };
     if let Err(error) = undone.await {
@@ -256,21 +300,19 @@ async fn release_slots(
     slots: &[i32],
     lock_id: &LockId,
 ) -> Result<()> {
-    for slot in slots {
-        let params: Vec<Param> = vec![
-            reservation.slot_lock(*slot).into(),
-            state.config.principal.as_str().into(),
-            reservation.name.key().into(),
-            (&id_key(lock_id.as_str())).into(),
-            (*slot).into(),
-        ];
-        let rows = reservation.session.query(&state.statements.slot_release, params).await?;
-        let got: i32 = rows::number(rows.first(), "got")?;
-        if got < 0 {
-            return Err(errors::unexpected_reply(got));
-        }
-    }
-    Ok(())
+    let params: Vec<Param> = vec![
+        reservation.name.slots().into(),
+        state.config.principal.as_str().into(),
+        reservation.name.key().into(),
+        (&id_key(lock_id.as_str())).into(),
+        slots.iter().map(|slot| format!("{slot:04}")).collect::<String>().into(),
+    ];
+    released(&reservation.session.query(&state.statements.slots_release, params).await?)
+}
+
+fn released(rows: &[Row]) -> Result<()> {
+    let got: i32 = rows::number(rows.first(), "got")?;
+    if got < 0 { Err(errors::unexpected_reply(got)) } else { Ok(()) }
 }
 
 fn number(number: u32) -> i32 {

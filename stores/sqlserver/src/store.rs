@@ -119,6 +119,7 @@ impl Store for SqlServerStore {
         let mut capabilities = Capabilities::all();
         let tokens = self.0.config.tokens;
         capabilities.semaphore = tokens;
+        capabilities.max_permits = semaphore::MOST_PERMITS;
         capabilities.forced_release = tokens;
         capabilities.shows_waiters = tokens;
         capabilities.fairness = Fairness::Native;
@@ -153,6 +154,9 @@ impl SessionStore for SqlServerStore {
     async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
         match claim.resource.kind() {
             Kind::Mutex | Kind::RwLock => app_lock::acquire(&self.0, claim, withdraw).await,
+            Kind::Semaphore if claim.capacity > semaphore::MOST_PERMITS => {
+                Err(self.capabilities().unsupported("larger semaphores"))
+            }
             Kind::Semaphore if self.0.config.tokens => semaphore::acquire(&self.0, claim, withdraw).await,
             _ => Err(self.capabilities().unsupported("semaphores")),
         }

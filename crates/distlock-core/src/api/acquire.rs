@@ -185,6 +185,13 @@ impl Request {
     pub(crate) fn check(&self, locks: &Handle) -> Result<Resource> {
         let resource = self.check_input(&locks.options)?;
         locks.engine.require(self.kind)?;
+        let most = locks.capabilities().max_permits;
+        if self.kind == Kind::Semaphore && self.capacity > most {
+            let what =
+                format!("a semaphore has at most {most} permits here, and {} are named", self.capacity);
+            let unsupported = Error::new(ErrorKind::Unsupported, what).advise("use another store for it");
+            return Err(unsupported.doing("acquire").about(&resource).on(locks.store().to_owned()));
+        }
         if !locks.options.get_hold_at_least().is_zero() && !locks.capabilities().minimum_hold {
             let unsupported = locks.capabilities().unsupported("minimum hold times");
             return Err(unsupported.doing("acquire").about(&resource).on(locks.store().to_owned()));

@@ -28,7 +28,7 @@ use self::generation::Generations;
 use self::node::Node;
 use self::runtime::QuorumRuntime;
 use crate::error::{Error, ErrorKind, Result};
-use crate::resource::{Kind, Resource};
+use crate::resource::{Kind, MAX_PERMITS, Resource};
 use crate::store::{
     Attempt, Batch, Capabilities, Claim, Fairness, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record,
     Released, Renewal, Store, WakeStream,
@@ -152,6 +152,7 @@ fn merge_capabilities(nodes: &[Arc<dyn LeaseStore>]) -> Capabilities {
     Capabilities {
         rw_lock: each.iter().all(|node| node.rw_lock),
         semaphore: false,
+        max_permits: MAX_PERMITS,
         fairness: Fairness::None,
         writer_not_starved: false,
         // Every majority, and so every holder's majority, contains a node that can push.

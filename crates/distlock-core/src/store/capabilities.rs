@@ -1,7 +1,7 @@
 //! What a store can do.
 
 use crate::error::{Error, ErrorKind};
-use crate::resource::Kind;
+use crate::resource::{Kind, MAX_PERMITS};
 
 /// How a store serves waiters of different processes in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Capabilities {
     pub rw_lock: bool,
     /// Semaphores.
     pub semaphore: bool,
+    /// The largest number of permits that a semaphore may have.
+    pub max_permits: u32,
     /// First come, first served across the fleet.
     pub fairness: Fairness,
     /// A waiting writer keeps later readers out.
@@ -61,6 +63,7 @@ impl Capabilities {
         Capabilities {
             rw_lock: true,
             semaphore: true,
+            max_permits: MAX_PERMITS,
             fairness: Fairness::Queue,
             writer_not_starved: true,
             push: true,
@@ -81,6 +84,7 @@ impl Capabilities {
         Capabilities {
             rw_lock: false,
             semaphore: false,
+            max_permits: MAX_PERMITS,
             fairness: Fairness::None,
             writer_not_starved: false,
             push: false,

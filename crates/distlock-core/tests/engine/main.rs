@@ -19,6 +19,7 @@ mod local_queue_outage;
 mod local_wakeups;
 mod loss;
 mod manual_renewal;
+mod max_permits;
 mod panics;
 mod panics_outside_calls;
 mod pushed_grants;

@@ -77,6 +77,12 @@ pub trait Fixture: Send + Sync + Sized + 'static {
         false
     }
 
+    /// Whether the store frees the lock of a client that is silent, although its connection is open: a paused process. On a server
+    /// without such a limit the lock is free when the client goes on, or when its connection ends; its guard is lost before that.
+    fn frees_silent_holders(&self) -> bool {
+        true
+    }
+
     /// Closes every open connection to the store; new ones work. For the fault `cut_connections`.
     fn cut_connections(&self) -> impl Future<Output = ()> + Send {
         async { panic!("implement Fixture::cut_connections, or leave the fault out") }

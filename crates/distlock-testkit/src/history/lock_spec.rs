@@ -71,7 +71,9 @@ impl LockSpec {
             LockSpec::Mutex(_) => true,
             LockSpec::FairMutex(_) => capabilities.fairness != Fairness::None,
             LockSpec::Read(_) | LockSpec::Write(_) => capabilities.rw_lock,
-            LockSpec::Permits { .. } => capabilities.semaphore,
+            LockSpec::Permits { permits, .. } => {
+                capabilities.semaphore && *permits <= capabilities.max_permits
+            }
         }
     }
 

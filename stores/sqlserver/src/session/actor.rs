@@ -4,7 +4,7 @@
 //! *sent*: the session existed after that moment, so its locks were free no earlier. The next holder relies on it.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -58,6 +58,8 @@ struct Shared {
     is_open: AtomicBool,
     /// What it holds or asks for. A session is never asked twice for one resource: the server would grant it its own lock.
     held: Mutex<HashSet<LockName>>,
+    /// How many of them are granted. Their guards are lost when the deadline has passed.
+    granted: AtomicUsize,
     clock: Arc<dyn Clock>,
     heartbeat: Duration,
 }
@@ -89,6 +91,7 @@ impl LockSession {
             session: Session::until(sent.after(config.heartbeat_timeout)),
             is_open: AtomicBool::new(true),
             held: Mutex::default(),
+            granted: AtomicUsize::new(0),
             clock,
             heartbeat: config.heartbeat_timeout,
         });
@@ -125,6 +128,19 @@ impl LockSession {
 
     pub(super) fn free(&self, name: &LockName) {
         self.shared.held().remove(name);
+    }
+
+    /// Guards depend on one more of what it holds, or on one less.
+    pub(super) fn count_granted(&self, more: bool) {
+        match more {
+            true => self.shared.granted.fetch_add(1, Ordering::SeqCst),
+            false => self.shared.granted.fetch_sub(1, Ordering::SeqCst),
+        };
+    }
+
+    /// How often it is asked for a resource, or holds a permit of it.
+    pub(super) fn reservations(&self, name: &LockName) -> usize {
+        self.shared.held().iter().filter(|held| held.key() == name.key()).count()
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -227,6 +243,10 @@ impl Actor {
 
     async fn answer(&mut self, request: Request) -> Result<()> {
         let Request { text, params, cancel, reply } = request;
+        if let Err(late) = self.check_deadline() {
+            let _ = reply.send(Err(Failure::broken(late.clone())));
+            return Err(late);
+        }
         let sent = self.shared.clock.now();
         let limit = if cancel.is_some() { None } else { Some(self.limit(sent)) };
         let outcome = self.connection.run(&text, params, limit, cancel.as_ref()).await;
@@ -249,6 +269,15 @@ impl Actor {
         }
         self.confirm(sent);
         let _ = reply.send(outcome);
+        Ok(())
+    }
+
+    /// After its deadline, guards are lost: the process was paused. What they held must not stay held.
+    fn check_deadline(&self) -> Result<()> {
+        let has_guards = self.shared.granted.load(Ordering::SeqCst) > 0;
+        if has_guards && self.shared.clock.now() >= self.shared.session.deadline() {
+            return Err(errors::unavailable("no request was answered in time"));
+        }
         Ok(())
     }
 
@@ -276,6 +305,7 @@ impl Actor {
 
     /// Confirms that the session is the one that holds our locks: it holds all of them or none.
     async fn heartbeat(&mut self) -> Result<()> {
+        self.check_deadline()?;
         let sent = self.shared.clock.now();
         let params = vec![self.shared.lock.as_str().into(), self.shared.principal.as_str().into()];
         let limit = self.limit(sent);

@@ -3,9 +3,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use distlock_core::{BootClock, Clock, Result};
+use distlock_core::{BootClock, CancellationToken, Clock, Result};
 
 use super::LockSession;
+use super::settle::cancelled;
 use crate::config::SqlServerConfig;
 use crate::connection::Attention;
 use crate::lock_name::LockName;
@@ -94,11 +95,23 @@ impl Sessions {
         }
     }
 
-    /// A session that holds nothing and that no other task uses.
-    pub(crate) async fn own(&self, name: &LockName) -> Result<Reservation> {
-        let session = self.observer().await?;
+    /// A session that holds nothing and that no other task uses. `None`: the claim was withdrawn while a session was opened, which
+    /// can take longer than a wait.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes a connection that is being opened.
+    pub(crate) async fn own(
+        &self,
+        name: &LockName,
+        withdraw: Option<&CancellationToken>,
+    ) -> Result<Option<Reservation>> {
+        let session = tokio::select! {
+            biased;
+            session = self.observer() => session?,
+            () = cancelled(withdraw) => return Ok(None),
+        };
         session.reserve(name);
-        Ok(Reservation::new(session, name))
+        Ok(Some(Reservation::new(session, name)))
     }
 
     /// Other locks may be taken on this session, whose wait is over.
@@ -141,28 +154,41 @@ pub(crate) struct Reservation {
     pub(crate) session: Arc<LockSession>,
     pub(crate) name: LockName,
     reserved: LockName,
+    is_granted: bool,
 }
 
 impl Reservation {
     fn new(session: Arc<LockSession>, name: &LockName) -> Self {
-        Reservation { session, name: name.clone(), reserved: name.clone() }
+        Reservation { session, name: name.clone(), reserved: name.clone(), is_granted: false }
+    }
+
+    /// A guard depends on it from now on.
+    pub(crate) fn grant(mut self) -> Self {
+        if !std::mem::replace(&mut self.is_granted, true) {
+            self.session.count_granted(true);
+        }
+        self
     }
 
     /// A permit that was granted: the session holds it, and may be asked for another one of the same semaphore.
     pub(crate) fn hold_permit(&self, lock_id: &str) -> Reservation {
         let reserved = self.name.permit(lock_id);
         self.session.reserve(&reserved);
-        Reservation { session: Arc::clone(&self.session), name: self.name.clone(), reserved }
+        let session = Arc::clone(&self.session);
+        Reservation { session, name: self.name.clone(), reserved, is_granted: false }.grant()
     }
 
-    /// The lock of a semaphore's slot.
-    pub(crate) fn slot_lock(&self, slot: i32) -> String {
-        format!("{}{slot}", self.name.slots())
+    /// Whether its session has, or is releasing, other permits of the same semaphore.
+    pub(crate) fn has_other_permits(&self) -> bool {
+        self.session.reservations(&self.name) > 1
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        if self.is_granted {
+            self.session.count_granted(false);
+        }
         self.session.free(&self.reserved);
     }
 }

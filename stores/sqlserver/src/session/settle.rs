@@ -71,7 +71,8 @@ impl Unsettled {
     }
 }
 
-async fn cancelled(withdraw: Option<&CancellationToken>) {
+/// Never without a token.
+pub(super) async fn cancelled(withdraw: Option<&CancellationToken>) {
     match withdraw {
         Some(withdraw) => withdraw.cancelled().await,
         None => std::future::pending().await,

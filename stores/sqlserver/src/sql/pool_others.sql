@@ -1,2 +1,2 @@
--- Who uses a semaphore with another capacity. P1 resource, P2 capacity.
-SELECT DISTINCT capacity, session FROM {holders} WHERE resource = @P1 AND capacity <> @P2;
+-- Who uses a semaphore with another capacity, also sessions that ended. P1 resource, P2 capacity.
+SELECT capacity, session, slot, id, hold_us FROM {holders} WHERE resource = @P1 AND capacity <> @P2;

@@ -1,8 +1,10 @@
 //! The contract, against a real server.
 
+use std::time::Duration;
+
 use distlock_core::store::Driver;
 use distlock_sqlserver::DRIVER;
-use distlock_testkit::conformance::Fixture;
+use distlock_testkit::conformance::{Fixture, Timing};
 
 use crate::own_url;
 
@@ -19,6 +21,16 @@ impl Fixture for Server {
 
     fn url(&self) -> String {
         self.0.clone()
+    }
+
+    /// The server may be a slow one: some parse every statement of a new session for a tenth of a second.
+    fn timing(&self) -> Timing {
+        Timing { wait_limit: Duration::from_secs(100), ..Timing::default() }
+    }
+
+    /// SQL Server has no time limit for idle sessions.
+    fn frees_silent_holders(&self) -> bool {
+        false
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use distlock_core::store::{Backend, StoreUrl};
 use distlock_core::{ErrorKind, Kind, Locks, Resource};
 use distlock_sqlserver::{SqlServerConfig, SqlServerStore, TransactionLocks};
+use distlock_testkit::proxy::{Direction, Proxy};
 use tiberius::{AuthMethod, Client, Config, EncryptionLevel};
 use tokio::net::TcpStream;
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
@@ -46,6 +47,63 @@ async fn client() -> Client<Compat<TcpStream>> {
     }
     let socket = TcpStream::connect(options.get_addr()).await.unwrap();
     Client::connect(options, socket.compat_write()).await.unwrap()
+}
+
+/// A proxy in front of the server, and the URL that goes through it.
+async fn proxy(url: &str) -> (Proxy, String) {
+    let parsed = StoreUrl::parse(url).unwrap();
+    let server = &parsed.authority().unwrap().servers[0];
+    let distlock_core::store::url::Host::Name(host) = &server.host else { panic!("a host") };
+    let target =
+        tokio::net::lookup_host((host.as_str(), server.port.unwrap_or(1433))).await.unwrap().next().unwrap();
+    let proxy = Proxy::start(target);
+    let written = server.port.map_or(format!("@{host}"), |port| format!("@{host}:{port}"));
+    let through = url.replacen(&written, &format!("@{}", proxy.addr()), 1);
+    (proxy, through)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_ends_in_time_although_its_session_is_still_being_opened() {
+    let url = own_url();
+    let (proxy, through) = proxy(&url).await;
+    let (holder, waiter) = (locks(&url).await, locks(&through).await);
+    let _held = holder.mutex("held").acquire().await.unwrap();
+    assert!(waiter.mutex("held").try_acquire().await.unwrap().is_none());
+    // To open a session takes several round trips, and an attempt one.
+    proxy.set_delay(Direction::ToServer, Duration::from_secs(1));
+    let error = waiter.mutex("held").acquire().timeout(Duration::from_secs(3)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_of_an_ended_session_count_also_beyond_a_smaller_capacity() {
+    let url = own_url();
+    let (holder, operator) = (locks(&url).await, locks(&url).await);
+    let both = holder.semaphore("shrunk", 2).acquire_many(2).await.unwrap();
+    operator.break_lock(Kind::Semaphore, "shrunk").await.unwrap();
+    let only = operator.semaphore("shrunk", 1).acquire().timeout(PATIENCE).await.unwrap();
+    assert!(both.is_lost() && only.token() > both.token());
+    assert!(operator.semaphore("shrunk", 1).try_acquire().await.unwrap().is_none());
+    only.release().await.unwrap();
+    // Nothing of the ended session is left.
+    assert_eq!(SqlServerStore::connect(config(&url)).await.unwrap().sweep().await.unwrap(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_whose_rows_cannot_be_written_are_not_kept() {
+    let url = own_url();
+    let (ours, other) = (locks(&url).await, locks(&url).await);
+    let guard = ours.mutex("beside it").acquire().await.unwrap();
+    let table = url.rsplit('=').next().unwrap().to_owned();
+    let mut client = client().await;
+    let deny = format!("ALTER TABLE dbo.{table}_holder ADD CONSTRAINT {table}_few CHECK (slot < 1)");
+    client.simple_query(deny).await.unwrap().into_results().await.unwrap();
+    ours.semaphore("s", 3).acquire_many(3).await.unwrap_err();
+    assert!(!guard.is_lost(), "other locks of the session stay");
+    let allow = format!("ALTER TABLE dbo.{table}_holder DROP CONSTRAINT {table}_few");
+    client.simple_query(allow).await.unwrap().into_results().await.unwrap();
+    other.semaphore("s", 3).acquire_many(3).timeout(PATIENCE).await.unwrap().release().await.unwrap();
+    guard.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
