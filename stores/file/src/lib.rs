@@ -24,7 +24,8 @@
 //! * **Fencing tokens** are counted in the lock file: the time of day in microseconds, or one more than the last token. A
 //!   ceiling is on disk before a token up to it is granted. After a power failure tokens continue above it; so some are
 //!   skipped, and none is repeated. A new lock file starts at the time of day, so tokens keep rising even if the folder is
-//!   removed (but not if it is removed within a second after a restart of the machine that took less than a second).
+//!   removed (but not if it is removed within a second after a restart of the machine that took less than a second, or after an
+//!   earlier version of distlock used the lock too: tokens may be up to a second ahead of the clock then).
 //! * **Lock files are never unlinked.** If another program unlinks or replaces one, waiters reopen the path and the
 //!   holder's session ends: see the limits below for how soon.
 //! * **Waiters are woken** by the kernel when a holder closes its file (inotify). Elsewhere, and on network file systems,
