@@ -106,6 +106,8 @@ fn a_shell_under_the_lock_has_the_terminal_until_it_ends() {
     assert!(!sandbox.is_free("x"));
     // Ctrl-C is for the inner command, neither for the inner shell nor for distlock.
     terminal.type_in("sleep 60\n");
+    // Before it has the terminal, Ctrl-C reaches the inner shell, which swallows it.
+    wait_for("the inner command", || has_the_terminal(&terminal, "sleep\x0060\0").then_some(()));
     terminal.type_in("\u{3}");
     terminal.until("INSIDE> ");
     terminal.type_in("exit 7\n");
@@ -162,18 +164,36 @@ fn ctrl_c_ends_the_command_and_the_loop_around_it() {
 
 /// Whether a process of the terminal's session other than the shells waits for input.
 fn reads_terminal(terminal: &TestTerminal) -> bool {
-    let session = i32::try_from(terminal.child.id()).unwrap();
-    let mut all = vec![session];
+    processes(terminal).iter().any(|pid| {
+        let waits = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+        command_line(*pid).starts_with("sh\0") && waits.contains("wait_woken")
+    })
+}
+
+/// Whether this command, arguments included, is in the foreground of the terminal.
+fn has_the_terminal(terminal: &TestTerminal, command: &str) -> bool {
+    processes(terminal).iter().any(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let Some((_, fields)) = stat.rsplit_once(')') else { return false };
+        let fields: Vec<_> = fields.split_ascii_whitespace().collect();
+        let (group, foreground) = (fields[2], fields[5]);
+        command_line(*pid) == command && group == foreground
+    })
+}
+
+fn command_line(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+}
+
+/// `script(1)` and everything below it.
+fn processes(terminal: &TestTerminal) -> Vec<i32> {
+    let mut all = vec![i32::try_from(terminal.child.id()).unwrap()];
     let mut at = 0;
     while at < all.len() {
         all.extend(common::children(all[at]));
         at += 1;
     }
-    all.iter().any(|pid| {
-        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let waits = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
-        command.starts_with("sh\0") && waits.contains("wait_woken")
-    })
+    all
 }
 
 #[test]
