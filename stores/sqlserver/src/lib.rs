@@ -4,9 +4,9 @@
 //! | --- | --- |
 //! | primitives | mutex (`Exclusive`), reader-writer lock (`Shared`, `Exclusive`), semaphore (one lock for each permit, at most 1000) |
 //! | survives a cut connection, a restart, a fail-over | no: the guard is lost, tokens still rise |
-//! | a holder that dies frees it | after its heartbeat time-out (3 s); at once with `distlock.tokens=off` |
+//! | a holder that dies frees it | at once; after a fail-over, and on Azure SQL Database, after its heartbeat time-out (3 s) |
 //! | waiters | are in the server's queue |
-//! | sessions | one that holds many locks, one for each waiter, and one for each reader of the same name in a process |
+//! | sessions | one that holds many locks, one without locks, one for each waiter, and one for each reader of the same name in a process |
 //! | an acquire and a release cost | two round trips, two commits; a permit costs six round trips and more |
 //!
 //! # What it was run on
@@ -47,11 +47,21 @@
 //! A guard is lost when the server closes its session, which an idle session sees at once, and a fixed time
 //! (`distlock.heartbeat_timeout`, 3 s) after its client *sent* the last request that the session answered. A session can also end
 //! without its client's knowledge (`KILL`, a firewall, a fail-over). Its locks are free then. So the row of a holder says how long its
-//! guard lasts, a release deletes the row before the lock is released, and the next holder of a lock whose row is still there
-//! waits for that time before it is granted the lock. A crash and a forced release cost the next holder that time too.
+//! guard lasts, and a release deletes the row before the lock is released. The next holder of a lock whose row is still there is granted
+//! it as soon as one of these is true:
+//! - The row is gone. A client whose session ended loses its guards, and then deletes their rows on another session. After a `KILL` and
+//!   a forced release this takes a moment, if the client can be reached.
+//! - The process of the holder has ended: all its sessions share a lock, and no session holds that any more. This is so a moment
+//!   after a crash. It counts only on a server that was not restarted since, by its name and the creation of `tempdb`: a fail-over
+//!   ends all sessions, and their clients may not know. Azure SQL Database does not show `tempdb`, so it never counts there.
+//! - The time of the guard has passed.
+//!
+//! Two failures at once defeat this: all sessions of a process are ended on a server that goes on, and within 3 s of the last heartbeat
+//! its client is not told. The other holder then runs beside it until its deadline.
+//!
 //! SQL Server has no time limit for silent sessions: a stalled client keeps its locks until it resumes, and one whose host or network
 //! fails until the server's TCP keep-alive ends its connection. Their guards are lost before that; a client that resumes ends its session.
-//! `break` ends the session of the holder, and with it every other lock that it holds; a warning names them.
+//! `break` ends the session of the holder, and with it every other lock that it holds; it names them before it asks and afterwards.
 //!
 //! # Transactions
 //! [`TransactionLocks`] are locks of a transaction that the caller has open on a client of its own.
