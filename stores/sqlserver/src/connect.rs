@@ -119,9 +119,13 @@ async fn of_instance(options: &Config) -> Result<TcpStream> {
 async fn reach(config: &SqlServerConfig, host: &str, port: u16) -> Result<TcpStream> {
     let found = tokio::net::lookup_host((host, port)).await;
     let addresses: Vec<SocketAddr> = found.map_err(|error| errors::unavailable(brief(error)))?.collect();
+    reach_one_of(addresses, config.multi_subnet_failover).await
+}
+
+async fn reach_one_of(addresses: Vec<SocketAddr>, at_once: bool) -> Result<TcpStream> {
     let mut last = errors::unavailable("the host has no address");
     let failed = |error: std::io::Error| errors::unavailable(brief(error));
-    if config.multi_subnet_failover {
+    if at_once {
         let mut attempts: FuturesUnordered<_> = addresses.into_iter().map(TcpStream::connect).collect();
         while let Some(attempt) = attempts.next().await {
             match attempt {
@@ -163,6 +167,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_replica_that_does_not_answer_does_not_delay_one_that_does() {
+        let patience = Duration::from_secs(60);
+        let silent = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        silent.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        silent.listen(0).unwrap();
+        let address = silent.local_addr().unwrap().as_socket().unwrap();
+        // Its queue is full when a connection is not answered.
+        let mut queued = Vec::new();
+        while let Ok(socket) =
+            tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await
+        {
+            queued.push(socket.unwrap());
+            assert!(queued.len() < 1000);
+        }
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let live = listener.local_addr().unwrap();
+        let reached = tokio::time::timeout(patience, reach_one_of(vec![address, live], true)).await;
+        assert_eq!(reached.unwrap().unwrap().peer_addr().unwrap(), live);
+    }
+
+    #[tokio::test]
     async fn all_addresses_of_an_availability_group_are_tried() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -171,6 +196,7 @@ mod tests {
             // `localhost` may have an IPv6 address too, where nothing listens.
             let socket = reach(&config, "localhost", port).await.unwrap();
             prepare(&socket).unwrap();
+            assert!(socket2::SockRef::from(&socket).keepalive().unwrap());
         }
         drop(listener);
         let config = SqlServerConfig::new("localhost").unwrap().multi_subnet_failover(true);

@@ -44,16 +44,21 @@ impl From<Failure> for Error {
 pub(crate) fn of_connecting(error: &Driver) -> Error {
     match error {
         Driver::Server(server) => classify(server.code(), server.message()).1,
-        Driver::Tls(what) => Error::new(ErrorKind::Denied, format!("TLS: {}", brief(what))).advise(
-            "check the server's certificate, trustservercertificateca, hostnameincertificate and encrypt; a server \
-             without TLS is reached with encrypt=danger_plaintext",
-        ),
+        Driver::Tls(what) => {
+            // The driver goes on to advise what to call.
+            let what = what.split(" To connect anyway").next().unwrap_or_default();
+            Error::new(ErrorKind::Denied, format!("TLS: {}", brief(what))).advise(
+                "check the server's certificate, trustservercertificateca, hostnameincertificate and encrypt; a server \
+                 without TLS is reached with encrypt=danger_plaintext",
+            )
+        }
         Driver::Io { kind, message } => {
             let what = brief(message);
             // What rustls refuses comes as invalid data.
             if *kind == std::io::ErrorKind::InvalidData {
-                return Error::new(ErrorKind::Denied, format!("TLS: {what}"))
-                    .advise("check the server's certificate, trustservercertificateca and hostnameincertificate");
+                return Error::new(ErrorKind::Denied, format!("TLS: {what}")).advise(
+                    "check the server's certificate, trustservercertificateca and hostnameincertificate",
+                );
             }
             errors::unavailable(what)
         }

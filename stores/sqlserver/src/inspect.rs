@@ -1,7 +1,7 @@
 //! Holders and waiters, as the rows say and as their sessions are alive, and ending sessions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use distlock_core::store::support::inspect::select;
 use distlock_core::store::{Holder, Query, Record, Waiter};
@@ -9,12 +9,8 @@ use distlock_core::{Error, ErrorKind, FencingToken, Kind, LockId, Resource, Resu
 use tiberius::Row;
 
 use crate::rows;
-use crate::session::{LockSession, is_alive};
+use crate::session::{LockSession, is_alive, wait_until_ended};
 use crate::store::StoreState;
-
-/// How long terminated sessions may take to end.
-const TERMINATION_LIMIT: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(5);
 
 /// A row of the table.
 #[derive(Debug)]
@@ -174,15 +170,11 @@ pub(crate) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
             ));
         }
     }
-    let begun = Instant::now();
     for session in sessions.keys() {
-        while is_alive(state, observer, session).await? {
-            if begun.elapsed() > TERMINATION_LIMIT {
-                return Err(Error::new(ErrorKind::Unavailable, "a session that was killed has not ended")
-                    .about(resource)
-                    .advise("look at its state: KILL … WITH STATUSONLY"));
-            }
-            tokio::time::sleep(PAUSE).await;
+        if !wait_until_ended(state, observer, session).await? {
+            return Err(Error::new(ErrorKind::Unavailable, "a session that was killed has not ended")
+                .about(resource)
+                .advise("look at its state: KILL … WITH STATUSONLY"));
         }
     }
     let mut seen = HashSet::new();

@@ -19,10 +19,10 @@
 //! instead of 30 s and 5 s. A semaphore of ten thousand permits is refused, which is what its case expects of a store with a limit.
 //! Until the suite was run on a SQL Server, this store is a preview.
 //!
-//! What follows was written by the documentation alone. Named instances, Azure AD logins and the refusal of a server that does not encrypt
-//! are tested against a peer that plays the server's part. Never seen: `encrypt=strict`, `MultiSubnetFailover` with several addresses,
-//! fail-over, read-only replicas and their error numbers, and cancelling a wait by an attention (Babelfish reads it too late, so there
-//! the session is closed). The tests take a server by `DISTLOCK_SQLSERVER_URL`.
+//! What follows was written by the documentation alone. Named instances, Azure AD logins, `MultiSubnetFailover` and the refusal of a server
+//! that does not encrypt are tested against peers that play the server's part. Never seen: `encrypt=strict`, redirection by Azure SQL,
+//! fail-over, a restart between two holders, read-only replicas and their error numbers, principals that differ (Babelfish takes them
+//! for one), and cancelling a wait by an attention (Babelfish reads it too late, so there the session is closed). The tests take a server by `DISTLOCK_SQLSERVER_URL`.
 //!
 //! # Locks
 //! A lock is session-owned: locks of a transaction are written to the log. Free locks are taken on a session that holds others too. A

@@ -14,7 +14,7 @@ use crate::lock_name::{process_lock, session_lock};
 use crate::rows;
 use crate::store::StoreState;
 
-/// How long the server may take to end a session whose connection we closed.
+/// How long the server may take to end a session that was killed, or whose connection was closed.
 const TERMINATION_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 /// How often a witness is opened that could not be.
@@ -41,6 +41,22 @@ async fn is_held(state: &StoreState, observer: &LockSession, lock: String) -> Re
     let params = vec![lock.into(), state.config.principal.as_str().into()];
     let rows = observer.query(&state.statements.alive, params).await?;
     Ok(rows::number::<i64>(rows.first(), "free")? == 0)
+}
+
+/// Waits until a session has ended. Returns false if it takes too long.
+pub(crate) async fn wait_until_ended(
+    state: &StoreState,
+    observer: &LockSession,
+    session: &str,
+) -> Result<bool> {
+    let begun = Instant::now();
+    while is_alive(state, observer, session).await? {
+        if begun.elapsed() > TERMINATION_LIMIT {
+            return Ok(false);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(true)
 }
 
 /// Starts the background task that hears of ended sessions.
@@ -73,10 +89,7 @@ async fn forget(state: &StoreState, session: &str) -> Result<()> {
     if session.is_empty() {
         return Ok(());
     }
-    let begun = Instant::now();
-    while is_alive(state, &observer, session).await? && begun.elapsed() < TERMINATION_LIMIT {
-        tokio::time::sleep(PAUSE).await;
-    }
+    wait_until_ended(state, &observer, session).await?;
     observer.query(&state.statements.forget, vec![session.into()]).await?;
     Ok(())
 }

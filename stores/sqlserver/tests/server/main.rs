@@ -35,7 +35,14 @@ pub(crate) async fn proxy(url: &str) -> (Proxy, String) {
         tokio::net::lookup_host((host.as_str(), server.port.unwrap_or(1433))).await.unwrap().next().unwrap();
     let proxy = Proxy::start(target);
     let written = server.port.map_or(format!("@{host}"), |port| format!("@{host}:{port}"));
-    let through = url.replacen(&written, &format!("@{}", proxy.addr()), 1);
+    let mut through = url.replacen(&written, &format!("@{}", proxy.addr()), 1);
+    // The certificate has the name of the server, not of the proxy.
+    if !["danger_plaintext", "trustservercertificate=", "hostnameincertificate="]
+        .iter()
+        .any(|word| url.contains(word))
+    {
+        through += &format!("&hostnameincertificate={host}");
+    }
     (proxy, through)
 }
 
