@@ -21,9 +21,11 @@
 //! `A`, `a` and `a `. A released row stays as a tombstone that remembers the last token; a background task deletes rows that
 //! were not used for the retention time.
 //!
-//! A row that another session keeps locked is an error for its own lock after a second, the shortest time that the servers
-//! know. The other locks of that request are sent again without it. For ten seconds that name is then asked for alone and
-//! without waiting.
+//! A row is waited for for a second, the shortest time that the servers know. If that is not enough, the rows of the request
+//! that are locked at that moment are sent one by one, and wait in the queue of their own row until the request is two and a half
+//! seconds old; the others are sent again together. So clients that queue for the same rows on a slow disk do not fail, and
+//! a row that another session keeps locked is an error for its own lock alone. For ten seconds that name is then looked at
+//! without waiting. A renewal waits once: the engine sends it again.
 //!
 //! # Waiting
 //! Neither server has messages between sessions, so waiters of the lease table ask again: the first waiter of each process, and
