@@ -8,7 +8,7 @@ use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, LockId, R
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::inspect::{LockEntry, lock_entries};
+use super::inspect::{LockEntry, holders_with_others, lock_entries};
 use super::key::AdvisoryKey;
 use super::lock_session::LockSession;
 use super::shared_session::{Reservation, SharedSession};
@@ -307,6 +307,7 @@ pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
     let key = AdvisoryKey::of_resource(resource, &state.config)?;
     let mut holders = lock_entries(state, Some(key)).await?;
     holders.retain(|entry| entry.granted);
+    let broken = holders_with_others(state, resource, &holders).await?;
     let shared = state.shared().await?;
     for holder in &holders {
         let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&holder.pid, Type::INT4)];
@@ -325,7 +326,7 @@ pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
     };
     loop {
         match lock_entries(state, Some(key)).await {
-            Ok(left) if is_gone(&left) => return Ok(holders.iter().map(LockEntry::holder).collect()),
+            Ok(left) if is_gone(&left) => return Ok(broken),
             Err(error) if !error.can_retry() => return Err(error),
             _ if started.elapsed() > TERMINATION_LIMIT => {
                 return Err(Error::new(ErrorKind::Unavailable, "a terminated session has not ended"));

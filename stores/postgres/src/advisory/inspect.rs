@@ -9,6 +9,7 @@ use distlock_core::{Kind, LockId, Resource, Result, WRITER_WEIGHT};
 use tokio_postgres::Row;
 
 use super::key::AdvisoryKey;
+use super::pool::session_lock;
 use super::store::StoreState;
 use crate::config::KeyScheme;
 use crate::pool_rows;
@@ -28,6 +29,8 @@ pub(super) struct LockEntry {
     since: Option<SystemTime>,
     pub(super) granted: bool,
     pub(super) pid: i32,
+    /// The lock that its session holds for as long as it lives; `None` for other programs.
+    session: Option<i64>,
 }
 
 impl LockEntry {
@@ -50,10 +53,11 @@ impl LockEntry {
             since: column(row, "since")?,
             granted: column(row, "granted")?,
             pid: column(row, "pid")?,
+            session: column(row, "session")?,
         })
     }
 
-    pub(super) fn holder(&self) -> Holder {
+    fn holder(&self) -> Holder {
         Holder::new(self.lock_id.clone(), self.weight)
             .with_token(self.token.map(to_token))
             .with_acquired_at(self.since)
@@ -65,6 +69,44 @@ pub(super) async fn lock_entries(state: &StoreState, key: Option<AdvisoryKey>) -
     let (number, pair) = key.map_or((None, false), |key| (Some(key.parts().0), key.parts().1));
     let rows = shared.session.connection.query(&Request::new(&state.lock.inspect, &[&number, &pair])).await;
     rows?.iter().map(LockEntry::read).collect()
+}
+
+/// The holders of a resource, with the locks and permits that their sessions hold beside it.
+pub(super) async fn holders_with_others(
+    state: &StoreState,
+    resource: &Resource,
+    entries: &[LockEntry],
+) -> Result<Vec<Holder>> {
+    let mut held: Vec<(i32, Resource)> = Vec::new();
+    if entries.iter().any(|entry| entry.granted) {
+        for other in lock_entries(state, None).await?.iter().filter(|other| other.granted) {
+            let named = other.kind.zip(other.name.as_deref());
+            held.extend(named.and_then(|(kind, name)| Some((other.pid, Resource::new(kind, name).ok()?))));
+        }
+        let shared = state.shared().await?;
+        let prefix = pool_rows::key_and_prefix(&Query::default(), Kind::Semaphore, true)?.1;
+        let connection = &shared.session.connection;
+        for row in connection.query(&Request::new(&state.pool.inspect, &[&None::<String>, &prefix])).await? {
+            let Some(Record { kind, name: Some(name), .. }) = pool_rows::record(&row, PoolTable::Sessions)?
+            else {
+                continue;
+            };
+            let sessions: Vec<i64> =
+                pool_rows::channels(&row)?.iter().filter_map(|channel| session_lock(channel)).collect();
+            for entry in
+                entries.iter().filter(|entry| entry.session.is_some_and(|own| sessions.contains(&own)))
+            {
+                held.push((entry.pid, Resource::new(kind, name.as_str())?));
+            }
+        }
+    }
+    held.sort();
+    held.dedup();
+    let holder = |entry: &LockEntry| {
+        let others = held.iter().filter(|(pid, other)| *pid == entry.pid && other != resource);
+        entry.holder().with_also_held(others.map(|(_, other)| other.clone()).collect())
+    };
+    Ok(entries.iter().filter(|entry| entry.granted).map(holder).collect())
 }
 
 pub(super) async fn records(state: &StoreState, query: &Query) -> Result<Vec<Record>> {
@@ -102,7 +144,11 @@ async fn named_locks(state: &StoreState, query: &Query, name: &str) -> Result<Ve
         if state.config.keys == KeyScheme::Raw && entries.iter().all(|entry| entry.kind.is_none()) {
             entries.retain(|entry| (entry.weight == 1) == (kind == Kind::Mutex));
         }
-        records.push(record(kind, name.to_owned(), key, &entries));
+        let record = record(kind, name.to_owned(), key, &entries);
+        records.push(match query.also_held {
+            true => record.with_holders(holders_with_others(state, &resource, &entries).await?),
+            false => record,
+        });
     }
     Ok(records)
 }
