@@ -56,9 +56,9 @@
 //! | 64 | one for each waiter, questions | 6 to 7 ms, 16 to 17 ms | 48, 52 | 76 to 79, 37 to 41 | 1.1, 1.3 |
 //!
 //! So the second form halves a handoff between processes that all wait. It was left out for its price: a connection for each name that
-//! a process waits for, where questions need none (a server has 151 by default); both servers take a chain of more than 32 waiting
-//! sessions for a deadlock and refuse it; and behind a holder that did not wait the first waiter asks as before. Who wants to pay with
-//! connections has `mysql+session://`, where the queue of the server is the lock itself.
+//! a process waits for, where questions need none (a server has 151 by default); MariaDB took some of 64 waits for deadlocks and refused
+//! them (two a second); and behind a holder that did not wait the first waiter asks as before. Who wants to pay with connections
+//! has `mysql+session://`, where the queue of the server is the lock itself.
 //!
 //! The random pauses between 10 and 800 ms that waiters had before took 200 ms for a handoff, and processes differed by a factor
 //! of 24 to 30. Processes that only wait send little: 64 of them 129 statements a second (about 1,700 before). Where a mutex is

@@ -6,8 +6,8 @@ use crate::common::{Claims, SECOND, attempt, database_on, granted, lease_store, 
 use distlock_core::store::{Attempt, Claim, Lease, LeaseStore};
 use distlock_core::{ErrorKind, FencingToken};
 
-/// Longer than the second that a row is waited for, on a busy machine; shorter than the server's own fifty.
-const SOON: Duration = Duration::from_secs(8);
+/// Longer than the seconds that a row is waited for, on a busy machine; shorter than the server's own fifty.
+const SOON: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_an_administrator_keeps_locked_fails_its_own_lock_alone() {
@@ -100,7 +100,7 @@ async fn a_locked_table_is_an_error_and_not_contention() {
     let begun = Instant::now();
     let error = attempt(&store, &claims.mutex("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < 40 * SECOND, "{:?}", begun.elapsed());
     admin.query("UNLOCK TABLES").unwrap();
     granted(&store, &claims.mutex("a")).await;
 }
