@@ -1,5 +1,6 @@
 //! The baseline for benchmarks: the bare driver with eight connections and no library.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
@@ -30,8 +31,8 @@ const ACQUIRE_ADVISORY: &str =
     "SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended($1, 0)), $2";
 const RELEASE_ADVISORY: &str = "SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended($1, 0)), $2";
 
-/// Counts the transactions that wrote: each of our requests does. It is exact at once, while the statistics of other sessions
-/// are seconds late, and reading it does not count.
+/// Counts the transactions that wrote: each request of a lease table does. It is exact at once, while the statistics of other
+/// sessions are seconds late, and reading it does not count.
 const REQUESTS: &str = "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text::bigint";
 
 struct PooledConnection {
@@ -40,11 +41,32 @@ struct PooledConnection {
     release: Statement,
 }
 
+/// Requests for advisory locks. Those of this process are counted here: few of them write. Other processes only contend, on
+/// sessions of their own, and their requests write; the attempt that finds the lock contended does not, and is not counted.
+#[derive(Default)]
+struct AdvisoryCount {
+    total: u64,
+    sent: u64,
+    written: u64,
+}
+
+impl AdvisoryCount {
+    /// The count, if this process has sent and the server has written so many by now.
+    fn update(&mut self, sent: u64, written: u64) -> u64 {
+        let here = sent.saturating_sub(self.sent);
+        self.total += if here > 0 { here } else { written.saturating_sub(self.written) };
+        (self.sent, self.written) = (sent, written);
+        self.total
+    }
+}
+
 pub(crate) struct BaselineDriver {
     idle: Mutex<Vec<Arc<PooledConnection>>>,
     free: Semaphore,
     /// Outside the pool.
     observer: Client,
+    /// For advisory locks.
+    advisory: Option<Mutex<AdvisoryCount>>,
     /// The baseline's own table; dropped at the end.
     own_table: Option<String>,
     /// The tables of the store, with the prefix of their keys.
@@ -85,6 +107,7 @@ pub(crate) async fn open(
         idle: Mutex::new(idle),
         free: Semaphore::new(CONNECTIONS),
         observer,
+        advisory: (kind == StoreKind::Advisory).then(Mutex::default),
         own_table,
         store_tables,
     }))
@@ -128,7 +151,10 @@ impl Baseline for BaselineDriver {
     async fn server_requests(&self) -> Result<Option<u64>> {
         let row = self.observer.query_typed(REQUESTS, &[]).await.map_err(error::from_statement)?;
         let count: i64 = row.first().and_then(|row| row.try_get(0).ok()).unwrap_or(0);
-        Ok(u64::try_from(count).ok())
+        let Ok(written) = u64::try_from(count) else { return Ok(None) };
+        let Some(advisory) = &self.advisory else { return Ok(Some(written)) };
+        let sent = crate::connection::SENT.load(Ordering::Relaxed);
+        Ok(Some(advisory.lock().unwrap_or_else(PoisonError::into_inner).update(sent, written)))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {

@@ -23,6 +23,10 @@ const MAX_CONFLICTS: u32 = 20;
 /// A connection with a request in flight and no reply for this long is suspected to be dead.
 const SILENCE: Duration = Duration::from_secs(1);
 
+/// How many statements this process has sent, for benchmarks.
+#[cfg(feature = "bench")]
+pub(crate) static SENT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
 /// What the server said about itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServerInfo {
@@ -198,6 +202,8 @@ impl Connection {
     }
 
     async fn send(&self, request: &Request<'_>) -> Result<Vec<Row>, tokio_postgres::Error> {
+        #[cfg(feature = "bench")]
+        SENT.fetch_add(1, Ordering::Relaxed);
         let _in_flight = self.activity.begin();
         let statement = request.statement;
         if request.timeout == RowLockTimeout::Short {

@@ -4,8 +4,10 @@ use crate::config::PostgresConfig;
 use crate::identifier::Identifier;
 
 /// Pieces that several statements contain, by the placeholder that stands for them.
-const FRAGMENTS: [(&str, &str); 3] = [
+const FRAGMENTS: [(&str, &str); 4] = [
     ("{advisory_locks}", include_str!("sql/advisory_locks.sql")),
+    // An advisory lock that every session of advisory locks holds in shared mode: the sessions of this library.
+    ("{session_mark}", "7235441220220052334"),
     ("{live_sessions}", include_str!("sql/live_sessions.sql")),
     ("{this_database}", include_str!("sql/this_database.sql")),
 ];
@@ -45,7 +47,8 @@ impl Tables {
     }
 }
 
-fn expand(template: &str) -> String {
+/// Replaces the placeholders that do not depend on the names of tables.
+pub(crate) fn expand(template: &str) -> String {
     FRAGMENTS.iter().fold(template.to_owned(), |text, (placeholder, fragment)| {
         text.replace(placeholder, fragment.trim_end())
     })

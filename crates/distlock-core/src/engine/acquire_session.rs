@@ -14,7 +14,7 @@ use super::local_wait::{LocalOutcome, WaitSite, wait_for_head};
 use super::pending_releases::PendingRelease;
 use super::store_call::{AcquireOperation, contained, no_answer};
 use super::telemetry::WaitGauge;
-use super::{Shared, Wait, own_holds, telemetry};
+use super::{Shared, Wait, own_holds, session_batches, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
@@ -122,7 +122,7 @@ pub(super) async fn acquire(
     Ok(Some(held))
 }
 
-/// One call of the store. Its answer counts with the claim that it was made for.
+/// One call of the store, or two: an attempt in a batch, then a wait. The answer counts with the claim that it was made for.
 async fn attempt(
     shared: &Arc<Shared>,
     store: &Arc<dyn SessionStore>,
@@ -130,6 +130,17 @@ async fn attempt(
     wait: Wait,
     request_timeout: Duration,
 ) -> Result<Option<(Claim, SessionHold)>> {
+    let mut call = Call::Acquire;
+    if let Some(side) = shared.session.as_ref().filter(|_| store.batches(&claim.resource)) {
+        let granted = session_batches::attempt(shared, side, &claim, request_timeout).await?;
+        if let Some(hold) = granted {
+            return Ok(Some((claim, hold)));
+        }
+        if wait == Wait::Once || wait.over(shared.clock.now()) {
+            return Ok(None);
+        }
+        call = Call::Wait;
+    }
     let withdraw = CancellationToken::new();
     if wait == Wait::Once {
         withdraw.cancel();
@@ -140,13 +151,31 @@ async fn attempt(
         let (store, claim, withdraw) = (Arc::clone(store), claim.clone(), withdraw.clone());
         shared.callers_calls.fetch_add(1, Ordering::SeqCst);
         Answer::Own(Box::pin(async move {
-            contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await
+            contained(&*store, "acquire", call.of(&*store, &claim, &withdraw)).await
         }))
     } else {
-        Answer::of_background(shared, store, &claim, &withdraw)
+        Answer::of_background(shared, store, call, &claim, &withdraw)
     };
     let pending = PendingReply { shared, claim, answer: Some(answer) };
     pending.wait(wait, &withdraw, request_timeout).await
+}
+
+/// Which method of the store waits for the lock.
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    /// The first attempt included.
+    Acquire,
+    /// An attempt has just found the lock contended.
+    Wait,
+}
+
+impl Call {
+    async fn of(self, store: &dyn SessionStore, claim: &Claim, withdraw: &CancellationToken) -> SessionReply {
+        match self {
+            Call::Acquire => store.acquire(claim, withdraw).await,
+            Call::Wait => store.wait(claim, withdraw).await,
+        }
+    }
 }
 
 /// Failed attempts in a row. A session that ended is noticed only by its use, so a claim is tried again on the next one. If the
@@ -196,12 +225,13 @@ impl Answer {
     fn of_background(
         shared: &Arc<Shared>,
         store: &Arc<dyn SessionStore>,
+        call: Call,
         claim: &Claim,
         withdraw: &CancellationToken,
     ) -> Self {
         let (reply, answer) = oneshot::channel::<SessionReply>();
         let abandoned = Arc::new(OnceLock::new());
-        let call = {
+        let work = {
             let (store, claim, commands) = (Arc::clone(store), claim.clone(), Arc::clone(&shared.commands));
             let (withdraw, releases) = (withdraw.clone(), Arc::clone(&shared.releases));
             let abandoned = Arc::clone(&abandoned);
@@ -210,8 +240,7 @@ impl Answer {
                 if reply.is_closed() {
                     return;
                 }
-                let answer =
-                    contained(&*store, "acquire", async { store.acquire(&claim, &withdraw).await }).await;
+                let answer = contained(&*store, "acquire", call.of(&*store, &claim, &withdraw)).await;
                 let unknown = matches!(&answer, Err(error) if error.is_outcome_unknown());
                 let undelivered = reply.send(answer);
                 if unknown || matches!(undelivered, Err(Ok(Some(_)))) {
@@ -221,7 +250,7 @@ impl Answer {
                 drop(abandoned);
             }
         };
-        shared.commands.send(Command::Work(Box::pin(call)));
+        shared.commands.send(Command::Work(Box::pin(work)));
         Answer::Background(answer, abandoned)
     }
 

@@ -15,10 +15,10 @@ use super::command_channel::{Command, CommandChannel};
 use super::request::{LoneRequest, Submission, drive, gather, send_pending};
 use super::store_call::StoreOperation;
 use crate::error::{Error, Result};
-use crate::store::{Capabilities, LeaseStore};
+use crate::store::Capabilities;
 
 pub(crate) struct Batcher<O: StoreOperation> {
-    pub(super) store: Arc<dyn LeaseStore>,
+    pub(super) store: Arc<O::Store>,
     pub(super) commands: Arc<CommandChannel>,
     max_batch: usize,
     /// How long a caller waits for the answer to a request that the background task drives.
@@ -113,7 +113,7 @@ impl<O: StoreOperation> BatcherState<O> {
 
 impl<O: StoreOperation> Batcher<O> {
     pub(crate) fn new(
-        store: Arc<dyn LeaseStore>,
+        store: Arc<O::Store>,
         commands: Arc<CommandChannel>,
         capabilities: &Capabilities,
         timeout: Duration,

@@ -2,7 +2,7 @@
 //! background and reports metrics. Each [`Locks`](crate::Locks) has one background task, however many locks it holds.
 //!
 //! An acquisition passes through `acquire_lease` or `acquire_session`, the local wait queue (`local_wait`,
-//! `local_queue`), the batcher (`batcher`, `request`) and `store_call`.
+//! `local_queue`), the batcher (`batcher`, `request`) and `store_call` or `session_batches`.
 
 mod acquire_lease;
 mod acquire_session;
@@ -20,6 +20,8 @@ mod release;
 mod renewal;
 mod request;
 mod schedule;
+mod session_batches;
+mod sides;
 mod store_call;
 mod telemetry;
 mod wait;
@@ -35,18 +37,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use self::background::EndGuard;
-use self::batcher::Batcher;
 use self::command_channel::{Command, CommandChannel};
 pub(crate) use self::held::Held;
 use self::local_queue::LocalQueues;
-use self::local_wakeups::LocalWakeups;
 pub(crate) use self::manual_renewal::RenewFailure;
 use self::own_holds::OwnHolds;
 use self::pending_releases::PendingReleases;
 pub(crate) use self::release::ReleaseFailure;
 use self::schedule::Schedule;
+use self::sides::{LeaseSide, SessionSide};
 pub(crate) use self::store_call::contained;
-use self::store_call::{AcquireOperation, ReleaseOperation};
 use self::telemetry::WaitGauge;
 pub(crate) use self::wait::Wait;
 use self::wakeups::Wakeups;
@@ -54,7 +54,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::options::Options;
 use crate::resource::{Kind, LockIds, Resource};
-use crate::store::{Backend, Capabilities, Claim, Inbox, Lease, LeaseStore, LossReason};
+use crate::store::{Backend, Capabilities, Claim, Inbox, Lease, LossReason};
 
 /// How many waiters of a process may look up the holders of locks at once, for the message of a time-out. The others go
 /// without: a batch of time-outs must not be a batch of requests.
@@ -79,19 +79,9 @@ pub(crate) struct Shared {
     /// How many calls of the store run in the tasks of their callers.
     callers_calls: std::sync::atomic::AtomicUsize,
     lease: Option<LeaseSide>,
+    session: Option<SessionSide>,
     /// Permits to look up the holders of a lock for the message of a time-out.
     pub(crate) holder_lookups: Semaphore,
-}
-
-/// The parts of the engine that only lease stores need.
-struct LeaseSide {
-    store: Arc<dyn LeaseStore>,
-    acquire: Arc<Batcher<AcquireOperation>>,
-    release: Arc<Batcher<ReleaseOperation>>,
-    wakeups: Arc<Wakeups>,
-    /// Limits how many renewal batches are in flight.
-    renewing: Semaphore,
-    local_wakeups: Arc<LocalWakeups>,
 }
 
 impl Shared {
@@ -174,26 +164,14 @@ impl Engine {
         let store_name: Arc<str> = backend.store().describe().into();
         telemetry::describe();
         let commands = Arc::new(CommandChannel::default());
-        let lease = match &backend {
-            Backend::Session(_) => None,
-            Backend::Lease(store) => Some(LeaseSide {
-                store: Arc::clone(store),
-                acquire: Batcher::new(
-                    Arc::clone(store),
-                    Arc::clone(&commands),
-                    &capabilities,
-                    request_timeout,
-                ),
-                release: Batcher::new(
-                    Arc::clone(store),
-                    Arc::clone(&commands),
-                    &capabilities,
-                    request_timeout,
-                ),
-                wakeups: Wakeups::new(Inbox::new(ids.prefix()), Arc::clone(&store_name)),
-                renewing: Semaphore::new(renewal::MAX_IN_FLIGHT),
-                local_wakeups: Arc::default(),
-            }),
+        let (lease, session) = match &backend {
+            Backend::Session(store) => {
+                (None, Some(SessionSide::new(store, &commands, &capabilities, request_timeout)))
+            }
+            Backend::Lease(store) => {
+                let wakeups = Wakeups::new(Inbox::new(ids.prefix()), Arc::clone(&store_name));
+                (Some(LeaseSide::new(store, &commands, &capabilities, request_timeout, wakeups)), None)
+            }
         };
         let shared = Arc::new(Shared {
             backend,
@@ -209,6 +187,7 @@ impl Engine {
             closing: CancellationToken::new(),
             callers_calls: Default::default(),
             lease,
+            session,
             holder_lookups: Semaphore::new(HOLDER_LOOKUPS),
         });
         runtime.spawn(background::run(EndGuard(Arc::clone(&shared))));

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::command_channel::Command;
 use super::held::Held;
 use super::pending_releases::PendingRelease;
+use super::session_batches::SessionReleaseOperation;
 use super::store_call::{ReleaseOperation, contained, no_answer};
 use super::{Shared, telemetry};
 use crate::clock::{Moment, sleep_until};
@@ -92,6 +93,12 @@ async fn send_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Resu
             .await
             .unwrap_or_else(|_| Err(no_answer::<ReleaseOperation>(timeout))),
         (None, Backend::Session(store)) => {
+            if let Some(side) = shared.session.as_ref().filter(|_| store.batches_release(lease)) {
+                return tokio::time::timeout(timeout, side.release.submit(lease.clone()))
+                    .await
+                    .unwrap_or_else(|_| Err(no_answer::<SessionReleaseOperation>(timeout)))
+                    .map(|()| Released::Done { woke: false });
+            }
             // The background task drives the call to completion, even if the user is cancelled. A session store that
             // cannot send the release ends the session, which frees the lock too.
             let (store, lease) = (Arc::clone(store), lease.clone());

@@ -1,5 +1,5 @@
-//! Calls of a lease store: the two operations that are batched, and panics in a store's code, each of which is an error
-//! of the one call that panicked.
+//! Calls of a store: the operations of lease stores that are batched, and panics in a store's code, each of which is an
+//! error of the one call that panicked.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,8 +14,9 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::support::errors::too_few_answers;
 use crate::store::{Attempt, Batch, Claim, Lease, LeaseStore, Released, Renewal, Store};
 
-/// An operation of the lease store that is sent in batches.
+/// An operation of a store that is sent in batches.
 pub(crate) trait StoreOperation: Sized + Send + Sync + 'static {
+    type Store: ?Sized + Send + Sync;
     type Item: Clone + Send + Sync + 'static;
     type Outcome: Send + 'static;
     const DOING: &'static str;
@@ -23,10 +24,10 @@ pub(crate) trait StoreOperation: Sized + Send + Sync + 'static {
     const REPEATABLE: bool;
 
     /// Calls the store. A panic in the store's code is an error of this call.
-    fn call(store: Arc<dyn LeaseStore>, items: Vec<Self::Item>) -> BoxFuture<'static, Batch<Self::Outcome>>;
+    fn call(store: Arc<Self::Store>, items: Vec<Self::Item>) -> BoxFuture<'static, Batch<Self::Outcome>>;
 
     /// The same for a lone item, without a vector.
-    fn call_one(store: Arc<dyn LeaseStore>, item: Self::Item) -> BoxFuture<'static, Batch<Self::Outcome>>;
+    fn call_one(store: Arc<Self::Store>, item: Self::Item) -> BoxFuture<'static, Batch<Self::Outcome>>;
 
     /// How long the store keeps, at most, what this item creates.
     fn lifetime(item: &Self::Item) -> Duration;
@@ -39,6 +40,7 @@ pub(crate) trait StoreOperation: Sized + Send + Sync + 'static {
 pub(crate) struct AcquireOperation;
 
 impl StoreOperation for AcquireOperation {
+    type Store = dyn LeaseStore;
     type Item = Claim;
     type Outcome = Attempt;
     const DOING: &'static str = "acquire";
@@ -79,6 +81,7 @@ impl StoreOperation for AcquireOperation {
 pub(crate) struct ReleaseOperation;
 
 impl StoreOperation for ReleaseOperation {
+    type Store = dyn LeaseStore;
     type Item = Lease;
     type Outcome = Released;
     const DOING: &'static str = "release";

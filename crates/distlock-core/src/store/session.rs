@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use async_trait::async_trait;
 use tokio_util::sync::CancellationToken;
 
-use super::{Claim, Lease, Store};
+use super::{Batch, Claim, Lease, Store};
 use crate::clock::Moment;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, Resource};
 
 /// Why a guard is lost.
@@ -217,6 +217,55 @@ pub trait SessionStore: Store {
     /// # Errors
     /// If the store could not be told; it must then end the session instead, so that nothing stays held.
     async fn release(&self, lease: &Lease) -> Result<()>;
+
+    /// Whether a claim for this resource is first tried by [`try_acquire`](SessionStore::try_acquire), together with the claims of
+    /// other tasks. The engine asks before each attempt.
+    fn batches(&self, resource: &Resource) -> bool {
+        let _ = resource;
+        false
+    }
+
+    /// Tries each claim once, all in one request, without waiting. `Ok(None)` for a claim: contended, and nothing of it is left.
+    /// The engine then calls [`wait`](SessionStore::wait) if its caller waits. Called only for claims that the store
+    /// [batches](SessionStore::batches).
+    ///
+    /// The future is driven to its end, by the task of a caller or by the background task, whichever needs it first. So it must not
+    /// spawn tasks: the runtime of the caller may end before that of the engine. If it is dropped, the runtime has ended.
+    ///
+    /// # Errors
+    /// As for [`acquire`](SessionStore::acquire). A claim that fails alone gets an error of its own.
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Option<SessionHold>> {
+        let _ = claims;
+        Err(Error::new(ErrorKind::Internal, "this store makes no attempts in batches"))
+    }
+
+    /// As [`acquire`](SessionStore::acquire), for a claim that [`try_acquire`](SessionStore::try_acquire) has just found contended:
+    /// there is no need to try it once more before the wait.
+    ///
+    /// # Errors
+    /// As for [`acquire`](SessionStore::acquire).
+    async fn wait(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
+        self.acquire(claim, withdraw).await
+    }
+
+    /// Whether this lease is released by [`release_batch`](SessionStore::release_batch), together with those of other tasks.
+    fn batches_release(&self, lease: &Lease) -> bool {
+        let _ = lease;
+        false
+    }
+
+    /// Releases all these leases in one request. What is said of [`try_acquire`](SessionStore::try_acquire) about tasks applies here
+    /// too.
+    ///
+    /// # Errors
+    /// As for [`release`](SessionStore::release).
+    async fn release_batch(&self, leases: &[Lease]) -> Batch<()> {
+        let mut answers = Vec::with_capacity(leases.len());
+        for lease in leases {
+            answers.push(self.release(lease).await);
+        }
+        Ok(answers)
+    }
 
     /// Ends what was granted under this lock id before its minimum hold time has passed: the lock stays held for the rest of
     /// it, by a record. Stores with [`minimum_hold`](crate::store::Capabilities::minimum_hold) implement it. One that says so and

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use distlock_core::store::{
-    Backend, Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, Session, SessionHold,
-    SessionStore, Store,
+    Backend, Batch, Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, Session,
+    SessionHold, SessionStore, Store,
 };
 use distlock_core::{
     CancellationToken, Error, ErrorKind, FencingToken, LockId, Locks, LossReason, Moment, Resource, Result,
@@ -44,7 +45,13 @@ struct ServerState {
     refuse_release: Mutex<bool>,
     hangs: AtomicBool,
     in_callers_task: AtomicBool,
+    batches: AtomicBool,
     acquisitions: AtomicUsize,
+    waits: AtomicUsize,
+    /// The size of each batch of attempts, and of each batch of releases.
+    batch_sizes: Mutex<HashMap<Call, Vec<usize>>>,
+    /// How much longer attempts take than they do otherwise.
+    delay: Mutex<Duration>,
     /// How many of the next calls panic, before or after they are applied.
     panics: Mutex<HashMap<(Call, When), usize>>,
 }
@@ -74,6 +81,28 @@ impl SessionServer {
         let server = SessionServer::default();
         server.0.in_callers_task.store(true, Ordering::SeqCst);
         server
+    }
+
+    /// A server that takes attempts and releases in batches.
+    pub fn batching() -> Self {
+        let server = SessionServer::default();
+        server.0.batches.store(true, Ordering::SeqCst);
+        server
+    }
+
+    /// The sizes of the batches so far.
+    pub fn batch_sizes(&self, call: Call) -> Vec<usize> {
+        self.0.batch_sizes.lock().unwrap().get(&call).cloned().unwrap_or_default()
+    }
+
+    /// How many claims waited after an attempt of theirs.
+    pub fn waits(&self) -> usize {
+        self.0.waits.load(Ordering::SeqCst)
+    }
+
+    /// Attempts in batches are answered after this long from now on.
+    pub fn delay_attempts(&self, delay: Duration) {
+        *self.0.delay.lock().unwrap() = delay;
     }
 
     /// How many acquisitions the server has received.
@@ -115,6 +144,26 @@ impl SessionServer {
     pub fn locks(&self, clock: &VirtualClock) -> Locks {
         let builder = Locks::builder(Backend::session(self.clone())).clock(Arc::new(clock.clone()));
         builder.options(options()).build().unwrap()
+    }
+
+    async fn wait_for(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
+        loop {
+            let freed = self.0.freed.notified();
+            // A slow server: it decides on the grant before it answers.
+            let granted = self.try_grant(claim);
+            tokio::time::sleep(2 * MS).await;
+            if granted.is_some() {
+                self.maybe_panic(Call::Acquire, When::After);
+                return Ok(granted);
+            }
+            if withdraw.is_cancelled() {
+                return Ok(None);
+            }
+            tokio::select! {
+                () = freed => {}
+                () = withdraw.cancelled() => {}
+            }
+        }
     }
 
     fn try_grant(&self, claim: &Claim) -> Option<SessionHold> {
@@ -165,23 +214,43 @@ impl SessionStore for SessionServer {
         self.0.acquisitions.fetch_add(1, Ordering::SeqCst);
         self.maybe_hang().await;
         self.maybe_panic(Call::Acquire, When::Before);
-        loop {
-            let freed = self.0.freed.notified();
-            // A slow server: it decides on the grant before it answers.
-            let granted = self.try_grant(claim);
-            tokio::time::sleep(2 * MS).await;
-            if granted.is_some() {
-                self.maybe_panic(Call::Acquire, When::After);
-                return Ok(granted);
-            }
-            if withdraw.is_cancelled() {
-                return Ok(None);
-            }
-            tokio::select! {
-                () = freed => {}
-                () = withdraw.cancelled() => {}
+        self.wait_for(claim, withdraw).await
+    }
+
+    fn batches(&self, _: &Resource) -> bool {
+        self.0.batches.load(Ordering::SeqCst)
+    }
+
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Option<SessionHold>> {
+        self.0.batch_sizes.lock().unwrap().entry(Call::Acquire).or_default().push(claims.len());
+        self.maybe_panic(Call::Acquire, When::Before);
+        let answers = claims.iter().map(|claim| Ok(self.try_grant(claim))).collect();
+        let delay = 2 * MS + *self.0.delay.lock().unwrap();
+        tokio::time::sleep(delay).await;
+        Ok(answers)
+    }
+
+    async fn wait(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
+        self.0.waits.fetch_add(1, Ordering::SeqCst);
+        self.wait_for(claim, withdraw).await
+    }
+
+    fn batches_release(&self, _: &Lease) -> bool {
+        self.0.batches.load(Ordering::SeqCst)
+    }
+
+    async fn release_batch(&self, leases: &[Lease]) -> Batch<()> {
+        self.0.batch_sizes.lock().unwrap().entry(Call::Release).or_default().push(leases.len());
+        tokio::time::sleep(2 * MS).await;
+        let mut held = self.0.held.lock().unwrap();
+        for lease in leases {
+            if held.get(&lease.resource).is_some_and(|(id, _)| *id == lease.lock_id) {
+                held.remove(&lease.resource);
             }
         }
+        drop(held);
+        self.0.freed.notify_waiters();
+        Ok(leases.iter().map(|_| Ok(())).collect())
     }
 
     fn runs_in_callers_task(&self, _: &Resource) -> bool {

@@ -32,6 +32,7 @@ mod renewal_requests;
 mod requests_in_flight;
 mod runtime_ended;
 mod session;
+mod session_batches;
 mod session_deadlines;
 mod session_outage;
 mod session_retries;

@@ -10,7 +10,7 @@ use tokio_postgres::types::{ToSql, Type};
 
 use super::inspect::{LockEntry, holders_with_others, lock_entries};
 use super::key::AdvisoryKey;
-use super::lock_session::LockSession;
+use super::lock_session::{CloseOnDrop, LockSession};
 use super::shared_session::{Reservation, SharedSession};
 use super::store::StoreState;
 use crate::error;
@@ -59,6 +59,8 @@ pub(super) struct LockStatements {
     release: Statement,
     withdraw_waiter: Statement,
     pub(super) inspect: Statement,
+    /// Locks that are held and have no row.
+    pub(super) without_row: Statement,
 }
 
 impl LockStatements {
@@ -69,6 +71,7 @@ impl LockStatements {
         let register = include_str!("../sql/advisory_register_waiter.sql");
         let withdraw = include_str!("../sql/advisory_withdraw_waiter.sql");
         let inspect = include_str!("../sql/advisory_inspect.sql");
+        let without_row = include_str!("../sql/advisory_without_row.sql");
         let (wait, release) =
             (include_str!("../sql/advisory_wait.sql"), include_str!("../sql/advisory_release.sql"));
         let statement = |slot, text, types| Statement::new(slot, text, tables, types);
@@ -80,6 +83,7 @@ impl LockStatements {
             release: statement(Slot::AdvisoryRelease, release, &ONE_LOCK),
             withdraw_waiter: statement(Slot::AdvisoryWithdrawWaiter, withdraw, &WITHDRAW),
             inspect: statement(Slot::AdvisoryInspect, inspect, &INSPECT),
+            without_row: statement(Slot::AdvisoryWithoutRow, without_row, &INSPECT),
         }
     }
 }
@@ -87,11 +91,27 @@ impl LockStatements {
 /// An advisory lock and the session that holds it.
 #[derive(Clone, Debug)]
 pub(super) struct HeldLock {
-    session: Arc<LockSession>,
-    /// Set if that is the shared session.
-    shared_session: Option<Arc<SharedSession>>,
-    key: AdvisoryKey,
-    shared: bool,
+    pub(super) owner: LockOwner,
+    pub(super) key: AdvisoryKey,
+    pub(super) shared: bool,
+    /// It was acquired, and is released, by `batch.rs`.
+    pub(super) is_batched: bool,
+}
+
+/// The session that holds a lock.
+#[derive(Clone, Debug)]
+pub(super) enum LockOwner {
+    Shared(Arc<SharedSession>),
+    Own(Arc<LockSession>),
+}
+
+impl LockOwner {
+    fn session(&self) -> &Arc<LockSession> {
+        match self {
+            LockOwner::Shared(shared) => &shared.session,
+            LockOwner::Own(session) => session,
+        }
+    }
 }
 
 /// A claim as the columns of the statements.
@@ -131,26 +151,25 @@ pub(super) async fn acquire(
     withdraw: &CancellationToken,
 ) -> Result<Option<SessionHold>> {
     let key = AdvisoryKey::of_resource(&claim.resource, &state.config)?;
-    let shared = Mode::of(claim.resource.kind(), claim.weight) == Mode::Shared;
+    let shared = is_shared(claim);
     let shared_session = state.shared().await?;
     let reservation = shared_session.reserve(key, shared);
     if reservation != Reservation::Excluded {
         let again = reservation == Reservation::SharedAgain;
         let columns = ClaimColumns::new(claim, key, shared);
         let outcome = try_lock(state, &shared_session.session, &columns, again).await;
-        let session = Arc::clone(&shared_session.session);
+        let owner = LockOwner::Shared(Arc::clone(&shared_session));
+        let held = HeldLock { owner, key, shared, is_batched: false };
         match outcome {
             Ok(Some(token)) => {
                 shared_session.confirm(key);
-                let held = HeldLock { session, shared_session: Some(shared_session), key, shared };
                 return Ok(Some(hold(state, claim, token, held)));
             }
             Ok(None) => shared_session.unreserve(key),
             Err(error) => {
                 // The lock may have been granted before the statement failed, and other guards depend on this session.
-                let held = HeldLock { session, shared_session: Some(shared_session), key, shared };
                 if again {
-                    held.session.close("the outcome of a request is unknown");
+                    shared_session.session.close("the outcome of a request is unknown");
                 } else {
                     let _ = release(state, held, &claim.lock_id).await;
                 }
@@ -166,12 +185,28 @@ pub(super) async fn acquire(
         }
         return Ok(None);
     };
-    let session = session?;
-    wait(state, session, claim, key, shared, withdraw).await
+    wait_on(state, session?, claim, key, withdraw).await
+}
+
+/// Waits on a session of its own, without an attempt before.
+pub(super) async fn wait(
+    state: &Arc<StoreState>,
+    claim: &Claim,
+    withdraw: &CancellationToken,
+) -> Result<Option<SessionHold>> {
+    let key = AdvisoryKey::of_resource(&claim.resource, &state.config)?;
+    match state.idle_session_unless(withdraw).await {
+        Some(session) => wait_on(state, session?, claim, key, withdraw).await,
+        None => Ok(None),
+    }
+}
+
+fn is_shared(claim: &Claim) -> bool {
+    Mode::of(claim.resource.kind(), claim.weight) == Mode::Shared
 }
 
 fn hold(state: &StoreState, claim: &Claim, token: FencingToken, held: HeldLock) -> SessionHold {
-    let session = held.session.life.session();
+    let session = held.owner.session().life.session();
     state.held().insert(claim.lock_id.clone(), held);
     SessionHold { token, session }
 }
@@ -199,22 +234,21 @@ fn first_token(rows: &[Row]) -> Result<Option<FencingToken>> {
 }
 
 /// Waits in the server's own wait queue, on a session that holds no other lock.
-async fn wait(
+async fn wait_on(
     state: &StoreState,
     session: Arc<LockSession>,
     claim: &Claim,
     key: AdvisoryKey,
-    shared: bool,
     withdraw: &CancellationToken,
 ) -> Result<Option<SessionHold>> {
-    let columns = ClaimColumns::new(claim, key, shared);
+    let columns = ClaimColumns::new(claim, key, is_shared(claim));
     let ClaimColumns { key: number, pair, second, shared, lock_id, kind, name, weight, capacity } = &columns;
     let registration: [&(dyn ToSql + Sync); 9] =
         [lock_id, &session.session_lock, number, pair, shared, kind, name, weight, capacity];
     session.connection.query(&Request::new(&state.lock.register_waiter, &registration)).await?;
 
     // If this future is dropped with its runtime, the session ends too.
-    let close_guard = CloseOnDrop(Some(&session));
+    let close_guard = CloseOnDrop::new(&session, "its wait was abandoned");
     let waiting = session.mark_waiting();
     let parameters: [&(dyn ToSql + Sync); 5] = [number, pair, shared, second, lock_id];
     let request = Request::new(&state.lock.wait, &parameters);
@@ -233,8 +267,8 @@ async fn wait(
             })?;
             session.verify().await?;
             close_guard.disarm();
-            let (session, shared) = (Arc::clone(&session), *shared);
-            Ok(Some(hold(state, claim, token, HeldLock { session, shared_session: None, key, shared })))
+            let (owner, shared) = (LockOwner::Own(Arc::clone(&session)), *shared);
+            Ok(Some(hold(state, claim, token, HeldLock { owner, key, shared, is_batched: false })))
         }
         // The lock may have been granted before the statement was cancelled. The session then holds it, although the statement
         // failed.
@@ -259,26 +293,10 @@ async fn wait(
     }
 }
 
-/// Closes a session whose wait was abandoned.
-struct CloseOnDrop<'a>(Option<&'a Arc<LockSession>>);
-
-impl CloseOnDrop<'_> {
-    fn disarm(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for CloseOnDrop<'_> {
-    fn drop(&mut self) {
-        if let Some(session) = self.0 {
-            session.close("its wait was abandoned");
-        }
-    }
-}
-
 /// Releases the lock. If the server cannot be reached, the session ends instead.
 pub(super) async fn release(state: &StoreState, held: HeldLock, id: &LockId) -> Result<()> {
-    let HeldLock { session, shared_session, key, shared } = held;
+    let HeldLock { owner, key, shared, .. } = held;
+    let session = Arc::clone(owner.session());
     if !session.is_alive() {
         session.close("a lock was released after its session had ended");
         return Ok(());
@@ -288,10 +306,10 @@ pub(super) async fn release(state: &StoreState, held: HeldLock, id: &LockId) -> 
     match session.connection.query(&Request::new(&state.lock.release, &parameters)).await {
         Ok(rows) => {
             let released = rows.first().is_some_and(|row| column(row, "released").unwrap_or(false));
-            match shared_session {
-                Some(shared_session) => shared_session.unreserve(key),
-                None if released => state.keep_idle(session),
-                None => session.close("it did not hold the lock that it was to release"),
+            match owner {
+                LockOwner::Shared(shared_session) => shared_session.unreserve(key),
+                LockOwner::Own(_) if released => state.keep_idle(session),
+                LockOwner::Own(_) => session.close("it did not hold the lock that it was to release"),
             }
             Ok(())
         }

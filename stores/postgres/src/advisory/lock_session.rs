@@ -16,6 +16,7 @@ use crate::connect::{self, CHECK_CLIENT, CONNECT_TIMEOUT, Notifications};
 use crate::connection::Connection;
 use crate::error;
 use crate::keys::hex;
+use crate::tables::expand;
 
 const CONNECTION_ENDED: LossReason =
     LossReason::SessionEnded(std::borrow::Cow::Borrowed("its connection ended"));
@@ -59,7 +60,9 @@ impl LockSession {
             // Not from a generator that a program may seed, or a forked child repeat: two sessions would have one lock.
             let session_lock = getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)).cast_signed();
             let channel = format!("dl_{}", hex(&session_lock.to_be_bytes()));
-            let mut batch = format!("SELECT pg_catalog.pg_advisory_lock({session_lock})");
+            let mut batch = expand(&format!(
+                "SELECT pg_catalog.pg_advisory_lock({session_lock}), pg_catalog.pg_advisory_lock_shared({{session_mark}})"
+            ));
             if listens {
                 batch = format!("{batch}; LISTEN \"{channel}\"");
             }
@@ -122,6 +125,30 @@ pub(super) struct WaitingMark<'a>(&'a LockSession);
 impl Drop for WaitingMark<'_> {
     fn drop(&mut self) {
         self.0.waiting.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Closes a session when it is dropped before it is disarmed: an await was abandoned whose outcome is then unknown.
+pub(super) struct CloseOnDrop<'a> {
+    session: Option<&'a LockSession>,
+    reason: &'static str,
+}
+
+impl<'a> CloseOnDrop<'a> {
+    pub(super) fn new(session: &'a LockSession, reason: &'static str) -> Self {
+        CloseOnDrop { session: Some(session), reason }
+    }
+
+    pub(super) fn disarm(mut self) {
+        self.session = None;
+    }
+}
+
+impl Drop for CloseOnDrop<'_> {
+    fn drop(&mut self) {
+        if let Some(session) = self.session {
+            session.close(self.reason);
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use distlock_core::{Clock, LockId, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio_postgres::Notification;
 
+use super::holder_rows::{self, HolderRows, RowStatements};
 use super::key::AdvisoryKey;
 use super::lock_session::LockSession;
 use crate::config::PostgresConfig;
@@ -20,6 +21,7 @@ use crate::wake_format::WAKE_FORMAT;
 pub(super) struct SharedSession {
     pub(super) session: Arc<LockSession>,
     keys: Mutex<HashMap<AdvisoryKey, KeyUse>>,
+    pub(super) rows: Arc<HolderRows>,
     waiters: Arc<PermitWaiters>,
 }
 
@@ -63,6 +65,7 @@ impl SharedSession {
         config: &PostgresConfig,
         schema: &Schema,
         clock: Arc<dyn Clock>,
+        row_statements: &Arc<RowStatements>,
     ) -> Result<Self> {
         let (sender, notifications) = mpsc::unbounded_channel();
         let session = LockSession::open(config, clock, Some(sender)).await?;
@@ -78,7 +81,12 @@ impl SharedSession {
         session.verify().await?;
         let waiters = Arc::<PermitWaiters>::default();
         tokio::spawn(receive(Arc::downgrade(&session), Arc::downgrade(&waiters), notifications));
-        Ok(SharedSession { session, keys: Mutex::default(), waiters })
+        let rows = Arc::<HolderRows>::default();
+        let writing =
+            holder_rows::write(Arc::downgrade(&session), Arc::clone(&rows), Arc::clone(row_statements));
+        let ended = session.connection.ended().clone();
+        tokio::spawn(async move { ended.run_until_cancelled(writing).await });
+        Ok(SharedSession { session, keys: Mutex::default(), rows, waiters })
     }
 
     fn keys(&self) -> MutexGuard<'_, HashMap<AdvisoryKey, KeyUse>> {
@@ -112,6 +120,23 @@ impl SharedSession {
     /// Whether the server has granted the key to this session.
     pub(super) fn is_confirmed(&self, key: AdvisoryKey) -> bool {
         self.keys().get(&key).is_some_and(|key_use| key_use.confirmed)
+    }
+
+    /// The server granted the first of these reserved keys. The others were released, or not granted.
+    pub(super) fn settle(
+        &self,
+        granted: impl Iterator<Item = AdvisoryKey>,
+        unused: impl Iterator<Item = AdvisoryKey>,
+    ) {
+        let mut keys = self.keys();
+        for key in granted {
+            if let Some(key_use) = keys.get_mut(&key) {
+                key_use.confirmed = true;
+            }
+        }
+        for key in unused {
+            keys.remove(&key);
+        }
     }
 
     /// A key was released, or not granted.

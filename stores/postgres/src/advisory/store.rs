@@ -7,12 +7,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use distlock_core::store::support::reconnect::Reconnect;
 use distlock_core::store::{
-    Capabilities, Claim, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
+    Batch, Capabilities, Claim, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
 };
 use distlock_core::{BootClock, CancellationToken, Clock, Kind, LockId, Resource, Result};
 use tokio_postgres::types::Type;
 
 use super::advisory_lock::{self, HeldLock, LockStatements};
+use super::batch::{self, BatchStatements};
+use super::holder_rows::RowStatements;
 use super::lock_session::LockSession;
 use super::shared_session::SharedSession;
 use super::sweep::SweepStatements;
@@ -32,8 +34,9 @@ static CANCEL: [Type; 1] = [Type::INT8];
 
 /// Mutexes and reader-writer locks as advisory locks, and semaphores whose permits end with their session.
 ///
-/// One shared connection holds every lock that is granted at once. A claim that has to wait does so on a connection of its
-/// own. A connection that waits holds a snapshot of the database, which keeps `VACUUM` from removing rows that changed since:
+/// One shared connection holds every lock that is granted at once; mutexes of many tasks are tried, and released, in one
+/// statement. A claim that has to wait does so on a connection of its own. The row that shows the holder of a mutex to `inspect` is
+/// written once it was held for 20 ms: `inspect` waits for it. A connection that waits holds a snapshot of the database, which keeps `VACUUM` from removing rows that changed since:
 /// where waits last for hours, the lease table is the better choice. Held locks are entries of the server's lock table, which
 /// has room for `max_locks_per_transaction` × `max_connections` of them: beyond that an acquisition fails with
 /// [`ErrorKind::Exhausted`](distlock_core::ErrorKind::Exhausted).
@@ -63,6 +66,8 @@ pub(super) struct StoreState {
     pub(super) schema: Schema,
     pub(super) location: String,
     pub(super) lock: LockStatements,
+    pub(super) batch: BatchStatements,
+    rows: Arc<RowStatements>,
     pub(super) pool: PoolStatements,
     pub(super) sweep: SweepStatements,
     pub(super) cancel: Statement,
@@ -134,6 +139,8 @@ impl StoreState {
         StoreState {
             location: format!("{config} (advisory)"),
             lock: LockStatements::new(tables),
+            batch: BatchStatements::new(tables),
+            rows: Arc::new(RowStatements::new(tables)),
             pool: PoolStatements::new(tables, PoolTable::Sessions),
             sweep: SweepStatements::new(tables),
             cancel: Statement::new(
@@ -178,7 +185,7 @@ impl StoreState {
             // It may have been stalled only: then the server must free its locks now.
             old.close(TOO_LONG_SILENT);
         }
-        let shared = SharedSession::open(&self.config, &self.schema, self.clock()).await?;
+        let shared = SharedSession::open(&self.config, &self.schema, self.clock(), &self.rows).await?;
         *self.last_shared.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&shared.session);
         if let Some(clock) = self.clock.get() {
             shared.session.life.use_clock(clock);
@@ -267,7 +274,32 @@ impl SessionStore for AdvisoryStore {
         }
     }
 
+    /// Mutexes are tried in batches while there is a shared session. If there is none, [`acquire`](SessionStore::acquire) opens one.
+    fn batches(&self, resource: &Resource) -> bool {
+        resource.kind() == Kind::Mutex && self.0.shared.current().is_some()
+    }
+
+    async fn try_acquire(&self, claims: &[Claim]) -> Batch<Option<SessionHold>> {
+        batch::try_acquire(&self.0, claims).await
+    }
+
+    async fn wait(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
+        advisory_lock::wait(&self.0, claim, withdraw).await
+    }
+
+    fn batches_release(&self, lease: &Lease) -> bool {
+        batch::is_batched(&self.0, &lease.lock_id)
+    }
+
+    async fn release_batch(&self, leases: &[Lease]) -> Batch<()> {
+        batch::release(&self.0, leases).await
+    }
+
     async fn release(&self, lease: &Lease) -> Result<()> {
+        if batch::is_batched(&self.0, &lease.lock_id) {
+            let answers = batch::release(&self.0, std::slice::from_ref(lease)).await?;
+            return answers.into_iter().next().unwrap_or(Ok(()));
+        }
         let held = self.0.held().remove(&lease.lock_id);
         match held {
             Some(held) => advisory_lock::release(&self.0, held, &lease.lock_id).await,

@@ -1,0 +1,280 @@
+//! Mutexes that the shared session holds: many tasks in one statement.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{TestSchema, advisory_store, eventually, locks, server, within};
+use distlock_core::store::{Backend, LossReason, Query};
+use distlock_core::{ErrorKind, Guard, Kind, Locks, Options};
+use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
+use distlock_testkit::servers::PostgresServer;
+use futures_util::future::join_all;
+
+const LIMIT: Duration = Duration::from_secs(25);
+
+fn url(test_schema: &TestSchema) -> String {
+    test_schema.url("postgres+advisory", &server().url())
+}
+
+/// Acquires mutexes of these numbers at once.
+async fn acquire_all(locks: &Locks, numbers: std::ops::Range<usize>) -> Vec<distlock_core::Result<Guard>> {
+    let one = |n| tokio::spawn(locks.mutex(format!("m/{n}")).acquire().into_future());
+    join_all(numbers.map(one).collect::<Vec<_>>()).await.into_iter().map(Result::unwrap).collect()
+}
+
+async fn release_all(guards: Vec<Guard>) {
+    let released = join_all(guards.into_iter().map(|guard| tokio::spawn(guard.release()))).await;
+    assert!(released.into_iter().all(|released| released.unwrap().is_ok()));
+}
+
+/// How many advisory locks in exclusive mode the sessions of a schema hold. Each has its session lock.
+fn held(server: &PostgresServer, test_schema: &TestSchema) -> usize {
+    let count = format!(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock'
+         AND pid IN (SELECT pid FROM pg_stat_activity WHERE application_name = '{}')",
+        test_schema.name
+    );
+    server.value(&count).parse().unwrap()
+}
+
+/// The server grants a session a lock again that it holds. Two engines on one store share its session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_tasks_of_one_session_never_hold_one_key() {
+    let test_schema = TestSchema::new();
+    let store = advisory_store(&url(&test_schema)).await;
+    let engines: Vec<Locks> = (0..2).map(|_| Locks::new(Backend::session(store.clone())).unwrap()).collect();
+    let inside: Arc<Vec<AtomicBool>> = Arc::new((0..8).map(|_| AtomicBool::new(false)).collect());
+    let tasks = (0..48).map(|n: usize| {
+        let (locks, inside) = (engines[n % 2].clone(), Arc::clone(&inside));
+        tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            for round in 0..12 {
+                let name = (n + round) % inside.len();
+                let guard = match round % 3 {
+                    0 => match locks.mutex(format!("m/{name}")).try_acquire().await.unwrap() {
+                        Some(guard) => guard,
+                        None => continue,
+                    },
+                    _ => locks.mutex(format!("m/{name}")).acquire().await.unwrap(),
+                };
+                assert!(!inside[name].swap(true, Ordering::SeqCst), "two holders of m/{name}");
+                tokens.push((name, guard.token()));
+                tokio::task::yield_now().await;
+                inside[name].store(false, Ordering::SeqCst);
+                guard.release().await.unwrap();
+            }
+            tokens
+        })
+    });
+    let mut tokens: HashMap<usize, Vec<_>> = HashMap::new();
+    for (name, token) in
+        within("all tasks", 4 * LIMIT, join_all(tasks)).await.into_iter().flat_map(Result::unwrap)
+    {
+        tokens.entry(name).or_default().push(token);
+    }
+    for (name, mut tokens) in tokens {
+        let count = tokens.len();
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), count, "two grants of m/{name} have one token");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_of_each_lock_rise_from_batch_to_batch() {
+    let locks = locks(&url(&TestSchema::new())).await;
+    let mut last = vec![0; 64];
+    for _ in 0..8 {
+        let guards: Vec<Guard> = acquire_all(&locks, 0..64).await.into_iter().map(Result::unwrap).collect();
+        for (guard, last) in guards.iter().zip(&mut last) {
+            assert!(guard.token().get() > *last);
+            *last = guard.token().get();
+        }
+        release_all(guards).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_ends_loses_all_locks_of_its_batches_at_once() {
+    let test_schema = TestSchema::new();
+    let (holder, other) = (locks(&url(&test_schema)).await, locks(&url(&test_schema)).await);
+    let guards: Vec<Guard> = acquire_all(&holder, 0..100).await.into_iter().map(Result::unwrap).collect();
+    assert_eq!(test_schema.sessions(server()), 2, "one session holds all of them");
+    assert!(acquire_once(&other, 0..100).await.iter().all(|granted| !granted));
+    test_schema.cut(server());
+    for guard in &guards {
+        let reason = within("the loss", LIMIT, guard.lost()).await;
+        assert!(matches!(reason, LossReason::SessionEnded(_)), "{reason:?}");
+    }
+    release_all(acquire_all(&other, 0..100).await.into_iter().map(Result::unwrap).collect()).await;
+    for guard in guards {
+        assert!(guard.release().await.is_err(), "it was lost");
+    }
+    // The process that lost them acquires on a new session.
+    release_all(acquire_all(&holder, 0..100).await.into_iter().map(Result::unwrap).collect()).await;
+}
+
+async fn acquire_once(locks: &Locks, numbers: std::ops::Range<usize>) -> Vec<bool> {
+    let one = |n| tokio::spawn(locks.mutex(format!("m/{n}")).try_acquire().into_future());
+    let tried = join_all(numbers.map(one).collect::<Vec<_>>()).await;
+    tried.into_iter().map(|tried| tried.unwrap().unwrap().is_some()).collect()
+}
+
+/// The server has granted the locks, and the replies are not here yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_future_whose_lock_was_granted_in_a_batch_releases_it() {
+    let (test_schema, proxy) = (TestSchema::new(), Proxy::start(server().addr()));
+    let through = locks(&test_schema.url("postgres+advisory", &proxy.through(&server().url()))).await;
+    let kept = through.mutex("kept").acquire().await.unwrap();
+    proxy.set_delay(Direction::ToClient, Duration::from_millis(300));
+    let asking: Vec<_> =
+        (0..20).map(|n| tokio::spawn(through.mutex(format!("m/{n}")).acquire().into_future())).collect();
+    // The first is sent alone, the others together after its reply; all of them have session locks beside them.
+    eventually("some are granted", async || held(server(), &test_schema) > 2).await;
+    for task in &asking {
+        task.abort();
+    }
+    for task in asking {
+        drop(task.await);
+    }
+    proxy.heal();
+    eventually("nothing but the kept lock is held", async || held(server(), &test_schema) == 2).await;
+    let other = locks(&url(&test_schema)).await;
+    release_all(acquire_all(&other, 0..20).await.into_iter().map(Result::unwrap).collect()).await;
+    assert!(!kept.is_lost());
+    kept.release().await.unwrap();
+}
+
+/// The statement was executed. The connection breaks before its reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_whose_reply_is_lost_leaves_nothing_held() {
+    let (test_schema, proxy) = (TestSchema::new(), Proxy::start(server().addr()));
+    let through = locks(&test_schema.url("postgres+advisory", &proxy.through(&server().url()))).await;
+    release_all(acquire_all(&through, 0..20).await.into_iter().map(Result::unwrap).collect()).await;
+    for round in 1..4 {
+        // Attempts are prepared by now: the request has no text. The reply of a later one is lost each time.
+        proxy.lose_reply(round, AfterLoss::Close);
+        let acquired = within("an answer", LIMIT, acquire_all(&through, 0..20)).await;
+        let guards: Vec<Guard> = acquired.into_iter().map(Result::unwrap).collect();
+        let alive: Vec<Guard> = guards.into_iter().filter(|guard| !guard.is_lost()).collect();
+        proxy.heal();
+        release_all(alive).await;
+        eventually("nothing is held", async || {
+            held(server(), &test_schema) == test_schema.sessions(server())
+        })
+        .await;
+    }
+    let other = locks(&url(&test_schema)).await;
+    release_all(acquire_all(&other, 0..20).await.into_iter().map(Result::unwrap).collect()).await;
+}
+
+/// An administrator drops the table of the rows: the locks do not depend on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_whose_rows_cannot_be_deleted_are_released() {
+    let test_schema = TestSchema::new();
+    let holder = locks(&url(&test_schema)).await;
+    let kept = holder.mutex("kept").acquire().await.unwrap();
+    let guards: Vec<Guard> = acquire_all(&holder, 0..10).await.into_iter().map(Result::unwrap).collect();
+    let rows = format!("SELECT count(*) FROM {}.distribute_lock_session", test_schema.name);
+    eventually("the rows are written", async || server().value(&rows) == "11").await;
+    server().sql(&format!("DROP TABLE {}.distribute_lock_session", test_schema.name));
+    release_all(guards).await;
+    assert!(!kept.is_lost(), "the other locks of the session stay");
+    assert_eq!(held(server(), &test_schema), 2);
+    let guards: Vec<Guard> = acquire_all(&holder, 0..10).await.into_iter().map(Result::unwrap).collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    release_all(guards).await;
+    assert!(!kept.is_lost());
+    kept.release().await.unwrap();
+}
+
+/// Locks outlive the statement that fails: those that fit are granted, and none is left without a guard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_does_not_fit_into_the_lock_table_fails_in_part() {
+    let own = PostgresServer::configure()
+        .setting("max_locks_per_transaction", "10")
+        .setting("max_connections", "10")
+        .setting("max_prepared_transactions", "0")
+        .start();
+    let test_schema = TestSchema::new();
+    let holder = locks(&test_schema.url("postgres+advisory", &own.url())).await;
+    let mut guards = Vec::new();
+    let mut errors = 0;
+    for _ in 0..60 {
+        let next = guards.len()..guards.len() + 200;
+        for acquired in within("an answer", LIMIT, acquire_all(&holder, next)).await {
+            match acquired {
+                Ok(guard) => guards.push(guard),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Exhausted, "{error}");
+                    errors += 1;
+                }
+            }
+        }
+        if errors > 0 {
+            break;
+        }
+    }
+    assert!(errors > 0, "the lock table has room for {} locks", guards.len());
+    assert!(guards.iter().all(|guard| !guard.is_lost()), "the session lives");
+    release_all(guards).await;
+    eventually("nothing is held", async || held(&own, &test_schema) == 1).await;
+}
+
+/// The row of a holder is written some milliseconds after the grant. `inspect` of another process waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_is_shown_at_once_although_its_row_is_written_later() {
+    let test_schema = TestSchema::new();
+    let (holder, other) = (locks(&url(&test_schema)).await, locks(&url(&test_schema)).await);
+    for round in 0..3 {
+        let guard = holder.mutex("m").acquire().await.unwrap();
+        let query = if round == 0 { Query::default() } else { Query::named("m") };
+        let found = other.inspect(&query).await.unwrap();
+        let shown =
+            found.iter().flat_map(|record| &record.holders).find(|holder| holder.lock_id == *guard.lock_id());
+        assert_eq!(shown.and_then(|holder| holder.token), Some(guard.token()), "{found:?}");
+        guard.release().await.unwrap();
+        let found = other.inspect(&query).await.unwrap();
+        assert!(found.iter().all(|record| record.holders.is_empty()), "{found:?}");
+    }
+}
+
+/// A lock that is broken ends the session of its holder, and with it all other locks of that session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_broken_lock_loses_the_others_of_its_session_and_names_its_holder() {
+    let test_schema = TestSchema::new();
+    let (holder, other) = (locks(&url(&test_schema)).await, locks(&url(&test_schema)).await);
+    let guards: Vec<Guard> = acquire_all(&holder, 0..10).await.into_iter().map(Result::unwrap).collect();
+    let broken = other.break_lock(Kind::Mutex, "m/3").await.unwrap();
+    assert_eq!(broken.iter().map(|holder| &holder.lock_id).collect::<Vec<_>>(), [guards[3].lock_id()]);
+    for guard in &guards {
+        within("the loss", LIMIT, guard.lost()).await;
+    }
+    release_all(acquire_all(&other, 0..10).await.into_iter().map(Result::unwrap).collect()).await;
+}
+
+/// A server that does not reply is no contention, for none of the tasks of a batch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_without_a_reply_is_unavailable_for_every_task() {
+    let (test_schema, proxy) = (TestSchema::new(), Proxy::start(server().addr()));
+    let short = Options::new().request_timeout(Duration::from_millis(500)).unwrap();
+    let through = locks(&test_schema.url("postgres+advisory", &proxy.through(&server().url())))
+        .await
+        .with_options(short);
+    through.mutex("warm").acquire().await.unwrap().release().await.unwrap();
+    proxy.pause();
+    let tried: Vec<_> =
+        (0..20).map(|n| tokio::spawn(through.mutex(format!("m/{n}")).try_acquire().into_future())).collect();
+    for tried in within("an answer", LIMIT, join_all(tried)).await {
+        let kind = tried.unwrap().map(|guard| guard.is_some()).map_err(|error| error.kind());
+        assert_eq!(kind, Err(ErrorKind::Unavailable));
+    }
+    proxy.resume();
+    let guard = within("a lock", LIMIT, through.mutex("m/0").acquire().timeout(LIMIT).into_future()).await;
+    guard.unwrap().release().await.unwrap();
+}
