@@ -46,7 +46,7 @@ pub(crate) fn of_connecting(error: &Driver) -> Error {
         Driver::Server(server) => classify(server.code(), server.message()).1,
         Driver::Tls(what) => {
             // The driver goes on to advise what to call.
-            let what = what.split(" To connect anyway").next().unwrap_or_default();
+            let what = what.split(". To connect anyway").next().unwrap_or_default();
             Error::new(ErrorKind::Denied, format!("TLS: {}", brief(what))).advise(
                 "check the server's certificate, trustservercertificateca, hostnameincertificate and encrypt; a server \
                  without TLS is reached with encrypt=danger_plaintext",
