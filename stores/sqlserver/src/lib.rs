@@ -15,7 +15,7 @@
 //! keeps the locks of a session that ends while it waits. Babelfish needs 0.6 s of processor time for the first statements of each new
 //! session, and 1 to 5 ms for the same statements afterwards. So `waiting::a_time_limit_ends_the_wait_in_time`, which allows 0.25 s for
 //! an answer, failed each time: "no answer" instead of "busy". `waiting::a_time_limit_of_zero_is_one_attempt`, which allows one second,
-//! failed in some runs for the same reason. All others passed, with limits of 100 s for what a case waits for and of 60 s for a request
+//! failed for the same reason. All others passed, with limits of 100 s for what a case waits for and of 60 s for a request
 //! instead of 30 s and 5 s. A semaphore of ten thousand permits is refused, which is what its case expects of a store with a limit.
 //! Until the suite was run on a SQL Server, this store is a preview.
 //!
