@@ -325,6 +325,7 @@ pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
     let key = AdvisoryKey::of_resource(resource, &state.config)?;
     let mut holders = lock_entries(state, Some(key)).await?;
     holders.retain(|entry| entry.granted);
+    warn_of_others(state, key, &holders).await;
     let shared = state.shared().await?;
     for holder in &holders {
         let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&holder.pid, Type::INT4)];
@@ -350,5 +351,19 @@ pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
             }
             _ => tokio::time::sleep(Duration::from_millis(5)).await,
         }
+    }
+}
+
+/// Logs which other locks end with the sessions of these holders.
+async fn warn_of_others(state: &StoreState, key: AdvisoryKey, holders: &[LockEntry]) {
+    const SHOWN: usize = 10;
+    let Ok(all) = lock_entries(state, None).await else { return };
+    let ends = |entry: &&LockEntry| {
+        entry.granted && entry.key != key && holders.iter().any(|holder| holder.pid == entry.pid)
+    };
+    let others: Vec<String> = all.iter().filter(ends).map(LockEntry::shown_name).collect();
+    if !others.is_empty() {
+        let (count, names) = (others.len(), &others[..others.len().min(SHOWN)]);
+        tracing::warn!(count, ?names, "other locks are lost with the session of the holder that is ended");
     }
 }

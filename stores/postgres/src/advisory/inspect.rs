@@ -27,7 +27,7 @@ const ROWS_INTERVAL: Duration = Duration::from_millis(5);
 pub(super) struct LockEntry {
     kind: Option<Kind>,
     name: Option<String>,
-    key: AdvisoryKey,
+    pub(super) key: AdvisoryKey,
     lock_id: LockId,
     weight: u32,
     capacity: u32,
@@ -58,6 +58,11 @@ impl LockEntry {
             granted: column(row, "granted")?,
             pid: column(row, "pid")?,
         })
+    }
+
+    /// Its name, or its key.
+    pub(super) fn shown_name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| self.key.to_string())
     }
 
     pub(super) fn holder(&self) -> Holder {
