@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use distlock_core::Result;
+use distlock_core::store::support::ended_session::at_least;
 use mysql_async::Row;
 
 use crate::batch::{Key, literal};
@@ -14,7 +15,6 @@ use crate::connections::{Connection, Connections, REQUEST_TIMEOUT};
 use crate::error::Failure;
 use crate::identifier::Tables;
 use crate::rows::{required, time_left};
-use crate::session::at_least;
 
 /// The pause between two sweeps, with jitter: a row is deleted this long after its retention at the latest.
 const PAUSE: Duration = Duration::from_secs(600);

@@ -45,6 +45,12 @@ pub(crate) fn record(row: &Row, table: PoolTable) -> Result<Option<Record>> {
     Ok(Some(Record::new(kind, capacity).with_name(name).with_holders(holders).with_waiters(waiters)))
 }
 
+/// The channels of the sessions that hold permits of the row.
+pub(crate) fn channels(row: &Row) -> Result<Vec<String>> {
+    let channel = |entry: &Value| Some(entry.get("inbox")?.as_str()?.to_owned());
+    Ok(entries(row, "holders")?.iter().filter_map(channel).collect())
+}
+
 fn holder(entry: &Value, now: i64, table: PoolTable) -> Option<Holder> {
     let number = |field: &str| entry.get(field).and_then(Value::as_i64);
     let lock_id = LockId::from_stored(entry.get("id")?.as_str()?);

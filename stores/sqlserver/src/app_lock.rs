@@ -9,25 +9,14 @@ use distlock_core::{CancellationToken, Error, FencingToken, LockId, Result};
 use tiberius::Row;
 
 use crate::connection::{Param, Reply};
-use crate::inspect;
 use crate::lock_name::{LockName, id_key};
 use crate::result_code::Outcome;
 use crate::rows;
-use crate::session::{Reservation, Settled, Unsettled};
+use crate::session::{Attempt, Drawn, Reservation, on_own_session, on_shared_session, settle};
 use crate::store::{Hold, StoreState};
 
-/// How often a claim whose session was lost starts again, on another session.
-const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_millis(50);
 /// How often an attempt is made again that the server refused although the lock is free: it was released in between.
 const REFUSALS: u32 = 3;
-
-/// A lock that a session has.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Drawn {
-    pub(crate) token: i64,
-    pub(crate) unsettled: Unsettled,
-}
 
 pub(crate) async fn acquire(
     state: &Arc<StoreState>,
@@ -37,28 +26,14 @@ pub(crate) async fn acquire(
     let name = LockName::of(&state.config.names, &claim.resource);
     let once = withdraw.is_cancelled();
     let during_wait = (!once).then_some(withdraw);
-    let mut tries = 0;
-    loop {
-        let reservation = state.sessions.share(&name).await?;
-        let session = Arc::clone(&reservation.session);
-        match attempt(state, claim, reservation, during_wait).await {
-            // A lock ends with its session, so nothing is left of this attempt.
-            Err(_) if tries == 0 && !session.is_usable() => tries += 1,
-            Err(error) => return Err(error),
-            Ok(Attempt::Done(hold)) => return Ok(hold),
-            Ok(Attempt::Busy) => break,
+    let first = |reservation| attempt(state, claim, reservation, during_wait);
+    match on_shared_session(state, &name, first).await? {
+        Attempt::Done(hold) => Ok(hold),
+        Attempt::Busy => {
+            let wait = |reservation| wait_on(state, claim, reservation, withdraw);
+            on_own_session(state, &name, Some(withdraw), wait).await
         }
     }
-    if withdraw.is_cancelled() {
-        return Ok(None);
-    }
-    wait(state, claim, &name, withdraw).await
-}
-
-enum Attempt {
-    /// Granted, or withdrawn.
-    Done(Option<SessionHold>),
-    Busy,
 }
 
 /// One attempt, on a session that may hold other locks.
@@ -99,42 +74,7 @@ async fn attempt(
     Ok(Attempt::Busy)
 }
 
-/// Waits in the server's queue, on a session that does nothing else meanwhile.
-async fn wait(
-    state: &Arc<StoreState>,
-    claim: &Claim,
-    name: &LockName,
-    withdraw: &CancellationToken,
-) -> Result<Option<SessionHold>> {
-    let mut tries = 0;
-    loop {
-        let Some(reservation) = state.sessions.own(name, Some(withdraw)).await? else {
-            return Ok(None);
-        };
-        let session = Arc::clone(&reservation.session);
-        let outcome = wait_on(state, claim, reservation, withdraw).await;
-        match outcome {
-            // The session was killed, or the server restarts.
-            Err(_) if tries < TRIES && !session.is_usable() => {
-                tries += 1;
-                tokio::select! {
-                    () = tokio::time::sleep(PAUSE * tries) => {}
-                    () = withdraw.cancelled() => return Ok(None),
-                }
-            }
-            Ok(None) => {
-                state.sessions.keep_spare(&session);
-                return Ok(None);
-            }
-            Ok(hold) => {
-                state.sessions.publish(&session);
-                return Ok(hold);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-}
-
+/// Waits in the server's queue.
 async fn wait_on(
     state: &Arc<StoreState>,
     claim: &Claim,
@@ -157,7 +97,7 @@ async fn wait_on(
             return Ok(None);
         }
         Err(failure) if failure.is_broken() && withdraw.is_cancelled() => {
-            inspect::bury(state, &reservation, &claim.lock_id);
+            session.end("its wait was withdrawn");
             return Ok(None);
         }
         Err(failure) if failure.is_broken() => return Err(failure.error),
@@ -225,41 +165,6 @@ async fn grant(
     Ok(Some(hold))
 }
 
-/// Whether the lock can be granted; false if it was withdrawn before. Rows of holders that did not release go, or keep what is left of
-/// their time.
-pub(crate) async fn settle(
-    state: &StoreState,
-    claim: &Claim,
-    reservation: &Reservation,
-    shared: i32,
-    drawn: Drawn,
-    withdraw: Option<&CancellationToken>,
-) -> Result<bool> {
-    let session = &reservation.session;
-    let pending = !drawn.unsettled.pending.is_zero();
-    let settled = drawn.unsettled.settle(session, &*state.sessions.clock(), withdraw).await?;
-    if !pending {
-        return Ok(settled == Settled::Granted);
-    }
-    let mut params: Vec<Param> = vec![
-        reservation.name.key().into(),
-        (&id_key(claim.lock_id.as_str())).into(),
-        drawn.token.into(),
-        shared.into(),
-    ];
-    match settled {
-        Settled::Granted => {
-            session.query(&state.statements.settled, params).await?;
-            Ok(true)
-        }
-        Settled::Withdrawn { paid } => {
-            params.push(i64::try_from(paid.as_micros()).unwrap_or(i64::MAX).into());
-            session.query(&state.statements.paid, params).await?;
-            Ok(false)
-        }
-    }
-}
-
 /// Releases a lock, or withdraws a wait for it. What is not held is no error.
 pub(crate) async fn release(state: &StoreState, reservation: &Reservation, lock_id: &LockId) -> Result<()> {
     let lock = reservation.name.lock();
@@ -298,9 +203,8 @@ fn read(state: &StoreState, row: Option<&Row>, timeout_ms: i32) -> Result<Answer
 
 pub(crate) fn drawn(state: &StoreState, row: Option<&Row>) -> Result<Drawn> {
     let pending: u64 = rows::number(row, "pending")?;
-    let unsettled =
-        Unsettled { pending: Duration::from_micros(pending), since: state.sessions.clock().now() };
-    Ok(Drawn { token: rows::number(row, "token")?, unsettled })
+    let since = state.sessions.clock().now();
+    Ok(Drawn { token: rows::number(row, "token")?, pending: Duration::from_micros(pending), since })
 }
 
 fn mode(claim: &Claim) -> Mode {

@@ -8,9 +8,8 @@ use distlock_core::store::Claim;
 use distlock_core::store::support::errors;
 
 use crate::connection::Param;
-use crate::inspect::is_alive;
 use crate::rows;
-use crate::session::Reservation;
+use crate::session::{Reservation, is_alive, may_have_guards};
 use crate::store::StoreState;
 
 /// Permits in slots that a claim does not take, because its capacity ends before them.
@@ -56,16 +55,19 @@ impl Beyond {
             if is_alive {
                 beyond.in_use += 1;
             } else {
-                let hold = Duration::from_micros(rows::number(row, "hold_us")?);
+                let hold = match may_have_guards(state, session, &theirs).await? {
+                    true => Duration::from_micros(rows::number(row, "hold_us")?),
+                    false => Duration::ZERO,
+                };
                 beyond.ended.push(Ended { id: rows::bytes(row, "id")?, session: theirs, hold });
             }
         }
         Ok(beyond)
     }
 
-    /// How long the guards of ended sessions may last from now.
-    pub(crate) fn pending(&self) -> Duration {
-        self.ended.iter().map(|ended| ended.hold).max().unwrap_or_default()
+    /// Ended sessions of which guards may be left, and for how long from their end on.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = (&str, Duration)> {
+        self.ended.iter().filter(|ended| !ended.hold.is_zero()).map(|ended| (&*ended.session, ended.hold))
     }
 
     /// Deletes the rows of ended sessions. Their guards are lost by now.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use distlock_core::store::support::ended_session::withdrawn;
 use distlock_core::store::support::errors;
 use distlock_core::{CancellationToken, Result};
 use futures_util::io::{AsyncRead, AsyncWrite};
@@ -108,19 +109,19 @@ impl Connection {
         self.client.is_some()
     }
 
-    /// Sets the session up. Not with [`query`](Connection::query): the server forgets settings of a parametrised statement at its end.
+    /// Sets the session up, and returns the rows. Not with [`query`](Connection::query): the server forgets settings of a parametrised statement at its end.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub(crate) async fn set_up(&mut self, text: &str, limit: Duration) -> Result<(), Failure> {
+    pub(crate) async fn set_up(&mut self, text: &str, limit: Duration) -> Result<Vec<Row>, Failure> {
         let Some(mut client) = self.client.take() else {
             return Err(Failure::broken(errors::unavailable("the connection is closed")));
         };
         let sent = async { client.simple_query(text).await?.into_results().await };
         match tokio::time::timeout(limit, sent).await {
-            Ok(Ok(_)) => {
+            Ok(Ok(results)) => {
                 self.client = Some(client);
-                Ok(())
+                Ok(results.into_iter().flatten().collect())
             }
             Ok(Err(error)) => Err(error::of_statement(&error)),
             Err(_) => Err(Failure::broken(errors::no_reply(limit))),
@@ -169,7 +170,7 @@ impl Connection {
                 biased;
                 answer = answer => Ended::Answered(answer),
                 limit = elapsed(limit) => Ended::TimedOut(limit),
-                () = cancelled(cancel) => Ended::Cancelled,
+                () = withdrawn(cancel) => Ended::Cancelled,
             }
         };
         match ended {
@@ -235,13 +236,6 @@ async fn elapsed(limit: Option<Duration>) -> Duration {
             tokio::time::sleep(limit).await;
             limit
         }
-        None => std::future::pending().await,
-    }
-}
-
-async fn cancelled(cancel: Option<&CancellationToken>) {
-    match cancel {
-        Some(cancel) => cancel.cancelled().await,
         None => std::future::pending().await,
     }
 }

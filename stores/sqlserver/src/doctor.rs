@@ -11,7 +11,6 @@ const EXAMINE: &str = include_str!("sql/doctor.sql");
 pub(crate) async fn examine(state: &StoreState) -> Result<Vec<Finding>> {
     let session = state.sessions.observer().await?;
     let rows = session.query(&state.config.names.statement(EXAMINE).into(), Vec::new()).await?;
-    state.sessions.keep_spare(&session);
     let row = rows.first();
     let version = rows::text(row, "version").unwrap_or_default();
     let mut findings = vec![server(&version)];

@@ -1,7 +1,6 @@
 //! Holders and waiters, as the rows say and as their sessions are alive, and ending sessions.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime};
 
 use distlock_core::store::support::inspect::select;
@@ -9,10 +8,8 @@ use distlock_core::store::{Holder, Query, Record, Waiter};
 use distlock_core::{Error, ErrorKind, FencingToken, Kind, LockId, Resource, Result, WRITER_WEIGHT};
 use tiberius::Row;
 
-use crate::connection::Param;
-use crate::lock_name::{id_key, session_lock};
 use crate::rows;
-use crate::session::{LockSession, Reservation};
+use crate::session::{LockSession, is_alive};
 use crate::store::StoreState;
 
 /// How long terminated sessions may take to end.
@@ -57,53 +54,24 @@ impl Entry {
         })
     }
 
-    fn holder(&self) -> Holder {
+    fn resource(&self) -> Option<Resource> {
+        Resource::new(self.kind?, self.name.as_deref()?).ok()
+    }
+
+    /// The holder, with what else its session holds.
+    fn holder(&self, entries: &[Entry]) -> Holder {
+        let others: BTreeSet<Resource> = entries
+            .iter()
+            .filter(|other| {
+                other.session == self.session && other.resource != self.resource && !other.is_waiter
+            })
+            .filter_map(Entry::resource)
+            .collect();
         Holder::new(LockId::from_stored(self.lock_id.as_str()), self.weight)
             .with_token(FencingToken::new(self.token))
             .with_acquired_at(SystemTime::now().checked_sub(Duration::from_secs(self.age)))
+            .with_also_held(others.into_iter().collect())
     }
-}
-
-/// Whether another session is alive, by the lock that it holds for as long as it lives.
-pub(crate) async fn is_alive(state: &StoreState, observer: &LockSession, session: &str) -> Result<bool> {
-    // Its own lock is no obstacle to a session.
-    if observer.name() == session {
-        return Ok(true);
-    }
-    let lock = session_lock(&state.config.names, session);
-    let params = vec![lock.into(), state.config.principal.as_str().into()];
-    let rows = observer.query(&state.statements.alive, params).await?;
-    Ok(rows::number::<i64>(rows.first(), "free")? == 0)
-}
-
-/// After a wait that was cancelled and whose session had to be closed. The server notices in its own time that it is closed, so the
-/// rest happens in the background: the waiter's row goes when the session has ended. It was never granted, so nothing waits
-/// for it.
-pub(crate) fn bury(state: &Arc<StoreState>, reservation: &Reservation, lock_id: &LockId) {
-    let session = &reservation.session;
-    session.end("its wait was withdrawn");
-    if !state.config.tokens {
-        return;
-    }
-    let params =
-        vec![reservation.name.key().into(), (&id_key(lock_id.as_str())).into(), session.name().into()];
-    let (state, ended) = (Arc::clone(state), session.name().to_owned());
-    tokio::spawn(async move {
-        if let Err(error) = delete_row(&state, &ended, params).await {
-            tracing::debug!(%error, "the row of a withdrawn wait stays for the sweep");
-        }
-    });
-}
-
-async fn delete_row(state: &StoreState, ended: &str, params: Vec<Param>) -> Result<()> {
-    let observer = state.sessions.observer().await?;
-    let begun = Instant::now();
-    while begun.elapsed() < TERMINATION_LIMIT && is_alive(state, &observer, ended).await? {
-        tokio::time::sleep(PAUSE).await;
-    }
-    observer.query(&state.statements.sweep, params).await?;
-    state.sessions.keep_spare(&observer);
-    Ok(())
 }
 
 /// Every row, and the sessions that are alive.
@@ -130,9 +98,9 @@ pub(crate) async fn inspect(state: &StoreState, query: &Query) -> Result<Vec<Rec
     }
     let observer = state.sessions.observer().await?;
     let (entries, alive) = entries(state, &observer).await?;
-    state.sessions.keep_spare(&observer);
-    let mut groups: BTreeMap<(Kind, String), Vec<Entry>> = BTreeMap::new();
-    for entry in entries {
+    let all = if query.also_held { &entries[..] } else { &[] };
+    let mut groups: BTreeMap<(Kind, String), Vec<&Entry>> = BTreeMap::new();
+    for entry in &entries {
         if let (true, Some(kind), Some(name)) =
             (alive.contains(&entry.session), entry.kind, entry.name.clone())
         {
@@ -140,12 +108,12 @@ pub(crate) async fn inspect(state: &StoreState, query: &Query) -> Result<Vec<Rec
         }
     }
     Ok(select(
-        groups.into_iter().map(|((kind, name), entries)| record(kind, name, &entries)).collect(),
+        groups.into_iter().map(|((kind, name), of_name)| record(kind, name, &of_name, all)).collect(),
         query,
     ))
 }
 
-fn record(kind: Kind, name: String, entries: &[Entry]) -> Record {
+fn record(kind: Kind, name: String, entries: &[&Entry], all: &[Entry]) -> Record {
     let capacity = match kind {
         Kind::RwLock => WRITER_WEIGHT,
         _ => entries.iter().map(|entry| entry.capacity).max().unwrap_or(1),
@@ -159,7 +127,7 @@ fn record(kind: Kind, name: String, entries: &[Entry]) -> Record {
         if entry.is_waiter {
             waiters.push((entry.age, Waiter::new(LockId::from_stored(entry.lock_id.as_str()), entry.weight)));
         } else if !waiting.contains(&entry.id[..]) && seen.insert(&entry.id) {
-            holders.push(entry.holder());
+            holders.push(entry.holder(all));
         }
     }
     waiters.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
@@ -190,14 +158,6 @@ pub(crate) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
     let sessions: HashMap<&str, i32> =
         held.iter().map(|entry| (entry.session.as_str(), entry.spid)).collect();
     for (session, spid) in &sessions {
-        let others: Vec<&str> = entries
-            .iter()
-            .filter(|entry| entry.session == **session && !entry.is_waiter && !of_resource(entry))
-            .filter_map(|entry| entry.name.as_deref())
-            .collect();
-        if !others.is_empty() {
-            tracing::warn!(spid, lost = ?others, "the session that is ended holds other locks too");
-        }
         // The number may be another session's by now.
         if !is_alive(state, observer, session).await? {
             continue;
@@ -224,7 +184,7 @@ pub(crate) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
         }
     }
     let mut seen = HashSet::new();
-    let holders = held.into_iter().filter(|entry| seen.insert(&entry.id)).map(Entry::holder).collect();
-    state.sessions.keep_spare(observer);
+    let holders =
+        held.into_iter().filter(|entry| seen.insert(&entry.id)).map(|entry| entry.holder(&entries)).collect();
     Ok(holders)
 }

@@ -6,6 +6,7 @@ use distlock_core::{Kind, Resource};
 use sha2::{Digest, Sha256};
 
 use crate::identifier::Names;
+use crate::session::Process;
 
 /// The longest name that `sp_getapplock` takes.
 pub(crate) const LONGEST: usize = 255;
@@ -80,6 +81,11 @@ pub(crate) fn session_lock(names: &Names, session: &str) -> String {
     format!("{}:{}:session:{session}", names.schema.as_str(), names.table.as_str())
 }
 
+/// The lock that all sessions of a process hold in shared mode.
+pub(crate) fn process_lock(names: &Names, process: &Process) -> String {
+    format!("{}:{}:process:{}", names.schema.as_str(), names.table.as_str(), process.as_str())
+}
+
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -138,6 +144,6 @@ mod tests {
         let semaphore = Resource::new(Kind::Semaphore, "ü".repeat(2000)).unwrap();
         let name = LockName::of(&names, &semaphore);
         assert!(name.queue().len() <= LONGEST && name.slots().len() + 10 <= LONGEST, "{name:?}");
-        assert!(session_lock(&names, &"f".repeat(32)).len() <= LONGEST);
+        assert!(session_lock(&names, &"f".repeat(64)).len() <= LONGEST);
     }
 }

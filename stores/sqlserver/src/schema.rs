@@ -31,7 +31,6 @@ pub(crate) async fn ensure(state: &Arc<StoreState>) -> Result<()> {
         state.sessions.attention().was_ignored();
     }
     if !state.config.tokens {
-        state.sessions.keep_spare(session);
         return Ok(());
     }
     let names = &state.config.names;
@@ -42,7 +41,6 @@ pub(crate) async fn ensure(state: &Arc<StoreState>) -> Result<()> {
             .await
             .map_err(|error| error.doing("find or create the table and the sequence"))?;
     }
-    state.sessions.keep_spare(session);
     Ok(())
 }
 

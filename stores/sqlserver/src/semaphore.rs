@@ -1,22 +1,23 @@
 //! Semaphores: one application lock for each slot, and one whose queue the waiters stand in. Only the head of the queue takes
 //! slots, so waiters are served in order and two of them never have half of what they need each.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use distlock_core::store::support::ended_session::{at_least, wait_until};
 use distlock_core::store::support::errors;
 use distlock_core::store::{Claim, SessionHold};
 use distlock_core::{CancellationToken, FencingToken, LockId, Result};
 use tiberius::Row;
 
-use crate::app_lock::{Drawn, drawn, hold_us, settle};
+use crate::app_lock::{drawn, hold_us};
 use crate::capacity::Beyond;
 use crate::connection::{Param, Reply};
-use crate::inspect::bury;
 use crate::lock_name::{LockName, id_key};
 use crate::result_code::Outcome;
 use crate::rows;
-use crate::session::{Reservation, at_least};
+use crate::session::{Attempt, Drawn, Reservation, on_own_session, on_shared_session, settle};
 use crate::store::{Hold, StoreState};
 
 /// The largest semaphore: each slot is a lock, and they are tried one after the other.
@@ -25,8 +26,7 @@ pub(crate) const MOST_PERMITS: u32 = 1000;
 const PASSING_MS: i32 = 250;
 /// How long the head of the queue waits for one slot before it tries all of them again.
 const SLOT_WAIT_MS: i32 = 25;
-/// How often a claim whose session was lost starts again, on another session.
-const TRIES: u32 = 3;
+/// How often the head of the queue looks whether clients with another capacity have released.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// How a claim stands in the queue.
@@ -44,48 +44,25 @@ pub(crate) async fn acquire(
 ) -> Result<Option<SessionHold>> {
     let name = LockName::of(&state.config.names, &claim.resource);
     let once = withdraw.is_cancelled();
-    let mut tries = 0;
-    loop {
-        let reservation = state.sessions.share(&name).await?;
-        let session = Arc::clone(&reservation.session);
-        match go(state, claim, reservation, Patience::Attempt(0), withdraw).await {
-            Err(_) if tries == 0 && !session.is_usable() => tries += 1,
-            Err(error) => return Err(error),
-            Ok(Went::Granted(hold)) => return Ok(Some(hold)),
-            Ok(Went::Withdrawn) => return Ok(None),
-            Ok(Went::TooFew) if once => return Ok(None),
-            Ok(Went::TooFew | Went::Queued) => break,
-        }
+    let first = |reservation| async move {
+        Ok(match go(state, claim, reservation, Patience::Attempt(0), withdraw).await? {
+            Went::Granted(hold) => Attempt::Done(Some(hold)),
+            Went::Withdrawn => Attempt::Done(None),
+            Went::TooFew if once => Attempt::Done(None),
+            Went::TooFew | Went::Queued => Attempt::Busy,
+        })
+    };
+    if let Attempt::Done(hold) = on_shared_session(state, &name, first).await? {
+        return Ok(hold);
     }
     let patience = if once { Patience::Attempt(PASSING_MS) } else { Patience::Until(withdraw) };
-    let mut tries = 0;
-    loop {
-        if !once && withdraw.is_cancelled() {
-            return Ok(None);
+    let wait = |reservation| async move {
+        match go(state, claim, reservation, patience, withdraw).await? {
+            Went::Granted(hold) => Ok(Some(hold)),
+            Went::Withdrawn | Went::TooFew | Went::Queued => Ok(None),
         }
-        let Some(reservation) = state.sessions.own(&name, (!once).then_some(withdraw)).await? else {
-            return Ok(None);
-        };
-        let session = Arc::clone(&reservation.session);
-        match go(state, claim, reservation, patience, withdraw).await {
-            Err(_) if tries < TRIES && !session.is_usable() => {
-                tries += 1;
-                tokio::time::sleep(PAUSE * tries).await;
-            }
-            Err(error) => {
-                state.sessions.keep_spare(&session);
-                return Err(error);
-            }
-            Ok(Went::Granted(hold)) => {
-                state.sessions.publish(&session);
-                return Ok(Some(hold));
-            }
-            Ok(_) => {
-                state.sessions.keep_spare(&session);
-                return Ok(None);
-            }
-        }
-    }
+    };
+    on_own_session(state, &name, (!once).then_some(withdraw), wait).await
 }
 
 enum Went {
@@ -174,7 +151,7 @@ async fn take(
                 Ok(Reply::Rows(rows)) => rows,
                 Ok(Reply::Cancelled) => return Ok(Taken::Withdrawn),
                 Err(failure) if failure.is_broken() && withdraw.is_cancelled() => {
-                    bury(state, reservation, &claim.lock_id);
+                    session.end("its wait was withdrawn");
                     return Ok(Taken::Withdrawn);
                 }
                 Err(failure) => return Err(failure.error),
@@ -222,17 +199,30 @@ async fn buried(
     reservation: &Reservation,
     patience: Patience<'_>,
 ) -> Result<Option<Beyond>> {
-    let mut beyond = Beyond::of(state, claim, reservation).await?;
-    let lost = tokio::time::sleep(at_least(beyond.pending()));
-    match patience {
-        Patience::Attempt(_) => lost.await,
-        Patience::Until(withdraw) => tokio::select! {
-            () = lost => {}
-            () = withdraw.cancelled() => return Ok(None),
-        },
+    let clock = state.sessions.clock();
+    let mut seen = HashMap::new();
+    loop {
+        let mut beyond = Beyond::of(state, claim, reservation).await?;
+        let now = clock.now();
+        // Each was seen to have ended at a moment of its own.
+        let lost = beyond.pending().map(|(ended, hold)| {
+            let since = *seen.entry(ended.to_owned()).or_insert(now);
+            since.after(at_least(hold))
+        });
+        match lost.max() {
+            Some(until) if now < until => {
+                let (until, life) = (until.min(now.after(PAUSE)), reservation.session.session());
+                let withdraw = if let Patience::Until(withdraw) = patience { Some(withdraw) } else { None };
+                if !wait_until(&*clock, until, life, withdraw).await {
+                    return Ok(None);
+                }
+            }
+            _ => {
+                beyond.bury(state, reservation).await?;
+                return Ok(Some(beyond));
+            }
+        }
     }
-    beyond.bury(state, reservation).await?;
-    Ok(Some(beyond))
 }
 
 /// Takes free slots, and notes all that we have then.

@@ -22,6 +22,8 @@ pub(crate) struct Statements {
     pub(crate) inspect: Arc<str>,
     pub(crate) alive: Arc<str>,
     pub(crate) sweep: Arc<str>,
+    pub(crate) pending: Arc<str>,
+    pub(crate) forget: Arc<str>,
 }
 
 impl Statements {
@@ -44,6 +46,8 @@ impl Statements {
             inspect: fill(include_str!("sql/inspect.sql")),
             alive: fill(include_str!("sql/session_alive.sql")),
             sweep: fill(include_str!("sql/sweep.sql")),
+            pending: fill(include_str!("sql/pending.sql")),
+            forget: fill(include_str!("sql/session_forget.sql")),
         }
     }
 }
@@ -75,6 +79,8 @@ mod tests {
             inspect,
             alive,
             sweep,
+            pending,
+            forget,
         } = Statements::new(&names);
         vec![
             lock_try,
@@ -93,6 +99,8 @@ mod tests {
             inspect,
             alive,
             sweep,
+            pending,
+            forget,
         ]
     }
 

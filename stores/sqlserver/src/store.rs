@@ -8,9 +8,10 @@ use distlock_core::store::{
     Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
 };
 use distlock_core::{CancellationToken, Clock, Kind, LockId, Resource, Result};
+use tokio::sync::mpsc::unbounded_channel;
 
 use crate::config::SqlServerConfig;
-use crate::session::{Reservation, Sessions};
+use crate::session::{self, Reservation, Sessions};
 use crate::statements::Statements;
 use crate::{app_lock, doctor, inspect, schema, semaphore, sweep};
 
@@ -84,14 +85,16 @@ impl SqlServerStore {
     /// Dropping the future leaves nothing behind but what was created.
     pub async fn connect(config: SqlServerConfig) -> Result<Self> {
         let location = config.to_string();
+        let (ended, heard) = unbounded_channel();
         let state = Arc::new(StoreState {
             statements: Statements::new(&config.names),
-            sessions: Sessions::new(config.clone()),
+            sessions: Sessions::new(config.clone(), ended),
             location,
             holds: Mutex::default(),
             config,
         });
         schema::ensure(&state).await.map_err(|error| error.on(state.location.clone()))?;
+        session::watch(&state, heard);
         sweep::start(&state);
         Ok(SqlServerStore(state))
     }
@@ -123,8 +126,7 @@ impl Store for SqlServerStore {
         capabilities.forced_release = tokens;
         capabilities.shows_waiters = tokens;
         capabilities.fairness = Fairness::Native;
-        // With tokens, when the heartbeat time-out of the holder has passed.
-        capabilities.frees_on_crash = !tokens;
+        capabilities.frees_on_crash = true;
         capabilities.durable = false;
         capabilities.minimum_hold = false;
         capabilities.reasons = if tokens { REASONS } else { BARE_REASONS };

@@ -4,9 +4,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use distlock_core::Result;
+use distlock_core::store::support::ended_session::at_least;
 
 use crate::inspect::entries;
-use crate::session::at_least;
 use crate::store::StoreState;
 
 /// How often the background task looks, on average.
@@ -45,6 +45,5 @@ pub(crate) async fn once(state: &StoreState) -> Result<u64> {
         observer.query(&state.statements.sweep, params).await?;
         deleted += 1;
     }
-    state.sessions.keep_spare(&observer);
     Ok(deleted)
 }

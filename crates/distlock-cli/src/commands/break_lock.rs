@@ -70,7 +70,7 @@ pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<u8, Failure
     }
     block_on(async {
         let locks = store.connect(Options::default()).await?;
-        let query = Query::named(&args.name).with_kind(wanted);
+        let query = Query::named(&args.name).with_kind(wanted).with_also_held();
         let mut held = locks.inspect(&query).await?;
         held.retain(|record| !record.holders.is_empty());
         let record = match held.as_slice() {
@@ -95,6 +95,10 @@ pub(crate) fn execute(store: &StoreArgs, args: &BreakArgs) -> Result<u8, Failure
         output::write(&format!("broke {kind} {:?}, held by {}\n", args.name, holders(&broken)))?;
         for holder in &broken {
             print(&notice(locks.capabilities(), holder));
+            if let Some(others) = also_held(holder) {
+                let label = escape(holder.lock_id.label());
+                print(&format!("{label} has lost all that its session held: also {others}"));
+            }
         }
         Ok(0)
     })
@@ -130,6 +134,12 @@ fn notice(store: &Capabilities, holder: &Holder) -> String {
     }
 }
 
+/// What else the session of a holder holds.
+fn also_held(holder: &Holder) -> Option<String> {
+    let names: Vec<String> = holder.also_held.iter().map(|other| escape(&other.to_string())).collect();
+    (!names.is_empty()).then(|| names.join(", "))
+}
+
 fn holders(holders: &[Holder]) -> String {
     let named = holders.iter().map(|holder| match holder.token {
         Some(token) => format!("{} (token {token})", escape(holder.lock_id.label())),
@@ -141,9 +151,17 @@ fn holders(holders: &[Holder]) -> String {
 /// Asks the user. Anything but a clear yes is a no.
 fn confirmed(name: &str, record: &Record) -> Result<bool, Failure> {
     let mut err = io::stderr().lock();
+    let others: String = record
+        .holders
+        .iter()
+        .filter_map(|holder| Some((escape(holder.lock_id.label()), also_held(holder)?)))
+        .map(|(label, others)| {
+            format!("\nBreaking it ends the session of {label}, which holds {others} too.")
+        })
+        .collect();
     let asked = write!(
         err,
-        "{} {name:?} is held by {}.\nBreak it, although its holder may still be running? [y/N] ",
+        "{} {name:?} is held by {}.{others}\nBreak it, although its holder may still be running? [y/N] ",
         record.kind,
         holders(&record.holders)
     )

@@ -153,5 +153,6 @@ fn describe_holder(held: &HoldEntry, now: Moment) -> Holder {
         acquired_at: SystemTime::now().checked_sub(now.since(held.acquired_at)),
         expires_in: Some(held.expires_at.since(now)),
         weight: held.weight,
+        also_held: Vec::new(),
     }
 }

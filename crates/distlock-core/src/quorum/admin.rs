@@ -104,6 +104,7 @@ fn merge_holders(holders: impl Iterator<Item = Holder>, needed: usize) -> Vec<Ho
             acquired_at: votes.iter().filter_map(|vote| vote.acquired_at).min(),
             expires_in: votes.get(needed - 1).and_then(|vote| vote.expires_in),
             weight: votes.iter().map(|vote| vote.weight).max().unwrap_or(1),
+            also_held: Vec::new(),
         }
     })
     .collect()

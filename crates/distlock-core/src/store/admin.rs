@@ -61,7 +61,8 @@ pub trait Store: Send + Sync + Debug + 'static {
     async fn inspect(&self, query: &Query) -> Result<Vec<Record>>;
 
     /// Takes the resource from all its holders and returns them. The next token is still
-    /// higher; the holders' guards turn lost at their next renewal.
+    /// higher; the holders' guards turn lost at their next renewal. Where that ends their sessions, the holders say what else
+    /// they held ([`Holder::also_held`]).
     ///
     /// # Errors
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), naming the holder and what to do, where the store has no such thing.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use crate::resource::{FencingToken, Kind, LockId};
+use crate::resource::{FencingToken, Kind, LockId, Resource};
 
 /// Exclusive or shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,13 +49,16 @@ pub struct Holder {
     pub expires_in: Option<Duration>,
     /// The weight.
     pub weight: u32,
+    /// What else its session holds, on a store where a forced release ends the session and with it all of that. Set by a forced
+    /// release, and by an inspection that asks for it ([`Query::with_also_held`]).
+    pub also_held: Vec<Resource>,
 }
 
 impl Holder {
     /// A holder of this weight.
     #[must_use]
     pub fn new(lock_id: LockId, weight: u32) -> Self {
-        Holder { lock_id, token: None, acquired_at: None, expires_in: None, weight }
+        Holder { lock_id, token: None, acquired_at: None, expires_in: None, weight, also_held: Vec::new() }
     }
 
     /// For how long it has held, by the clock of this machine; zero if that is behind the store's. `None` where the store
@@ -89,6 +92,13 @@ impl Holder {
     #[must_use]
     pub fn with_acquired_at(mut self, acquired_at: impl Into<Option<SystemTime>>) -> Self {
         self.acquired_at = acquired_at.into();
+        self
+    }
+
+    /// Adds what else its session holds.
+    #[must_use]
+    pub fn with_also_held(mut self, also_held: Vec<Resource>) -> Self {
+        self.also_held = also_held;
         self
     }
 
@@ -210,6 +220,8 @@ pub struct Query {
     pub prefix: Option<String>,
     /// Only this name.
     pub name: Option<String>,
+    /// With what else the sessions of holders hold ([`Holder::also_held`]); the store reads all its locks for that.
+    pub also_held: bool,
 }
 
 impl Query {
@@ -229,6 +241,13 @@ impl Query {
     #[must_use]
     pub fn with_kind(mut self, kind: impl Into<Option<Kind>>) -> Self {
         self.kind = kind.into();
+        self
+    }
+
+    /// With what else the sessions of holders hold.
+    #[must_use]
+    pub fn with_also_held(mut self) -> Self {
+        self.also_held = true;
         self
     }
 

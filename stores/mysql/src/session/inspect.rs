@@ -30,7 +30,7 @@ pub(super) async fn inspect(state: &SessionState, query: &Query) -> Result<Vec<R
         _ => "TRUE".to_owned(),
     };
     let held = state.tables.statement(&format!(
-        "SELECT name, holder, token, acquired_at, {FROM_KEY} AS lock_name FROM {{session}}
+        "SELECT name, holder, token, acquired_at, connection_id, {FROM_KEY} AS lock_name FROM {{session}}
          WHERE {wanted} AND IS_USED_LOCK({FROM_KEY}) = connection_id"
     ));
     let rows = run(state, &held).await?;
@@ -41,6 +41,10 @@ pub(super) async fn inspect(state: &SessionState, query: &Query) -> Result<Vec<R
         let holder = Holder::new(LockId::from_stored(text(row, "holder")?), 1)
             .with_token(FencingToken::new(required(row, "token")?))
             .with_acquired_at(moment(time_left(since)));
+        let holder = match query.also_held {
+            true => holder.with_also_held(others(state, row).await?),
+            false => holder,
+        };
         let waiters = waiters.remove(&text(row, "lock_name")?).unwrap_or_default();
         records.push(
             Record::new(Kind::Mutex, 1)
@@ -50,6 +54,17 @@ pub(super) async fn inspect(state: &SessionState, query: &Query) -> Result<Vec<R
         );
     }
     Ok(select(records, query))
+}
+
+/// What else a session holds.
+async fn others(state: &SessionState, row: &Row) -> Result<Vec<Resource>> {
+    let (connection_id, name): (u64, String) = (required(row, "connection_id")?, text(row, "name")?);
+    let held = state.tables.statement(&format!(
+        "SELECT name FROM {{session}} WHERE connection_id = {connection_id} AND name <> {}
+         AND IS_USED_LOCK({FROM_KEY}) = connection_id ORDER BY name",
+        literal(name.as_bytes())
+    ));
+    run(state, &held).await?.iter().map(|row| Resource::new(Kind::Mutex, text(row, "name")?)).collect()
 }
 
 async fn run(state: &SessionState, statement: &str) -> Result<Vec<Row>> {
@@ -127,7 +142,7 @@ pub(super) async fn break_lock(state: &SessionState, resource: &Resource) -> Res
     let Some(session) = u64::try_from(session).ok().filter(|session| *session > 0) else {
         return Ok(Vec::new());
     };
-    let query = Query::named(resource.name()).with_kind(Kind::Mutex);
+    let query = Query::named(resource.name()).with_kind(Kind::Mutex).with_also_held();
     let holders = inspect(state, &query).await?.into_iter().flat_map(|record| record.holders).collect();
     if let Err(error) = run(state, &format!("KILL {session}")).await {
         let what = format!("the session {session} that holds it cannot be ended: {error}");

@@ -17,7 +17,6 @@ use distlock_core::{BootClock, Clock};
 use distlock_core::{LockId, Result};
 use mysql_async::Pool;
 
-pub(crate) use settle::at_least;
 pub use store::MysqlSessionStore;
 
 use crate::batch::micros;

@@ -7,28 +7,13 @@
 //! A client that gives up before writes what it has waited into the row, so that short waits add up.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use distlock_core::store::support::ended_session::{at_least, at_most, wait_until};
 use distlock_core::store::support::errors;
-use distlock_core::{CancellationToken, Clock, Moment, Result};
+use distlock_core::{CancellationToken, Clock, Result};
 
 use super::actor::{Drawn, SessionActor};
 use super::statements::{Grant, Mark, Release};
-
-/// For clocks that run at different speeds: one part in this many.
-const DRIFT: u32 = 16;
-/// For clocks that are read late.
-const SLACK: Duration = Duration::from_millis(10);
-
-/// How long to wait here, so that at least this much passed there.
-pub(crate) fn at_least(there: Duration) -> Duration {
-    if there.is_zero() { there } else { there + there / DRIFT + SLACK }
-}
-
-/// How much passed there, at least, while this much passed here.
-fn at_most(here: Duration) -> Duration {
-    here - here / DRIFT
-}
 
 /// A lock that a session has and that is not granted yet. Dropped, it is released.
 pub(super) struct Unsettled {
@@ -56,15 +41,10 @@ impl Unsettled {
     pub(super) async fn settle(mut self, withdraw: Option<&CancellationToken>) -> Result<bool> {
         if !self.drawn.pending.is_zero() {
             let until = self.drawn.since.after(at_least(self.drawn.pending));
-            tokio::select! {
-                biased;
-                () = sleep_until(&*self.clock, until) => {}
-                () = self.session.session().wait_for_end() => {}
-                () = cancelled(withdraw) => {
-                    self.is_released = true;
-                    self.session.release(self.release()).await?;
-                    return Ok(false);
-                }
+            if !wait_until(&*self.clock, until, self.session.session(), withdraw).await {
+                self.is_released = true;
+                self.session.release(self.release()).await?;
+                return Ok(false);
             }
         }
         if !self.session.is_usable() || self.clock.now() >= self.session.session().deadline() {
@@ -89,41 +69,5 @@ impl Drop for Unsettled {
         if !self.is_released {
             self.session.release_later(self.release());
         }
-    }
-}
-
-async fn cancelled(withdraw: Option<&CancellationToken>) {
-    match withdraw {
-        Some(withdraw) => withdraw.cancelled().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// By a clock that counts suspended time, which the runtime's timers do not.
-async fn sleep_until(clock: &dyn Clock, until: Moment) {
-    loop {
-        let left = until.since(clock.now());
-        if left.is_zero() {
-            return;
-        }
-        tokio::time::sleep(left).await;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_waits_never_count_for_more_than_they_were() {
-        for millis in [1, 7, 200, 3000, 60_000] {
-            let there = Duration::from_millis(millis);
-            assert!(at_least(there) > there);
-            assert!(at_most(there) < there);
-            // Clocks that differ by five per cent.
-            assert!(at_most(there.mul_f64(1.05)) <= there);
-            assert!(at_least(there).mul_f64(0.95) >= there);
-        }
-        assert_eq!(at_least(Duration::ZERO), Duration::ZERO);
     }
 }

@@ -8,7 +8,7 @@ use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, LockId, R
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::inspect::{LockEntry, lock_entries};
+use super::inspect::{LockEntry, holders_with_others, lock_entries};
 use super::key::AdvisoryKey;
 use super::lock_session::{CloseOnDrop, LockSession};
 use super::shared_session::{Reservation, SharedSession};
@@ -325,7 +325,7 @@ pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
     let key = AdvisoryKey::of_resource(resource, &state.config)?;
     let mut holders = lock_entries(state, Some(key)).await?;
     holders.retain(|entry| entry.granted);
-    warn_of_others(state, key, &holders).await;
+    let broken = holders_with_others(state, resource, &holders).await?;
     let shared = state.shared().await?;
     for holder in &holders {
         let typed: &[(&(dyn ToSql + Sync), Type)] = &[(&holder.pid, Type::INT4)];
@@ -344,26 +344,12 @@ pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
     };
     loop {
         match lock_entries(state, Some(key)).await {
-            Ok(left) if is_gone(&left) => return Ok(holders.iter().map(LockEntry::holder).collect()),
+            Ok(left) if is_gone(&left) => return Ok(broken),
             Err(error) if !error.can_retry() => return Err(error),
             _ if started.elapsed() > TERMINATION_LIMIT => {
                 return Err(Error::new(ErrorKind::Unavailable, "a terminated session has not ended"));
             }
             _ => tokio::time::sleep(Duration::from_millis(5)).await,
         }
-    }
-}
-
-/// Logs which other locks end with the sessions of these holders.
-async fn warn_of_others(state: &StoreState, key: AdvisoryKey, holders: &[LockEntry]) {
-    const SHOWN: usize = 10;
-    let Ok(all) = lock_entries(state, None).await else { return };
-    let ends = |entry: &&LockEntry| {
-        entry.granted && entry.key != key && holders.iter().any(|holder| holder.pid == entry.pid)
-    };
-    let others: Vec<String> = all.iter().filter(ends).map(LockEntry::shown_name).collect();
-    if !others.is_empty() {
-        let (count, names) = (others.len(), &others[..others.len().min(SHOWN)]);
-        tracing::warn!(count, ?names, "other locks are lost with the session of the holder that is ended");
     }
 }

@@ -10,6 +10,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::key::AdvisoryKey;
+use super::pool::session_lock;
 use super::shared_session::SharedSession;
 use super::store::StoreState;
 use crate::config::KeyScheme;
@@ -27,7 +28,7 @@ const ROWS_INTERVAL: Duration = Duration::from_millis(5);
 pub(super) struct LockEntry {
     kind: Option<Kind>,
     name: Option<String>,
-    pub(super) key: AdvisoryKey,
+    key: AdvisoryKey,
     lock_id: LockId,
     weight: u32,
     capacity: u32,
@@ -35,6 +36,8 @@ pub(super) struct LockEntry {
     since: Option<SystemTime>,
     pub(super) granted: bool,
     pub(super) pid: i32,
+    /// The lock that its session holds for as long as it lives; `None` for other programs.
+    session: Option<i64>,
 }
 
 impl LockEntry {
@@ -57,15 +60,11 @@ impl LockEntry {
             since: column(row, "since")?,
             granted: column(row, "granted")?,
             pid: column(row, "pid")?,
+            session: column(row, "session")?,
         })
     }
 
-    /// Its name, or its key.
-    pub(super) fn shown_name(&self) -> String {
-        self.name.clone().unwrap_or_else(|| self.key.to_string())
-    }
-
-    pub(super) fn holder(&self) -> Holder {
+    fn holder(&self) -> Holder {
         Holder::new(self.lock_id.clone(), self.weight)
             .with_token(self.token.map(to_token))
             .with_acquired_at(self.since)
@@ -111,6 +110,44 @@ async fn until_rows_are_written(
     }
 }
 
+/// The holders of a resource, with the locks and permits that their sessions hold beside it.
+pub(super) async fn holders_with_others(
+    state: &StoreState,
+    resource: &Resource,
+    entries: &[LockEntry],
+) -> Result<Vec<Holder>> {
+    let mut held: Vec<(i32, Resource)> = Vec::new();
+    if entries.iter().any(|entry| entry.granted) {
+        for other in lock_entries(state, None).await?.iter().filter(|other| other.granted) {
+            let named = other.kind.zip(other.name.as_deref());
+            held.extend(named.and_then(|(kind, name)| Some((other.pid, Resource::new(kind, name).ok()?))));
+        }
+        let shared = state.shared().await?;
+        let prefix = pool_rows::key_and_prefix(&Query::default(), Kind::Semaphore, true)?.1;
+        let connection = &shared.session.connection;
+        for row in connection.query(&Request::new(&state.pool.inspect, &[&None::<String>, &prefix])).await? {
+            let Some(Record { kind, name: Some(name), .. }) = pool_rows::record(&row, PoolTable::Sessions)?
+            else {
+                continue;
+            };
+            let sessions: Vec<i64> =
+                pool_rows::channels(&row)?.iter().filter_map(|channel| session_lock(channel)).collect();
+            for entry in
+                entries.iter().filter(|entry| entry.session.is_some_and(|own| sessions.contains(&own)))
+            {
+                held.push((entry.pid, Resource::new(kind, name.as_str())?));
+            }
+        }
+    }
+    held.sort();
+    held.dedup();
+    let holder = |entry: &LockEntry| {
+        let others = held.iter().filter(|(pid, other)| *pid == entry.pid && other != resource);
+        entry.holder().with_also_held(others.map(|(_, other)| other.clone()).collect())
+    };
+    Ok(entries.iter().filter(|entry| entry.granted).map(holder).collect())
+}
+
 pub(super) async fn records(state: &StoreState, query: &Query) -> Result<Vec<Record>> {
     let mut records = match &query.name {
         Some(name) => named_locks(state, query, name).await?,
@@ -146,7 +183,11 @@ async fn named_locks(state: &StoreState, query: &Query, name: &str) -> Result<Ve
         if state.config.keys == KeyScheme::Raw && entries.iter().all(|entry| entry.kind.is_none()) {
             entries.retain(|entry| (entry.weight == 1) == (kind == Kind::Mutex));
         }
-        records.push(record(kind, name.to_owned(), key, &entries));
+        let record = record(kind, name.to_owned(), key, &entries);
+        records.push(match query.also_held {
+            true => record.with_holders(holders_with_others(state, &resource, &entries).await?),
+            false => record,
+        });
     }
     Ok(records)
 }

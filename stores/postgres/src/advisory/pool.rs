@@ -138,7 +138,7 @@ async fn try_acquire(
 }
 
 /// The session lock of the session with this channel.
-fn session_lock(channel: &str) -> Option<i64> {
+pub(super) fn session_lock(channel: &str) -> Option<i64> {
     u64::from_str_radix(channel.strip_prefix("dl_")?, 16).ok().map(u64::cast_signed)
 }
 

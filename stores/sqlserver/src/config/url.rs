@@ -10,6 +10,8 @@ use crate::DRIVER;
 
 const SPELLING: &str = "write it like sqlserver://user:password@host:1433/database, with % escapes in user and password; an instance is named by \
                         ?instancename=NAME";
+/// An ADO.NET connection string as the whole URL.
+const CONNECTION_STRING: &str = "connectionstring";
 /// As the keywords of a connection string, without spaces and in lower case.
 const DRIVER_OPTIONS: &[&str] = &[
     "encrypt",
@@ -21,12 +23,17 @@ const DRIVER_OPTIONS: &[&str] = &[
     "applicationintent",
     "instancename",
     "accesstoken",
+    CONNECTION_STRING,
 ];
 
 impl SqlServerConfig {
     /// Reads a URL, with the `distlock.` options of its driver and, in lower case, `encrypt`, `trustservercertificate`,
     /// `trustservercertificateca`, `hostnameincertificate`, `applicationname`, `multisubnetfailover`, `applicationintent`,
     /// `instancename` and `accesstoken`. Nothing is sent or resolved.
+    ///
+    /// An ADO.NET connection string can stand in a URL too, without a host and with `distlock.` options alone beside it:
+    /// `sqlserver:?connectionstring=Server=tcp:db.example,1433;Database=orders;User Id=app;Password=secret`. In it `&`, `%`, `#` and
+    /// `\` are written as escapes: `%26`, `%25`, `%23` and `%5C`.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`](distlock_core::ErrorKind::InvalidInput) for anything that is not understood, without
@@ -37,6 +44,7 @@ impl SqlServerConfig {
         let (schema, table, principal) = (url.take("schema"), url.take("table"), url.take("principal"));
         let (tokens, heartbeat) = (url.take_switch("tokens")?, url.take_duration("heartbeat_timeout")?);
         url.refuse_other_options(OPTIONS)?;
+        let connection_string = url.take_driver(CONNECTION_STRING);
         let mut settings = Vec::new();
         for name in DRIVER_OPTIONS {
             if let Some((setting, value)) = Setting::of(name).zip(url.take_driver(name)) {
@@ -44,7 +52,13 @@ impl SqlServerConfig {
             }
         }
         url.refuse_unknown_driver(DRIVER_OPTIONS)?;
-        let mut config = read_connection(&url)?;
+        let mut config = match connection_string {
+            None => read_connection(&url)?,
+            Some(_) if url.has_authority() || !url.path()?.is_empty() || !settings.is_empty() => {
+                return Err(refuse(&url, "it has a connection string, and says beside it what that says"));
+            }
+            Some(text) => SqlServerConfig::from_connection_string(&text)?,
+        };
         for (name, setting, value) in settings {
             if setting == Setting::AccessToken && !matches!(config.login, Login::None) {
                 return Err(refuse(&url, "it has an access token and a login"));
@@ -143,6 +157,22 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_string_can_be_the_url() {
+        let config = read(
+            "sqlserver:?connectionstring=Server=db%5CX;Database=o;User Id=a;Password=p%26;=@&distlock.table=t",
+        );
+        assert!(config.is_err(), "an empty keyword");
+        let config = read(
+            "sqlserver:?connectionstring=Server=db%5CX;Database=o d;User Id=a;Password='p%26;=@'&distlock.table=t",
+        )
+        .unwrap();
+        assert_eq!((config.host.as_str(), config.instance.as_deref()), ("db", Some("X")));
+        assert!(matches!(&config.login, Login::Sql { password, .. } if password.expose() == "p&;=@"));
+        assert_eq!(config.names.holders(), "[dbo].[t_holder]");
+        assert_eq!(config.encrypt, Encrypt::Mandatory);
+    }
+
+    #[test]
     fn encryption_is_on_unless_encrypt_itself_says_otherwise() {
         for (parameters, encrypt) in [
             ("", Encrypt::Mandatory),
@@ -181,6 +211,11 @@ mod tests {
             "sqlserver://h/d?distlock.heartbeat_timeout=100ms",
             "sqlserver://h/d?distlock.retention=1h",
             "sqlserver://%2Frun%2Fs3cret/d",
+            "sqlserver://h/d?connectionstring=Server=s3cret",
+            "sqlserver:?connectionstring=Server=h&encrypt=false",
+            "sqlserver:?connectionstring=Server=h;Password=s3cret",
+            "sqlserver:?connectionstring=Server=h;User=u;Password=s3cret&Encrypt=false",
+            "Server=tcp:h;Password=s3cret",
         ] {
             let error = read(bad).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{bad}");

@@ -15,11 +15,12 @@ use tiberius::Row;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 
+use super::name::{Process, ServerRun, session_name};
 use crate::config::SqlServerConfig;
 use crate::connect;
 use crate::connection::{Attention, Connection, Param, Reply};
 use crate::error::Failure;
-use crate::lock_name::{LockName, session_lock};
+use crate::lock_name::{LockName, process_lock, session_lock};
 use crate::rows;
 
 /// How long a request may take that does not wait.
@@ -68,18 +69,27 @@ impl LockSession {
     /// Opens a session.
     pub(crate) async fn open(
         config: &SqlServerConfig,
+        process: &Process,
         clock: Arc<dyn Clock>,
         attention: &Attention,
     ) -> Result<Self> {
         let mut connection = connect::open(config).await?;
         connection.share(attention);
-        let name = format!("{:032x}", fastrand::u128(..));
+        let rows = connection.set_up(SETUP, REQUEST_TIMEOUT).await?;
+        let run = match (rows::text(rows.first(), "server"), rows::text(rows.first(), "started")) {
+            (Ok(server), Ok(started)) => ServerRun::new(&server, &started),
+            _ => ServerRun::unknown(),
+        };
+        let name = session_name(process, &run);
         let lock = session_lock(&config.names, &name);
-        connection.set_up(SETUP, REQUEST_TIMEOUT).await?;
         let sent = clock.now();
-        let params = vec![lock.as_str().into(), config.principal.as_str().into()];
+        let params = vec![
+            lock.as_str().into(),
+            config.principal.as_str().into(),
+            process_lock(&config.names, process).into(),
+        ];
         let rows = connection.query(OPEN, params, REQUEST_TIMEOUT).await?;
-        let got: i32 = rows::number(rows.first(), "got")?;
+        let got = rows::number::<i32>(rows.first(), "got")?.min(rows::number(rows.first(), "shared")?);
         if got < 0 {
             return Err(Error::new(ErrorKind::Denied, format!("the server refused the lock of a session (result {got})"))
                 .advise("check that the database principal exists and that the login is a member of it (distlock.principal)"));

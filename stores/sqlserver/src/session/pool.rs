@@ -3,20 +3,30 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use distlock_core::store::support::ended_session::withdrawn;
+use distlock_core::store::support::reconnect::{Connection, Reconnect};
 use distlock_core::{BootClock, CancellationToken, Clock, Result};
+use tokio::sync::mpsc::UnboundedSender;
 
-use super::LockSession;
-use super::settle::cancelled;
+use super::{LockSession, Process, REQUEST_TIMEOUT};
 use crate::config::SqlServerConfig;
+use crate::connect::CONNECT_TIMEOUT;
 use crate::connection::Attention;
 use crate::lock_name::LockName;
 
 /// How many sessions without a lock are kept for the next waiters.
 const MOST_SPARE: usize = 4;
 
+impl Connection for LockSession {
+    fn is_usable(&self) -> bool {
+        LockSession::is_usable(self)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Sessions {
     config: SqlServerConfig,
+    process: Process,
     clock: Mutex<Arc<dyn Clock>>,
     /// Sessions that hold locks, and the one that takes free locks first.
     shared: Mutex<Vec<Arc<LockSession>>>,
@@ -24,17 +34,24 @@ pub(crate) struct Sessions {
     spare: Mutex<Vec<Arc<LockSession>>>,
     /// Held while a shared session is opened: however many tasks need one, one is opened.
     opening: tokio::sync::Mutex<()>,
+    /// For requests that are about no lock. It shows that this process lives when another session of it ended.
+    witness: Reconnect<LockSession>,
+    /// Gets the names of sessions that ended.
+    ended: UnboundedSender<String>,
     attention: Attention,
 }
 
 impl Sessions {
-    pub(crate) fn new(config: SqlServerConfig) -> Self {
+    pub(crate) fn new(config: SqlServerConfig, ended: UnboundedSender<String>) -> Self {
         Sessions {
             config,
+            process: Process::new(),
             clock: Mutex::new(Arc::new(BootClock)),
             shared: Mutex::default(),
             spare: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
+            witness: Reconnect::new(CONNECT_TIMEOUT + REQUEST_TIMEOUT),
+            ended,
             attention: Attention::default(),
         }
     }
@@ -55,8 +72,15 @@ impl Sessions {
         &self.attention
     }
 
-    async fn open(&self) -> Result<Arc<LockSession>> {
-        Ok(Arc::new(LockSession::open(&self.config, self.clock(), &self.attention).await?))
+    async fn open(&self) -> Result<LockSession> {
+        let session = LockSession::open(&self.config, &self.process, self.clock(), &self.attention).await?;
+        let (life, name, ended) = (session.session().clone(), session.name().to_owned(), self.ended.clone());
+        tokio::spawn(async move {
+            life.wait_for_end().await;
+            // The store may be gone.
+            let _ = ended.send(name);
+        });
+        Ok(session)
     }
 
     /// A session that does not hold this resource, and may hold others.
@@ -68,7 +92,7 @@ impl Sessions {
         if let Some(reservation) = self.find(name) {
             return Ok(reservation);
         }
-        let session = self.observer().await?;
+        let session = self.spare_or_new().await?;
         session.reserve(name);
         lock(&self.shared).push(Arc::clone(&session));
         Ok(Reservation::new(session, name))
@@ -87,11 +111,19 @@ impl Sessions {
         spare.pop()
     }
 
-    /// A session that holds nothing, for requests that are about no lock. It goes back with [`keep_spare`](Sessions::keep_spare).
+    /// The witness, for requests that are about no lock.
     pub(crate) async fn observer(&self) -> Result<Arc<LockSession>> {
+        self.witness.get(|| self.open()).await
+    }
+
+    pub(crate) fn has_witness(&self) -> bool {
+        self.witness.current().is_some()
+    }
+
+    async fn spare_or_new(&self) -> Result<Arc<LockSession>> {
         match self.take_spare() {
             Some(session) => Ok(session),
-            None => self.open().await,
+            None => self.open().await.map(Arc::new),
         }
     }
 
@@ -107,8 +139,8 @@ impl Sessions {
     ) -> Result<Option<Reservation>> {
         let session = tokio::select! {
             biased;
-            session = self.observer() => session?,
-            () = cancelled(withdraw) => return Ok(None),
+            session = self.spare_or_new() => session?,
+            () = withdrawn(withdraw) => return Ok(None),
         };
         session.reserve(name);
         Ok(Some(Reservation::new(session, name)))

@@ -4,25 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use distlock_core::store::{Backend, StoreUrl};
-use distlock_core::{ErrorKind, Kind, Locks, Resource};
-use distlock_sqlserver::{SqlServerConfig, SqlServerStore, TransactionLocks};
-use distlock_testkit::proxy::{Direction, Proxy};
+use distlock_core::store::StoreUrl;
+use distlock_core::{ErrorKind, Kind, Resource};
+use distlock_sqlserver::{SqlServerStore, TransactionLocks};
+use distlock_testkit::proxy::Direction;
 use tiberius::{AuthMethod, Client, Config, EncryptionLevel};
 use tokio::net::TcpStream;
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
 
-use crate::own_url;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn config(url: &str) -> SqlServerConfig {
-    SqlServerConfig::from_url(&StoreUrl::parse(url).unwrap()).unwrap()
-}
-
-async fn locks(url: &str) -> Locks {
-    Locks::new(Backend::session(SqlServerStore::connect(config(url)).await.unwrap())).unwrap()
-}
+use crate::{PATIENCE, config, locks, own_url, proxy};
 
 /// A client of the application's own.
 async fn client() -> Client<Compat<TcpStream>> {
@@ -47,19 +37,6 @@ async fn client() -> Client<Compat<TcpStream>> {
     }
     let socket = TcpStream::connect(options.get_addr()).await.unwrap();
     Client::connect(options, socket.compat_write()).await.unwrap()
-}
-
-/// A proxy in front of the server, and the URL that goes through it.
-async fn proxy(url: &str) -> (Proxy, String) {
-    let parsed = StoreUrl::parse(url).unwrap();
-    let server = &parsed.authority().unwrap().servers[0];
-    let distlock_core::store::url::Host::Name(host) = &server.host else { panic!("a host") };
-    let target =
-        tokio::net::lookup_host((host.as_str(), server.port.unwrap_or(1433))).await.unwrap().next().unwrap();
-    let proxy = Proxy::start(target);
-    let written = server.port.map_or(format!("@{host}"), |port| format!("@{host}:{port}"));
-    let through = url.replacen(&written, &format!("@{}", proxy.addr()), 1);
-    (proxy, through)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,21 +108,6 @@ async fn tokens_of_one_name_never_go_back_whoever_draws_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_is_killed_loses_its_guard_and_the_next_holder_comes_after_that() {
-    let url = own_url();
-    let (holder, operator) = (locks(&url).await, locks(&url).await);
-    let guard = holder.mutex("killed").acquire().await.unwrap();
-    let other = holder.mutex("beside it").acquire().await.unwrap();
-    let broken = operator.break_lock(Kind::Mutex, "killed").await.unwrap();
-    assert_eq!(broken.len(), 1);
-    let next = operator.mutex("killed").acquire().timeout(PATIENCE).await.unwrap();
-    assert!(guard.is_lost() && other.is_lost());
-    assert!(next.token() > guard.token());
-    // Its process goes on with another session.
-    holder.mutex("beside it").acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_of_a_transaction_excludes_the_store_until_it_ends() {
     let url = own_url();
     let (config, locks) = (config(&url), locks(&url).await);
@@ -193,16 +155,11 @@ async fn names_that_a_collation_would_fold_are_different_locks() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_rows_of_ended_sessions_are_swept_and_those_of_live_ones_stay() {
+async fn a_server_with_another_certificate_is_refused() {
     let url = own_url();
-    let (gone, stays) = (locks(&url).await, locks(&url).await);
-    let _live = stays.mutex("live").acquire().await.unwrap();
-    let store = SqlServerStore::connect(config(&url)).await.unwrap();
-    // As a crash does, the end of its sessions leaves the row behind.
-    std::mem::forget(gone.mutex("dead").acquire().await.unwrap());
-    let operator = Locks::new(Backend::session(store.clone())).unwrap();
-    operator.break_lock(Kind::Mutex, "dead").await.unwrap();
-    assert_eq!(store.sweep().await.unwrap(), 1);
-    assert_eq!(store.sweep().await.unwrap(), 0);
-    assert!(stays.mutex("live").try_acquire().await.unwrap().is_none());
+    let (before, _) = url.split_once('?').unwrap();
+    // Encryption is on by default.
+    let config = config(&format!("{before}?hostnameincertificate=another.invalid"));
+    let error = SqlServerStore::connect(config).await.unwrap_err();
+    assert!(error.to_string().contains("TLS") && error.kind() == ErrorKind::Denied, "{error}");
 }

@@ -4,9 +4,40 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod conformance;
+mod ended_sessions;
 mod hazards;
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use distlock_core::Locks;
+use distlock_core::store::{Backend, StoreUrl};
+use distlock_sqlserver::{SqlServerConfig, SqlServerStore};
+use distlock_testkit::proxy::Proxy;
+
+/// For what takes a moment, on a server that may be slow.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn config(url: &str) -> SqlServerConfig {
+    SqlServerConfig::from_url(&StoreUrl::parse(url).unwrap()).unwrap()
+}
+
+pub(crate) async fn locks(url: &str) -> Locks {
+    Locks::new(Backend::session(SqlServerStore::connect(config(url)).await.unwrap())).unwrap()
+}
+
+/// A proxy in front of the server, and the URL that goes through it.
+pub(crate) async fn proxy(url: &str) -> (Proxy, String) {
+    let parsed = StoreUrl::parse(url).unwrap();
+    let server = &parsed.authority().unwrap().servers[0];
+    let distlock_core::store::url::Host::Name(host) = &server.host else { panic!("a host") };
+    let target =
+        tokio::net::lookup_host((host.as_str(), server.port.unwrap_or(1433))).await.unwrap().next().unwrap();
+    let proxy = Proxy::start(target);
+    let written = server.port.map_or(format!("@{host}"), |port| format!("@{host}:{port}"));
+    let through = url.replacen(&written, &format!("@{}", proxy.addr()), 1);
+    (proxy, through)
+}
 
 /// The URL of the server, with a table of its own for this caller.
 pub(crate) fn own_url() -> String {

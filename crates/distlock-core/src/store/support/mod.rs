@@ -5,6 +5,7 @@
 //! | [`batch`] | split a batch by record kind, run the parts concurrently, merge the answers in request order |
 //! | [`reconnect`] | one shared connection; one caller connects while the others await its result |
 //! | [`wake_codec`] | wake-ups and pushed grants as text |
+//! | [`ended_session`] | when the guard of a holder whose session ended is lost |
 //! | [`config`] | options that several stores have: certificates, time limits |
 //! | [`errors`] | errors and advice that read the same on every store |
 //! | [`inspect`] | filter and order what `inspect` returns |
@@ -13,6 +14,7 @@
 
 pub mod batch;
 pub mod config;
+pub mod ended_session;
 pub mod errors;
 pub mod inspect;
 pub mod reconnect;
