@@ -5,6 +5,7 @@ mod compare;
 mod growth;
 mod machine;
 mod report;
+mod scale;
 mod servers;
 mod stores;
 mod table;
@@ -30,7 +31,9 @@ enum Command {
     Stores(RunArgs),
     /// Measure how cost grows with tasks, waiters, processes and held locks
     Growth(RunArgs),
-    /// Write the tables with targets and figures from the reports of the other two
+    /// Measure a thousand contending processes and a million held locks
+    Scale(scale::ScaleArgs),
+    /// Write the tables with targets and figures from the reports of the other three
     Report(report::ReportArgs),
     /// Compare two builds of the command, alternating their runs on the same server
     Compare(compare::CompareArgs),
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
             match &cli.command {
                 Command::Stores(args) => stores::run(args).await,
                 Command::Growth(args) => growth::run(args).await,
+                Command::Scale(args) => scale::run(args).await,
                 Command::Report(args) => report::run(args),
                 Command::Compare(args) => compare::run(args),
             }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::scale;
 use crate::servers;
 use crate::table;
 use crate::targets::{self, Measured, Row};
@@ -36,6 +37,9 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), String> {
     let mut text =
         std::fs::read_to_string(page).map_err(|error| format!("cannot read {}: {error}", page.display()))?;
     text = replace(&text, "targets", &(as_markdown(&reports, &rows) + &setting(&reports)))?;
+    if let Some(scale) = read(&args.out.join("scale.json")) {
+        text = replace(&text, "scale", &scale::as_markdown(&scale))?;
+    }
     if let Some(peers) = read(&args.out.join("peers.json")) {
         text = replace(&text, "peers", &peers_as_markdown(&peers))?;
     }

@@ -42,8 +42,7 @@ pub(crate) const ALL: &[StoreServer] = &[
         name: "postgres-advisory",
         setup: "advisory locks; nothing waits for the disk",
         start: || postgres("postgres+advisory"),
-        // The server's lock table has room for max_locks_per_transaction × max_connections: 64 × 300.
-        max_held: || 15_000,
+        max_held: || 100_000,
     },
     StoreServer {
         name: "mongodb",
@@ -96,17 +95,23 @@ impl StoreServer {
     }
 }
 
-fn redis() -> RunningServer {
+pub(crate) fn redis() -> RunningServer {
     let server = RedisServer::start();
     let version = format!("Redis {}", server.info("redis_version"));
     RunningServer { url: server.url(), version, _guard: Box::new(server) }
 }
 
 fn postgres(scheme: &str) -> RunningServer {
+    postgres_with(scheme, 300)
+}
+
+pub(crate) fn postgres_with(scheme: &str, max_connections: usize) -> RunningServer {
     let server = PostgresServer::configure()
         .setting("fsync", "on")
         .setting("synchronous_commit", "on")
-        .setting("max_connections", "300")
+        .setting("max_connections", &max_connections.to_string())
+        // The server's lock table has room for max_locks_per_transaction × max_connections locks: 100,000 held ones and more.
+        .setting("max_locks_per_transaction", "400")
         .start();
     let version = format!("PostgreSQL {}", server.value("SHOW server_version"));
     let url = server.url().replacen("postgres://", &format!("{scheme}://"), 1);

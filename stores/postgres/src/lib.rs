@@ -87,6 +87,11 @@
 //! ([`AdvisoryKey::of`]), or a number of your own with `distlock.keys=raw`. Tokens come from a sequence, drawn after the lock
 //! is granted. Semaphores and the fair queues of mutexes are rows whose holders last as long as their session.
 //!
+//! One session holds every lock that is granted at once. Mutexes of many tasks are tried, and released, in one statement; those
+//! of one statement have one token, and the tokens of each name still increase. The row that shows the holder of a mutex to
+//! `inspect` is written 20 ms after the grant. `inspect` waits for the rows of locks that are held, at most a second: the
+//! holder that writes none by then is shown as a process of the server.
+//!
 //! The server ends a session whose client sent nothing for 15 s (`distlock.session_timeout`). The client sends a heartbeat
 //! every 5 s, one for each connection, and its guards are lost by the clock before the server frees their locks. Before
 //! PostgreSQL 14 the guards are lost then too, but the server keeps the locks of a stalled client until it resumes, and those

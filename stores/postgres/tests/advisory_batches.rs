@@ -255,6 +255,7 @@ async fn a_broken_lock_loses_the_others_of_its_session_and_names_its_holder() {
     let guards: Vec<Guard> = acquire_all(&holder, 0..10).await.into_iter().map(Result::unwrap).collect();
     let broken = other.break_lock(Kind::Mutex, "m/3").await.unwrap();
     assert_eq!(broken.iter().map(|holder| &holder.lock_id).collect::<Vec<_>>(), [guards[3].lock_id()]);
+    assert_eq!(broken[0].also_held.len(), 9, "{:?}", broken[0].also_held);
     for guard in &guards {
         within("the loss", LIMIT, guard.lost()).await;
     }

@@ -73,9 +73,14 @@ async fn in_processes(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome
         Ok(_) => waiting(context, plan, &mut ours).await?,
         Err(_) => None,
     };
-    ours.stop().await?;
+    let failures = ours.stop().await;
     let mut outcome = Outcome::of(context, "contended-processes", tasks, measurement?).with_rate_ratio();
     outcome.processes = processes;
+    if let Some((count, error)) = failures {
+        let note = format!("{count} of {processes} processes did not end cleanly: {error:#}");
+        context.observer.note(&note);
+        outcome.notes.push(note);
+    }
     if let Some((per_second, unit)) = load {
         outcome.waiting_per_s = Some(per_second);
         let note = format!("{processes} waiting processes: {per_second:.1} {unit}/s");

@@ -64,7 +64,14 @@ impl Worker {
         let ended = tokio::time::timeout(REPLY_LIMIT, self.child.wait()).await;
         match ended {
             Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(status)) => Err(failed(status)),
+            Ok(Ok(status)) => {
+                // Its last words say why.
+                let line = self.replies.next_line().await.ok().flatten().unwrap_or_default();
+                match serde_json::from_str(&line) {
+                    Ok(WorkerReply::Failed(why)) => Err(failed(why)),
+                    _ => Err(failed(status)),
+                }
+            }
             Ok(Err(error)) => Err(failed(error)),
             Err(_) => Err(failed("it did not end in time")),
         }
@@ -119,11 +126,15 @@ impl Contenders {
         Ok(Contenders { workers, each })
     }
 
-    pub(crate) async fn stop(self) -> Result<()> {
+    /// Ends all of them. Returns how many did not end cleanly, and why the first of them did not.
+    pub(crate) async fn stop(self) -> Option<(usize, Error)> {
+        let mut failures = None;
         for worker in self.workers {
-            worker.stop().await?;
+            if let Err(error) = worker.stop().await {
+                failures.get_or_insert((0, error)).0 += 1;
+            }
         }
-        Ok(())
+        failures
     }
 }
 
