@@ -346,7 +346,7 @@ impl<'a> Group<'a> {
         if released.is_err() && !rows.is_empty() && session.is_alive() {
             // The rows may be the cause. The session may hold some of the locks no more: that is no error.
             released = unlock(state, session, keys).await;
-            shared.rows.left_behind(rows.iter().map(|id| LockId::clone(id)));
+            shared.rows.left_behind(rows.iter().copied().cloned());
         }
         match released {
             Ok(()) => shared.settle(std::iter::empty(), keys.iter().copied()),

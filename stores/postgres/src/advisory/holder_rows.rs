@@ -301,7 +301,7 @@ mod tests {
         assert!(!rows.released(&short));
         assert!(rows.take_due().ids.is_empty(), "written too early");
         make_due(&rows);
-        assert_eq!(rows.take_due().ids, [long.clone()]);
+        assert_eq!(rows.take_due().ids, std::slice::from_ref(&long));
         rows.written(vec![long.clone()]);
         assert!(rows.take_stale().is_empty());
         assert!(rows.released(&long), "its row was written");
@@ -313,7 +313,7 @@ mod tests {
         let rows = HolderRows::default();
         let id = grant(&rows, "a");
         make_due(&rows);
-        assert_eq!(rows.take_due().ids, [id.clone()]);
+        assert_eq!(rows.take_due().ids, std::slice::from_ref(&id));
         assert!(!rows.released(&id), "the task that writes it deletes it");
         rows.written(vec![id.clone()]);
         assert!(!rows.becomes_idle(), "it is still to be deleted");
@@ -330,7 +330,7 @@ mod tests {
         assert!(!rows.released(&released));
         rows.not_written(vec![kept.clone(), released]);
         assert!(!rows.becomes_idle());
-        assert_eq!(rows.take_due().ids, [kept.clone()]);
+        assert_eq!(rows.take_due().ids, std::slice::from_ref(&kept));
         rows.not_written(vec![kept.clone()]);
         assert!(!rows.released(&kept), "it has no row");
         assert!(rows.take_due().ids.is_empty() && rows.take_stale().is_empty() && rows.becomes_idle());
