@@ -89,8 +89,9 @@
 //!
 //! One session holds every lock that is granted at once. Mutexes of many tasks are tried, and released, in one statement; those
 //! of one statement have one token, and the tokens of each name still increase. The row that shows the holder of a mutex to
-//! `inspect` is written 20 ms after the grant. `inspect` waits for the rows of locks that are held, at most a second: the
-//! holder that writes none by then is shown as a process of the server.
+//! `inspect` is written 20 ms after the grant. `inspect` waits for the rows of locks that are held: at most a second for all locks,
+//! which leave out the holder that has written none by then, and 0.3 s for one name, whose holder is then shown as a process of
+//! the server. With `distlock.keys=raw`, the numbers from 7235441220220052332 to …334 are refused: this library locks them itself.
 //!
 //! The server ends a session whose client sent nothing for 15 s (`distlock.session_timeout`). The client sends a heartbeat
 //! every 5 s, one for each connection, and its guards are lost by the clock before the server frees their locks. Before

@@ -1,13 +1,12 @@
 //! The names of everything we create in a database, and the templates of statements that contain them.
 
+use crate::advisory::AdvisoryKey;
 use crate::config::PostgresConfig;
 use crate::identifier::Identifier;
 
 /// Pieces that several statements contain, by the placeholder that stands for them.
-const FRAGMENTS: [(&str, &str); 4] = [
+const FRAGMENTS: [(&str, &str); 3] = [
     ("{advisory_locks}", include_str!("sql/advisory_locks.sql")),
-    // An advisory lock that every session of advisory locks holds in shared mode: the sessions of this library.
-    ("{session_mark}", "7235441220220052334"),
     ("{live_sessions}", include_str!("sql/live_sessions.sql")),
     ("{this_database}", include_str!("sql/this_database.sql")),
 ];
@@ -43,7 +42,10 @@ impl Tables {
             let constraint = self.lease.with_suffix(&format!("_{suffix}_pk"));
             text = text.replace(&format!("{{{suffix}_pk}}"), &constraint.quoted());
         }
-        text.replace("{table_pk}", &self.lease.with_suffix("_pk").quoted())
+        // An advisory lock that every session of advisory locks holds in shared mode: the sessions of this library.
+        let mark = AdvisoryKey::session_mark(&self.schema, &self.lease);
+        text.replace("{session_mark}", &mark.to_string())
+            .replace("{table_pk}", &self.lease.with_suffix("_pk").quoted())
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{TestSchema, advisory_store, eventually, locks, server, within};
-use distlock_core::store::{Backend, LossReason, Query};
+use distlock_core::store::{Backend, Claim, Lease, LossReason, Query, SessionStore};
 use distlock_core::{ErrorKind, Guard, Kind, Locks, Options};
 use distlock_testkit::proxy::{AfterLoss, Direction, Proxy};
 use distlock_testkit::servers::PostgresServer;
@@ -30,6 +30,10 @@ async fn acquire_all(locks: &Locks, numbers: std::ops::Range<usize>) -> Vec<dist
 async fn release_all(guards: Vec<Guard>) {
     let released = join_all(guards.into_iter().map(|guard| tokio::spawn(guard.release()))).await;
     assert!(released.into_iter().all(|released| released.unwrap().is_ok()));
+}
+
+fn lease(guard: &Guard) -> Lease {
+    Lease::of(&Claim::new(guard.resource().clone(), guard.lock_id().clone(), LIMIT), guard.token())
 }
 
 /// How many advisory locks in exclusive mode the sessions of a schema hold. Each has its session lock.
@@ -201,13 +205,13 @@ async fn a_batch_that_does_not_fit_into_the_lock_table_fails_in_part() {
         .setting("max_connections", "10")
         .setting("max_prepared_transactions", "0")
         .start();
-    let test_schema = TestSchema::new();
-    let holder = locks(&test_schema.url("postgres+advisory", &own.url())).await;
-    let mut guards = Vec::new();
-    let mut errors = 0;
-    for _ in 0..60 {
-        let next = guards.len()..guards.len() + 200;
-        for acquired in within("an answer", LIMIT, acquire_all(&holder, next)).await {
+    let (test_schema, proxy) = (TestSchema::new(), Proxy::start(own.addr()));
+    let holder = locks(&test_schema.url("postgres+advisory", &proxy.through(&own.url()))).await;
+    let (mut guards, mut errors, mut requests) = (Vec::new(), 0, 0);
+    while errors == 0 && guards.len() < 20_000 {
+        let before = proxy.counters().to_server.bursts;
+        let next = guards.len()..guards.len() + 1000;
+        for acquired in within("an answer", 4 * LIMIT, acquire_all(&holder, next)).await {
             match acquired {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
@@ -216,10 +220,9 @@ async fn a_batch_that_does_not_fit_into_the_lock_table_fails_in_part() {
                 }
             }
         }
-        if errors > 0 {
-            break;
-        }
+        requests = proxy.counters().to_server.bursts - before;
     }
+    assert!(requests < 400, "{requests} requests for 1000 locks, {errors} of which do not fit");
     assert!(errors > 0, "the lock table has room for {} locks", guards.len());
     assert!(guards.iter().all(|guard| !guard.is_lost()), "the session lives");
     release_all(guards).await;
@@ -278,4 +281,55 @@ async fn a_batch_without_a_reply_is_unavailable_for_every_task() {
     proxy.resume();
     let guard = within("a lock", LIMIT, through.mutex("m/0").acquire().timeout(LIMIT).into_future()).await;
     guard.unwrap().release().await.unwrap();
+}
+
+/// The runtime of one engine ends during a release, and that of the session does not.
+#[tokio::test]
+async fn a_release_whose_future_is_dropped_ends_the_session() {
+    let test_schema = TestSchema::new();
+    let store = advisory_store(&url(&test_schema)).await;
+    let holder = Locks::new(Backend::session(store.clone())).unwrap();
+    let other = locks(&url(&test_schema)).await;
+    for is_batched in [true, false] {
+        let kept = holder.mutex("kept").acquire().await.unwrap();
+        let released = match is_batched {
+            true => holder.mutex("released").acquire().await.unwrap(),
+            false => holder.rw_lock("released").write().await.unwrap(),
+        };
+        let leases = [lease(&released)];
+        let mut releasing: std::pin::Pin<Box<dyn Future<Output = ()>>> = match is_batched {
+            true => Box::pin(async { drop(store.release_batch(&leases).await) }),
+            false => Box::pin(async { drop(store.release(&leases[0]).await) }),
+        };
+        assert!(futures_util::poll!(&mut releasing).is_pending());
+        drop(releasing);
+        assert!(kept.is_lost() && released.is_lost(), "batched: {is_batched}");
+        let acquiring = other.mutex("released").acquire().into_future();
+        within("a lock", LIMIT, acquiring).await.unwrap().release().await.unwrap();
+        let acquiring = other.rw_lock("released").write().into_future();
+        within("a lock", LIMIT, acquiring).await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_fails_does_not_fail_the_releases_of_another() {
+    let (test_schema, proxy) = (TestSchema::new(), Proxy::start(server().addr()));
+    let through = test_schema.url("postgres+advisory", &proxy.through(&server().url()));
+    let store = advisory_store(&format!("{through}&distlock.session_timeout=60s")).await;
+    let holder = Locks::new(Backend::session(store.clone())).unwrap();
+    let old = holder.mutex("old").acquire().await.unwrap();
+    test_schema.cut(server());
+    within("the loss", LIMIT, old.lost()).await;
+    let new = holder.mutex("new").acquire().await.unwrap();
+    let rows = format!(
+        "SELECT count(*) FROM {}.distribute_lock_session WHERE lock_id = '{}'",
+        test_schema.name,
+        new.lock_id()
+    );
+    eventually("its row is written", async || server().value(&rows) == "1").await;
+    proxy.lose_reply(1, AfterLoss::Close);
+    let leases = [lease(&old), lease(&new)];
+    let answers = within("an answer", LIMIT, store.release_batch(&leases)).await.unwrap();
+    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false], "{answers:?}");
+    assert!(new.is_lost(), "its session ended");
 }

@@ -6,8 +6,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::{TestSchema, advisory_store, eventually, locks, server, wait_for_waiters, within};
-use distlock_core::store::Backend;
+use distlock_core::store::{Backend, Query};
 use distlock_core::{ErrorKind, Locks};
+use distlock_testkit::proxy::Proxy;
 
 const LIMIT: Duration = Duration::from_secs(25);
 /// Far below the time after which a session that does not answer is ended.
@@ -124,4 +125,66 @@ async fn rows_of_unused_advisory_semaphores_are_deleted() {
     assert!(ours.semaphore("held", 1).try_acquire().await.unwrap().is_none(), "still held");
     let token = ours.semaphore("used/1", 2).acquire().await.unwrap().token();
     assert!(token > held.token());
+}
+
+/// Lets the server refuse to insert or to delete rows.
+fn refuse(TestSchema { name }: &TestSchema, change: &str) {
+    server().sql(&format!("CREATE SEQUENCE {name}.refused"));
+    server().sql(&format!(
+        "CREATE FUNCTION {name}.refuse() RETURNS trigger LANGUAGE plpgsql
+         AS $$ BEGIN PERFORM nextval('{name}.refused'); RAISE EXCEPTION 'refused'; END $$"
+    ));
+    server().sql(&format!(
+        "CREATE TRIGGER refuse BEFORE {change} ON {name}.distribute_lock_session
+         FOR EACH ROW EXECUTE FUNCTION {name}.refuse()"
+    ));
+}
+
+/// Waits until the server has refused a change, and then lets it accept changes again.
+async fn accept_after_a_refusal(TestSchema { name }: &TestSchema) {
+    let refused = format!("SELECT is_called::text FROM {name}.refused");
+    eventually("a change is refused", async || server().value(&refused) == "true").await;
+    server().sql(&format!("DROP TRIGGER refuse ON {name}.distribute_lock_session"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_whose_row_could_not_be_written_is_shown_later() {
+    let test_schema = TestSchema::new();
+    let (holder, other) = (locks(&url(&test_schema)).await, locks(&url(&test_schema)).await);
+    refuse(&test_schema, "INSERT");
+    let guard = holder.mutex("m").acquire().await.unwrap();
+    accept_after_a_refusal(&test_schema).await;
+    eventually("the holder is shown", async || {
+        let found = other.inspect(&Query::default()).await.unwrap();
+        found.iter().flat_map(|record| &record.holders).any(|holder| holder.lock_id == *guard.lock_id())
+    })
+    .await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_could_not_be_deleted_is_deleted_later() {
+    let test_schema = TestSchema::new();
+    let holder = locks(&url(&test_schema)).await;
+    let rows = format!("SELECT count(*) FROM {}.distribute_lock_session", test_schema.name);
+    let guard = holder.mutex("m").acquire().await.unwrap();
+    eventually("the row is written", async || server().value(&rows) == "1").await;
+    refuse(&test_schema, "DELETE");
+    guard.release().await.unwrap();
+    accept_after_a_refusal(&test_schema).await;
+    eventually("the row is deleted", async || server().value(&rows) == "0").await;
+}
+
+/// Each look reads all locks of the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_of_another_schema_do_not_delay_a_list_of_locks() {
+    let (theirs, ours) = (TestSchema::new(), TestSchema::new());
+    let held = locks(&url(&theirs)).await.mutex("m").acquire().await.unwrap();
+    let proxy = Proxy::start(server().addr());
+    let through = locks(&ours.url("postgres+advisory", &proxy.through(&server().url()))).await;
+    let before = proxy.counters().to_server.bursts;
+    assert!(through.inspect(&Query::default()).await.unwrap().is_empty());
+    let requests = proxy.counters().to_server.bursts - before;
+    assert!(requests < 20, "{requests} requests");
+    assert!(!held.is_lost());
 }

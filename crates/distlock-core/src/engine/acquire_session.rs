@@ -34,7 +34,7 @@ const OUTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 impl Shared {
     /// A call that ran in the task of its caller ended, or the background task continues it.
-    fn callers_call_ended(&self) {
+    pub(super) fn callers_call_ended(&self) {
         self.callers_calls.fetch_sub(1, Ordering::SeqCst);
         if self.closing.is_cancelled() {
             self.commands.wake();
@@ -132,14 +132,15 @@ async fn attempt(
 ) -> Result<Option<(Claim, SessionHold)>> {
     let mut call = Call::Acquire;
     if let Some(side) = shared.session.as_ref().filter(|_| store.batches(&claim.resource)) {
-        let granted = session_batches::attempt(shared, side, &claim, request_timeout).await?;
-        if let Some(hold) = granted {
-            return Ok(Some((claim, hold)));
+        match session_batches::attempt(shared, side, &claim, request_timeout).await {
+            Ok(Some(hold)) => return Ok(Some((claim, hold))),
+            Ok(None) if wait == Wait::Once || wait.over(shared.clock.now()) => return Ok(None),
+            Ok(None) => call = Call::Wait,
+            // It was not sent: its session ended while it was queued. The call below opens another.
+            Err(error)
+                if error.can_retry() && !error.is_outcome_unknown() && !store.batches(&claim.resource) => {}
+            Err(error) => return Err(error),
         }
-        if wait == Wait::Once || wait.over(shared.clock.now()) {
-            return Ok(None);
-        }
-        call = Call::Wait;
     }
     let withdraw = CancellationToken::new();
     if wait == Wait::Once {

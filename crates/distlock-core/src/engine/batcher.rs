@@ -331,7 +331,7 @@ impl<O: StoreOperation> Pending<O> {
 
     /// Takes at most `max_batch` items that are sent together. Empty only if nothing is left.
     ///
-    /// An item whose caller left is not sent: the caller has already asked the background task to withdraw its lock id.
+    /// Unless it [outlives](StoreOperation::OUTLIVES_CALLER) its caller, an item whose caller left is not sent: the caller has already asked the background task to withdraw its lock id.
     /// If the item was part of a batch that panicked, that withdrawal may have run before the batch was applied, so the
     /// item is withdrawn again.
     fn take_batch(&mut self, max_batch: usize, commands: &CommandChannel) -> (Vec<O::Item>, Vec<Reply<O>>) {
@@ -341,7 +341,7 @@ impl<O: StoreOperation> Pending<O> {
         while items.len() < max_batch
             && let Some(next) = self.0.pop_front()
         {
-            if next.reply.is_closed() {
+            if next.reply.is_closed() && !O::OUTLIVES_CALLER {
                 if let Some(half) = next.half {
                     O::orphaned(commands, next.item, Err(half.error));
                 }

@@ -211,7 +211,7 @@ impl<O: StoreOperation> Drop for Submission<O> {
                 request.driver.wake();
                 let batcher = Arc::clone(&permit.batcher);
                 drop(permit);
-                if !begun {
+                if !begun && !O::OUTLIVES_CALLER {
                     // Never sent: the caller left after the background task took over and before it polled the call.
                     return;
                 }

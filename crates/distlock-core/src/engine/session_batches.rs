@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -94,6 +95,8 @@ impl StoreOperation for SessionReleaseOperation {
     const DOING: &'static str = "release";
     /// Releasing what is not held is no error, but a store that failed may have ended the session.
     const REPEATABLE: bool = false;
+    /// Nothing expires in a session: what is not released stays held for as long as the session lives.
+    const OUTLIVES_CALLER: bool = true;
 
     fn call(store: Arc<dyn SessionStore>, items: Vec<Lease>) -> BoxFuture<'static, Batch<()>> {
         Box::pin(
@@ -127,22 +130,32 @@ pub(super) async fn attempt(
     request_timeout: Duration,
 ) -> Result<Option<SessionHold>> {
     let item = SessionAttempt { claim: claim.clone(), abandoned: Arc::default() };
-    let pending =
-        PendingAttempt { shared, submission: side.attempt.submit(item.clone()), item, answered: false };
-    tokio::select! {
+    // `shutdown` waits for it: until another item waits for its slot, only this task drives it.
+    shared.callers_calls.fetch_add(1, Ordering::SeqCst);
+    let submission = Some(side.attempt.submit(item.clone()));
+    let pending = PendingAttempt { shared, submission, item, answered: false };
+    let answer = tokio::select! {
         biased;
         answer = tokio::time::timeout(request_timeout, pending) => {
             answer.unwrap_or_else(|_| Err(no_answer::<SessionAttemptOperation>(request_timeout)))
         }
         () = shared.closing.cancelled() => Err(shared.stopped()),
+    };
+    if let Err(error) = &answer
+        && error.is_outcome_unknown()
+        && !error.is_request_in_flight()
+    {
+        shared.forget_later(Lease::of(claim, FencingToken::new(0)));
     }
+    answer
 }
 
 /// An attempt whose caller waits for the answer.
 struct PendingAttempt<'a> {
     shared: &'a Shared,
     item: SessionAttempt,
-    submission: Submission<SessionAttemptOperation>,
+    /// `None` while it is dropped.
+    submission: Option<Submission<SessionAttemptOperation>>,
     answered: bool,
 }
 
@@ -150,21 +163,25 @@ impl Future for PendingAttempt<'_> {
     type Output = Result<Option<SessionHold>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = std::task::ready!(Pin::new(&mut self.submission).poll(context));
+        let Some(submission) = &mut self.submission else { return Poll::Pending };
+        let answer = std::task::ready!(Pin::new(submission).poll(context));
         self.answered = true;
         Poll::Ready(answer)
     }
 }
 
 impl Drop for PendingAttempt<'_> {
-    /// Before the submission is dropped, which may send the release.
     fn drop(&mut self) {
         if !self.answered {
+            // Before the submission is dropped, which may send the release.
             let pending = self.shared.releases.begin(&self.item.claim.resource);
             *self.item.abandoned.lock().unwrap_or_else(PoisonError::into_inner) = Some(pending);
-            if let Some(answer) = self.submission.take_unread() {
+            if let Some(answer) = self.submission.as_mut().and_then(Submission::take_unread) {
                 SessionAttemptOperation::orphaned(&self.shared.commands, self.item.clone(), answer);
             }
         }
+        // Before the call counts as ended: the background task may have to continue it.
+        self.submission = None;
+        self.shared.callers_call_ended();
     }
 }

@@ -22,6 +22,8 @@ pub(crate) trait StoreOperation: Sized + Send + Sync + 'static {
     const DOING: &'static str;
     /// Whether an item may be sent again after a call that may have been applied.
     const REPEATABLE: bool;
+    /// Whether an item is sent although its caller left before that.
+    const OUTLIVES_CALLER: bool = false;
 
     /// Calls the store. A panic in the store's code is an error of this call.
     fn call(store: Arc<Self::Store>, items: Vec<Self::Item>) -> BoxFuture<'static, Batch<Self::Outcome>>;

@@ -233,7 +233,8 @@ pub trait SessionStore: Store {
     /// spawn tasks: the runtime of the caller may end before that of the engine. If it is dropped, the runtime has ended.
     ///
     /// # Errors
-    /// As for [`acquire`](SessionStore::acquire). A claim that fails alone gets an error of its own.
+    /// As for [`acquire`](SessionStore::acquire). A claim that fails alone gets an error of its own. After an error with an unknown
+    /// outcome, a panic included, the engine [releases](SessionStore::release) the lock id.
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Option<SessionHold>> {
         let _ = claims;
         Err(Error::new(ErrorKind::Internal, "this store makes no attempts in batches"))

@@ -11,8 +11,8 @@ use distlock_core::store::{
     SessionHold, SessionStore, Store,
 };
 use distlock_core::{
-    CancellationToken, Error, ErrorKind, FencingToken, LockId, Locks, LossReason, Moment, Resource, Result,
-    VirtualClock,
+    CancellationToken, Error, ErrorKind, FencingToken, LockId, Locks, LossReason, Moment, Options, Resource,
+    Result, VirtualClock,
 };
 use tokio::sync::Notify;
 
@@ -52,6 +52,10 @@ struct ServerState {
     batch_sizes: Mutex<HashMap<Call, Vec<usize>>>,
     /// How much longer attempts take than they do otherwise.
     delay: Mutex<Duration>,
+    /// The same for releases in batches.
+    release_delay: Mutex<Duration>,
+    /// Attempts in batches fail: there is no session.
+    without_session: AtomicBool,
     /// How many of the next calls panic, before or after they are applied.
     panics: Mutex<HashMap<(Call, When), usize>>,
 }
@@ -105,6 +109,16 @@ impl SessionServer {
         *self.0.delay.lock().unwrap() = delay;
     }
 
+    /// Releases in batches that are sent from now on are applied after this long.
+    pub fn delay_releases(&self, delay: Duration) {
+        *self.0.release_delay.lock().unwrap() = delay;
+    }
+
+    /// The session of the batches ends. The next acquisition opens another.
+    pub fn end_batch_session(&self) {
+        self.0.without_session.store(true, Ordering::SeqCst);
+    }
+
     /// How many acquisitions the server has received.
     pub fn acquisitions(&self) -> usize {
         self.0.acquisitions.load(Ordering::SeqCst)
@@ -142,8 +156,12 @@ impl SessionServer {
     }
 
     pub fn locks(&self, clock: &VirtualClock) -> Locks {
+        self.locks_with(clock, options())
+    }
+
+    pub fn locks_with(&self, clock: &VirtualClock, options: Options) -> Locks {
         let builder = Locks::builder(Backend::session(self.clone())).clock(Arc::new(clock.clone()));
-        builder.options(options()).build().unwrap()
+        builder.options(options).build().unwrap()
     }
 
     async fn wait_for(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>> {
@@ -214,19 +232,24 @@ impl SessionStore for SessionServer {
         self.0.acquisitions.fetch_add(1, Ordering::SeqCst);
         self.maybe_hang().await;
         self.maybe_panic(Call::Acquire, When::Before);
+        self.0.without_session.store(false, Ordering::SeqCst);
         self.wait_for(claim, withdraw).await
     }
 
     fn batches(&self, _: &Resource) -> bool {
-        self.0.batches.load(Ordering::SeqCst)
+        self.0.batches.load(Ordering::SeqCst) && !self.0.without_session.load(Ordering::SeqCst)
     }
 
     async fn try_acquire(&self, claims: &[Claim]) -> Batch<Option<SessionHold>> {
         self.0.batch_sizes.lock().unwrap().entry(Call::Acquire).or_default().push(claims.len());
         self.maybe_panic(Call::Acquire, When::Before);
+        if self.0.without_session.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Unavailable, "the session has ended"));
+        }
         let answers = claims.iter().map(|claim| Ok(self.try_grant(claim))).collect();
         let delay = 2 * MS + *self.0.delay.lock().unwrap();
         tokio::time::sleep(delay).await;
+        self.maybe_panic(Call::Acquire, When::After);
         Ok(answers)
     }
 
@@ -241,7 +264,8 @@ impl SessionStore for SessionServer {
 
     async fn release_batch(&self, leases: &[Lease]) -> Batch<()> {
         self.0.batch_sizes.lock().unwrap().entry(Call::Release).or_default().push(leases.len());
-        tokio::time::sleep(2 * MS).await;
+        let delay = 2 * MS + *self.0.release_delay.lock().unwrap();
+        tokio::time::sleep(delay).await;
         let mut held = self.0.held.lock().unwrap();
         for lease in leases {
             if held.get(&lease.resource).is_some_and(|(id, _)| *id == lease.lock_id) {

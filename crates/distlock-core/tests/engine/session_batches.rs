@@ -122,3 +122,72 @@ async fn shutdown_releases_what_was_granted_in_a_batch() {
     until(|| async { server.is_free() }).await;
     assert!(guards.iter().all(|guard| guard.as_ref().unwrap().is_lost()));
 }
+
+/// The caller that left may have been the last to ask for the release.
+#[tokio::test(start_paused = true)]
+async fn a_release_queued_behind_a_stalled_one_is_sent_although_its_caller_left() {
+    let (server, clock) = (SessionServer::batching(), VirtualClock::new());
+    let locks = server.locks_with(&clock, options().request_timeout(30 * SECOND).unwrap());
+    let first = locks.mutex("b").acquire().await.unwrap();
+    let mut asking = Box::pin(locks.mutex("a").acquire().into_future());
+    assert!(futures_util::poll!(&mut asking).is_pending(), "granted, and not answered");
+    // The server stalls for longer than the expiry, and longer than one attempt to release an orphaned grant takes.
+    server.delay_releases(8 * SECOND);
+    let releasing = tokio::spawn(first.release());
+    until(|| async { server.batch_sizes(Call::Release).len() == 1 }).await;
+    drop(asking);
+    releasing.await.unwrap().unwrap();
+    server.delay_releases(MS);
+    until(|| async { server.is_free() }).await;
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_of_an_attempt_whose_outcome_is_unknown_is_released() {
+    let (server, clock) = (SessionServer::batching(), VirtualClock::new());
+    let locks = server.locks(&clock);
+    server.panic_next(Call::Acquire, When::After, 1);
+    let error = locks.mutex("a").try_acquire().await.unwrap_err();
+    assert!(error.is_outcome_unknown(), "{error}");
+    assert!(!server.is_free(), "the server granted it");
+    until(|| async { server.is_free() }).await;
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_for_an_attempt_in_the_task_of_its_caller() {
+    let (server, clock) = (SessionServer::batching(), VirtualClock::new());
+    let locks = server.locks(&clock);
+    let mut asking = Box::pin(locks.mutex("a").acquire().into_future());
+    assert!(futures_util::poll!(&mut asking).is_pending(), "granted, and not answered");
+    let shutdown = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.shutdown().await }
+    });
+    tokio::time::sleep(500 * MS).await;
+    assert!(!shutdown.is_finished(), "the server still has the grant: {}", !server.is_free());
+    drop(asking);
+    shutdown.await.unwrap().unwrap();
+    assert!(server.is_free());
+}
+
+/// A single attempt beside a local waiter is not repeated, so it must not fail for a session that has ended.
+#[tokio::test(start_paused = true)]
+async fn a_single_attempt_that_was_queued_when_the_session_ended_opens_another() {
+    let (server, clock) = (SessionServer::batching(), VirtualClock::new());
+    let (holder, locks) = (server.locks(&clock), server.locks(&clock));
+    let held = holder.mutex("a").acquire().await.unwrap();
+    let waiting = tokio::spawn(locks.mutex("a").acquire().into_future());
+    until(|| async { server.waits() == 1 }).await;
+    server.delay_attempts(50 * MS);
+    let beside = tokio::spawn(locks.mutex("b").acquire().into_future());
+    until(|| async { server.batch_sizes(Call::Acquire).len() == 3 }).await;
+    let probing = tokio::spawn(locks.mutex("a").try_acquire().into_future());
+    tokio::time::sleep(10 * MS).await;
+    server.end_batch_session();
+    assert!(probing.await.unwrap().unwrap().is_none(), "contended");
+    assert_eq!(server.acquisitions(), 1, "it was queued");
+    held.release().await.unwrap();
+    drop(waiting.await.unwrap().unwrap());
+    beside.await.unwrap().unwrap().release().await.unwrap();
+}

@@ -157,7 +157,9 @@ pub(super) async fn acquire(
     if reservation != Reservation::Excluded {
         let again = reservation == Reservation::SharedAgain;
         let columns = ClaimColumns::new(claim, key, shared);
+        let close_guard = CloseOnDrop::new(&shared_session.session, "the outcome of an attempt is unknown");
         let outcome = try_lock(state, &shared_session.session, &columns, again).await;
+        close_guard.disarm();
         let owner = LockOwner::Shared(Arc::clone(&shared_session));
         let held = HeldLock { owner, key, shared, is_batched: false };
         match outcome {
@@ -293,7 +295,7 @@ async fn wait_on(
     }
 }
 
-/// Releases the lock. If the server cannot be reached, the session ends instead.
+/// Releases the lock. If the server cannot be reached, or the future is dropped, the session ends instead.
 pub(super) async fn release(state: &StoreState, held: HeldLock, id: &LockId) -> Result<()> {
     let HeldLock { owner, key, shared, .. } = held;
     let session = Arc::clone(owner.session());
@@ -303,7 +305,10 @@ pub(super) async fn release(state: &StoreState, held: HeldLock, id: &LockId) -> 
     }
     let ((number, pair, second), id) = (key.parts(), id.as_str());
     let parameters: [&(dyn ToSql + Sync); 5] = [&number, &pair, &shared, &second, &id];
-    match session.connection.query(&Request::new(&state.lock.release, &parameters)).await {
+    let close_guard = CloseOnDrop::new(&session, "a lock could not be released");
+    let released = session.connection.query(&Request::new(&state.lock.release, &parameters)).await;
+    close_guard.disarm();
+    match released {
         Ok(rows) => {
             let released = rows.first().is_some_and(|row| column(row, "released").unwrap_or(false));
             match owner {

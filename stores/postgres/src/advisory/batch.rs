@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use distlock_core::store::support::errors;
 use distlock_core::store::{Batch, Claim, Lease, SessionHold};
-use distlock_core::{Error, FencingToken, LockId, Result};
+use distlock_core::{Error, ErrorKind, FencingToken, LockId, Result};
 use tokio_postgres::types::{ToSql, Type};
 
 use super::advisory_lock::{HeldLock, LockOwner};
@@ -22,6 +22,7 @@ use crate::tables::Tables;
 use crate::values::{column, to_token};
 
 const NO_ANSWER: &str = "the outcome of an attempt is unknown";
+const NOT_RELEASED: &str = "a lock could not be released";
 
 static ONE: [Type; 3] = [Type::INT8, Type::BOOL, Type::INT4];
 static KEYS: [Type; 3] = [Type::INT8_ARRAY, Type::BOOL_ARRAY, Type::INT4_ARRAY];
@@ -87,6 +88,41 @@ pub(super) async fn try_acquire(state: &StoreState, claims: &[Claim]) -> Batch<O
         return Ok(vec![try_one(state, &shared, claim).await]);
     }
     let mut answers: Vec<Result<Option<SessionHold>>> = Vec::with_capacity(claims.len());
+    let mut parts = vec![claims];
+    let mut exhausted: Option<Error> = None;
+    while let Some(part) = parts.pop() {
+        if let Some(error) = &exhausted {
+            answers.extend(part.iter().map(|_| Err(error.clone())));
+            continue;
+        }
+        match try_part(state, &shared, part).await {
+            Ok(granted) => answers.extend(granted),
+            Err(error) if part.len() == 1 => {
+                // What comes after it does not fit into the lock table either.
+                exhausted = Some(error.clone()).filter(|error| error.kind() == ErrorKind::Exhausted);
+                answers.push(Err(error));
+            }
+            Err(error) if shared.session.is_alive() && !error.is_outcome_unknown() => {
+                // Nothing of it is left. One claim may be the cause, or the last ones do not fit into the lock table.
+                let (first, second) = part.split_at(part.len() / 2);
+                parts.extend([second, first]);
+            }
+            Err(error) => answers.extend(part.iter().map(|_| Err(error.clone()))),
+        }
+    }
+    Ok(answers)
+}
+
+/// Tries claims in one statement. After an error nothing of them is left.
+async fn try_part(
+    state: &StoreState,
+    shared: &Arc<SharedSession>,
+    claims: &[Claim],
+) -> Batch<Option<SessionHold>> {
+    if let [claim] = claims {
+        return try_one(state, shared, claim).await.map(|granted| vec![Ok(granted)]);
+    }
+    let mut answers: Vec<Result<Option<SessionHold>>> = Vec::with_capacity(claims.len());
     let mut reserved = Vec::with_capacity(claims.len());
     let mut is_unconfirmed = false;
     for (at, claim) in claims.iter().enumerate() {
@@ -102,29 +138,16 @@ pub(super) async fn try_acquire(state: &StoreState, claims: &[Claim]) -> Batch<O
             Err(error) => Err(error),
         });
     }
-    if reserved.is_empty() {
-        if is_unconfirmed {
-            // As for one claim.
-            shared.session.verify().await?;
+    if !reserved.is_empty() {
+        let granted = try_reserved(state, shared, claims, &reserved).await?;
+        for ((at, _), granted) in reserved.iter().zip(granted) {
+            answers[*at] = Ok(granted);
         }
-        return Ok(answers);
+    } else if is_unconfirmed {
+        // As for one claim.
+        shared.session.verify().await?;
     }
-    match try_reserved(state, &shared, claims, &reserved).await {
-        Ok(granted) => {
-            for ((at, _), granted) in reserved.iter().zip(granted) {
-                answers[*at] = Ok(granted);
-            }
-            Ok(answers)
-        }
-        Err(error) if shared.session.is_alive() && !error.is_outcome_unknown() => {
-            // Nothing of the batch is left. One claim may be the cause, or the last ones do not fit into the lock table.
-            for (at, _) in reserved {
-                answers[at] = try_one(state, &shared, &claims[at]).await;
-            }
-            Ok(answers)
-        }
-        Err(error) => Err(error),
-    }
+    Ok(answers)
 }
 
 /// Tries claims whose keys are reserved. After an error nothing of them is left.
@@ -249,28 +272,38 @@ pub(super) fn is_batched(state: &StoreState, id: &LockId) -> bool {
 }
 
 /// Releases mutexes that the shared session holds. Those that it does not hold any more are released already.
+///
+/// # Cancel safety
+/// Dropping the future ends the session: nothing else knows of the locks any more.
 pub(super) async fn release(state: &StoreState, leases: &[Lease]) -> Batch<()> {
     let mut groups: Vec<Group<'_>> = Vec::with_capacity(1);
+    let mut group_of: Vec<Option<usize>> = Vec::with_capacity(leases.len());
     {
         let mut held = state.held();
         for lease in leases {
             let Some(HeldLock { owner: LockOwner::Shared(shared), key, .. }) = held.remove(&lease.lock_id)
             else {
+                group_of.push(None);
                 continue;
             };
-            match groups.iter_mut().find(|group| Arc::ptr_eq(&group.shared, &shared)) {
-                Some(group) => group.push(&lease.lock_id, key),
-                None => groups.push(Group::new(shared, &lease.lock_id, key)),
-            }
+            let known = groups.iter().position(|group| Arc::ptr_eq(&group.shared, &shared));
+            let at = known.unwrap_or_else(|| {
+                groups.push(Group { shared, keys: Vec::new(), rows: Vec::new() });
+                groups.len() - 1
+            });
+            groups[at].push(&lease.lock_id, key);
+            group_of.push(Some(at));
         }
     }
-    let mut failure: Option<Error> = None;
-    for group in groups {
-        if let Err(error) = group.release(state).await {
-            failure = Some(error);
-        }
+    // All of them, before the first await.
+    let guards: Vec<CloseOnDrop<'_>> =
+        groups.iter().map(|group| CloseOnDrop::new(&group.shared.session, NOT_RELEASED)).collect();
+    let mut released: Vec<Result<()>> = Vec::with_capacity(groups.len());
+    for (group, close_guard) in groups.iter().zip(guards) {
+        released.push(group.release(state).await);
+        close_guard.disarm();
     }
-    Ok(leases.iter().map(|_| failure.clone().map_or(Ok(()), Err)).collect())
+    Ok(group_of.into_iter().map(|group| group.map_or(Ok(()), |at| released[at].clone())).collect())
 }
 
 /// Locks of one session that are released together. There is more than one session only while one ends.
@@ -278,24 +311,18 @@ struct Group<'a> {
     shared: Arc<SharedSession>,
     keys: Vec<AdvisoryKey>,
     /// Those that have rows.
-    rows: Vec<&'a str>,
+    rows: Vec<&'a LockId>,
 }
 
 impl<'a> Group<'a> {
-    fn new(shared: Arc<SharedSession>, id: &'a LockId, key: AdvisoryKey) -> Self {
-        let mut group = Group { shared, keys: Vec::new(), rows: Vec::new() };
-        group.push(id, key);
-        group
-    }
-
     fn push(&mut self, id: &'a LockId, key: AdvisoryKey) {
         self.keys.push(key);
         if self.shared.rows.released(id) {
-            self.rows.push(id.as_str());
+            self.rows.push(id);
         }
     }
 
-    async fn release(self, state: &StoreState) -> Result<()> {
+    async fn release(&self, state: &StoreState) -> Result<()> {
         let Group { shared, keys, rows } = self;
         let session = &shared.session;
         if !session.is_alive() {
@@ -303,11 +330,12 @@ impl<'a> Group<'a> {
             return Ok(());
         }
         let mut released = match rows.is_empty() {
-            true => unlock(state, session, &keys).await,
+            true => unlock(state, session, keys).await,
             false => {
                 let columns: KeyColumns = keys.iter().copied().collect();
+                let ids: Vec<&str> = rows.iter().map(|id| id.as_str()).collect();
                 let parameters: [&(dyn ToSql + Sync); 4] =
-                    [&columns.keys, &columns.pairs, &columns.seconds, &rows];
+                    [&columns.keys, &columns.pairs, &columns.seconds, &ids];
                 session
                     .connection
                     .query(&Request::new(&state.batch.release_batch, &parameters))
@@ -317,11 +345,12 @@ impl<'a> Group<'a> {
         };
         if released.is_err() && !rows.is_empty() && session.is_alive() {
             // The rows may be the cause. The session may hold some of the locks no more: that is no error.
-            released = unlock(state, session, &keys).await;
+            released = unlock(state, session, keys).await;
+            shared.rows.left_behind(rows.iter().copied().cloned());
         }
         match released {
-            Ok(()) => shared.settle(std::iter::empty(), keys.into_iter()),
-            Err(_) => session.close("a lock could not be released"),
+            Ok(()) => shared.settle(std::iter::empty(), keys.iter().copied()),
+            Err(_) => session.close(NOT_RELEASED),
         }
         released
     }

@@ -19,8 +19,13 @@ use crate::values::from_token;
 const ROW_DELAY: Duration = Duration::from_millis(20);
 /// The interval in which rows are written.
 const INTERVAL: Duration = Duration::from_millis(10);
+/// The pause after a statement that failed. It doubles with each further failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// How many rows one statement writes.
 const MAX_ROWS: usize = 1000;
+/// How many rows that could not be deleted are remembered. A sweep deletes the others.
+const MAX_STALE: usize = 10_000;
 
 static INSERT: [Type; 7] = [
     Type::INT8,
@@ -64,6 +69,8 @@ struct Pending {
     rows: HashMap<LockId, RowState>,
     /// In the order of the grants. Some were released since.
     order: VecDeque<LockId>,
+    /// Rows to delete: their locks were released.
+    stale: Vec<LockId>,
     /// The task that writes rows waits for a wake-up.
     idle: bool,
 }
@@ -71,7 +78,7 @@ struct Pending {
 #[derive(Debug)]
 enum RowState {
     Due(PendingRow),
-    Writing,
+    Writing(PendingRow),
     /// Released while its row was being written.
     Released,
 }
@@ -102,6 +109,18 @@ impl HolderRows {
             pending.rows.insert(id.clone(), RowState::Due(row));
             pending.order.push_back(id.clone());
         }
+        self.wake_if_idle(pending);
+    }
+
+    /// Notes that the rows of these locks could not be deleted. They are deleted later.
+    pub(super) fn left_behind(&self, ids: impl IntoIterator<Item = LockId>) {
+        let mut pending = self.pending();
+        let room = MAX_STALE.saturating_sub(pending.stale.len());
+        pending.stale.extend(ids.into_iter().take(room));
+        self.wake_if_idle(pending);
+    }
+
+    fn wake_if_idle(&self, mut pending: MutexGuard<'_, Pending>) {
         if std::mem::take(&mut pending.idle) {
             drop(pending);
             self.wake.notify_one();
@@ -113,7 +132,7 @@ impl HolderRows {
         let mut pending = self.pending();
         match pending.rows.get_mut(id) {
             None => return true,
-            Some(row @ RowState::Writing) => {
+            Some(row @ RowState::Writing(_)) => {
                 *row = RowState::Released;
                 return false;
             }
@@ -131,31 +150,50 @@ impl HolderRows {
         while columns.ids.len() < MAX_ROWS
             && let Some(id) = order.front()
         {
-            if let Some(state @ RowState::Due(_)) = rows.get_mut(id) {
-                if let RowState::Due(row) = state {
-                    if now.duration_since(row.granted) < ROW_DELAY {
-                        break;
-                    }
-                    columns.push(id, row, now);
+            match rows.remove(id) {
+                Some(RowState::Due(row)) if now.duration_since(row.granted) < ROW_DELAY => {
+                    rows.insert(id.clone(), RowState::Due(row));
+                    break;
                 }
-                *state = RowState::Writing;
+                Some(RowState::Due(row)) => {
+                    columns.push(id, &row, now);
+                    rows.insert(id.clone(), RowState::Writing(row));
+                }
+                Some(other) => drop(rows.insert(id.clone(), other)),
+                None => {}
             }
             order.pop_front();
         }
         columns
     }
 
-    /// Notes that these rows were written. Returns those whose locks were released meanwhile.
-    fn written(&self, ids: Vec<LockId>) -> Vec<LockId> {
+    /// Notes that these rows were written. Those whose locks were released meanwhile are to be deleted.
+    fn written(&self, ids: Vec<LockId>) {
         let mut pending = self.pending();
-        let is_released = |id: &LockId| matches!(pending.rows.remove(id), Some(RowState::Released));
-        ids.into_iter().filter(is_released).collect()
+        let Pending { rows, stale, .. } = &mut *pending;
+        let is_released = |id: &LockId| matches!(rows.remove(id), Some(RowState::Released));
+        stale.extend(ids.into_iter().filter(is_released));
+    }
+
+    /// Notes that these rows could not be written. They are due again, except those whose locks were released meanwhile.
+    fn not_written(&self, ids: Vec<LockId>) {
+        let mut pending = self.pending();
+        for id in ids {
+            if let Some(RowState::Writing(row)) = pending.rows.remove(&id) {
+                pending.rows.insert(id.clone(), RowState::Due(row));
+                pending.order.push_back(id);
+            }
+        }
+    }
+
+    fn take_stale(&self) -> Vec<LockId> {
+        std::mem::take(&mut self.pending().stale)
     }
 
     /// Whether the task has nothing to do until it is woken.
     fn becomes_idle(&self) -> bool {
         let mut pending = self.pending();
-        pending.idle = pending.order.is_empty();
+        pending.idle = pending.order.is_empty() && pending.stale.is_empty();
         pending.idle
     }
 }
@@ -185,6 +223,7 @@ impl RowColumns {
 
 /// Writes the rows of a session for as long as it lives.
 pub(super) async fn write(session: Weak<LockSession>, rows: Arc<HolderRows>, statements: Arc<RowStatements>) {
+    let mut pause = FIRST_PAUSE;
     loop {
         match rows.becomes_idle() {
             true => rows.wake.notified().await,
@@ -192,36 +231,46 @@ pub(super) async fn write(session: Weak<LockSession>, rows: Arc<HolderRows>, sta
         }
         loop {
             let Some(session) = session.upgrade().filter(|session| session.is_alive()) else { return };
-            let columns = rows.take_due();
-            if columns.ids.is_empty() {
-                break;
-            }
-            if let Err(error) = write_once(&session, &rows, &statements, columns).await {
-                tracing::debug!(%error, "holders of mutexes are not shown");
+            match write_once(&session, &rows, &statements).await {
+                Ok(true) => pause = FIRST_PAUSE,
+                Ok(false) => break,
+                Err(error) => {
+                    tracing::debug!(%error, "holders of mutexes are not shown yet");
+                    drop(session);
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LAST_PAUSE);
+                }
             }
         }
     }
 }
 
-async fn write_once(
-    session: &LockSession,
-    rows: &HolderRows,
-    statements: &RowStatements,
-    columns: RowColumns,
-) -> Result<()> {
-    let RowColumns { ids, keys, pairs, names, tokens, ages } = columns;
+/// Deletes the rows that are stale, and writes those that are due. Returns whether there were any. What fails is done again by
+/// the next call.
+async fn write_once(session: &LockSession, rows: &HolderRows, statements: &RowStatements) -> Result<bool> {
+    let stale = rows.take_stale();
+    let mut deleted = Ok(false);
+    if !stale.is_empty() {
+        let texts: Vec<&str> = stale.iter().map(LockId::as_str).collect();
+        deleted = session.connection.query(&Request::new(&statements.delete, &[&texts])).await.map(|_| true);
+        if deleted.is_err() {
+            rows.left_behind(stale);
+        }
+    }
+    let RowColumns { ids, keys, pairs, names, tokens, ages } = rows.take_due();
+    if ids.is_empty() {
+        return deleted;
+    }
     let texts: Vec<&str> = ids.iter().map(LockId::as_str).collect();
     let names: Vec<&[u8]> = names.iter().map(|resource| resource.name().as_bytes()).collect();
     let parameters: [&(dyn ToSql + Sync); 7] =
         [&session.session_lock, &texts, &keys, &pairs, &names, &tokens, &ages];
     let inserted = session.connection.query(&Request::new(&statements.insert, &parameters)).await;
-    let released = rows.written(ids);
-    inserted?;
-    if !released.is_empty() {
-        let texts: Vec<&str> = released.iter().map(LockId::as_str).collect();
-        session.connection.query(&Request::new(&statements.delete, &[&texts])).await?;
+    match &inserted {
+        Ok(_) => rows.written(ids),
+        Err(_) => rows.not_written(ids),
     }
-    Ok(())
+    inserted.and(deleted).map(|_| true)
 }
 
 #[cfg(test)]
@@ -252,8 +301,9 @@ mod tests {
         assert!(!rows.released(&short));
         assert!(rows.take_due().ids.is_empty(), "written too early");
         make_due(&rows);
-        assert_eq!(rows.take_due().ids, [long.clone()]);
-        assert!(rows.written(vec![long.clone()]).is_empty());
+        assert_eq!(rows.take_due().ids, std::slice::from_ref(&long));
+        rows.written(vec![long.clone()]);
+        assert!(rows.take_stale().is_empty());
         assert!(rows.released(&long), "its row was written");
         assert!(rows.becomes_idle());
     }
@@ -263,9 +313,35 @@ mod tests {
         let rows = HolderRows::default();
         let id = grant(&rows, "a");
         make_due(&rows);
-        assert_eq!(rows.take_due().ids, [id.clone()]);
+        assert_eq!(rows.take_due().ids, std::slice::from_ref(&id));
         assert!(!rows.released(&id), "the task that writes it deletes it");
-        assert_eq!(rows.written(vec![id.clone()]), [id]);
-        assert!(rows.pending().rows.is_empty());
+        rows.written(vec![id.clone()]);
+        assert!(!rows.becomes_idle(), "it is still to be deleted");
+        assert_eq!(rows.take_stale(), [id]);
+        assert!(rows.pending().rows.is_empty() && rows.becomes_idle());
+    }
+
+    #[test]
+    fn a_row_that_could_not_be_written_is_written_later_unless_its_lock_was_released() {
+        let rows = HolderRows::default();
+        let (kept, released) = (grant(&rows, "kept"), grant(&rows, "released"));
+        make_due(&rows);
+        assert_eq!(rows.take_due().ids, [kept.clone(), released.clone()]);
+        assert!(!rows.released(&released));
+        rows.not_written(vec![kept.clone(), released]);
+        assert!(!rows.becomes_idle());
+        assert_eq!(rows.take_due().ids, std::slice::from_ref(&kept));
+        rows.not_written(vec![kept.clone()]);
+        assert!(!rows.released(&kept), "it has no row");
+        assert!(rows.take_due().ids.is_empty() && rows.take_stale().is_empty() && rows.becomes_idle());
+    }
+
+    #[test]
+    fn a_row_that_could_not_be_deleted_is_deleted_later() {
+        let rows = HolderRows::default();
+        assert!(rows.becomes_idle());
+        rows.left_behind([LockId::from_stored("a")]);
+        assert!(!rows.becomes_idle());
+        assert_eq!(rows.take_stale(), [LockId::from_stored("a")]);
     }
 }

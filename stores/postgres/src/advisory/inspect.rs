@@ -1,28 +1,22 @@
 //! The holders of advisory locks and permits, and their waiters.
 
-use std::collections::{BTreeMap, HashSet};
-use std::time::{Duration, Instant, SystemTime};
+use std::collections::BTreeMap;
+use std::time::SystemTime;
 
 use distlock_core::store::support::inspect::select;
 use distlock_core::store::{Holder, Query, Record, Waiter};
 use distlock_core::{Kind, LockId, Resource, Result, WRITER_WEIGHT};
 use tokio_postgres::Row;
-use tokio_postgres::types::ToSql;
 
 use super::key::AdvisoryKey;
 use super::pool::session_lock;
-use super::shared_session::SharedSession;
 use super::store::StoreState;
+use super::unwritten_rows;
 use crate::config::KeyScheme;
 use crate::pool_rows;
 use crate::statement::Request;
 use crate::tables::PoolTable;
 use crate::values::{column, to_token, to_weight};
-
-/// How long `inspect` waits for the rows of holders.
-const ROWS_LIMIT: Duration = Duration::from_secs(1);
-/// The interval in which it looks for them.
-const ROWS_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A holder or a waiter of an advisory lock, and the server process of its session.
 pub(super) struct LockEntry {
@@ -75,7 +69,7 @@ impl LockEntry {
 pub(super) async fn lock_entries(state: &StoreState, key: Option<AdvisoryKey>) -> Result<Vec<LockEntry>> {
     let shared = state.shared().await?;
     let (number, pair) = key.map_or((None, false), |key| (Some(key.parts().0), key.parts().1));
-    until_rows_are_written(state, &shared, number, pair).await?;
+    unwritten_rows::until_written(state, &shared, key).await?;
     let rows = shared.session.connection.query(&Request::new(&state.lock.inspect, &[&number, &pair])).await;
     rows?.iter().map(LockEntry::read).collect()
 }
@@ -116,36 +110,6 @@ pub(super) async fn holders_with_others(
         entry.holder().with_also_held(others.map(|(_, other)| other.clone()).collect())
     };
     Ok(entries.iter().filter(|entry| entry.granted).map(holder).collect())
-}
-
-/// Waits until the locks that are held now have their rows, or are released. A client that is stalled writes none: its locks are
-/// shown like those of other programs.
-async fn until_rows_are_written(
-    state: &StoreState,
-    shared: &SharedSession,
-    key: Option<i64>,
-    pair: bool,
-) -> Result<()> {
-    type Lock = (i32, i64, bool);
-    let started = Instant::now();
-    let mut first: Option<HashSet<Lock>> = None;
-    loop {
-        let request: [&(dyn ToSql + Sync); 2] = [&key, &pair];
-        let rows = shared.session.connection.query(&Request::new(&state.lock.without_row, &request)).await?;
-        let read = |row: &Row| -> Result<Lock> {
-            Ok((column(row, "pid")?, column(row, "key")?, column(row, "pair")?))
-        };
-        let now: HashSet<Lock> = rows.iter().map(read).collect::<Result<_>>()?;
-        let left: HashSet<Lock> = first.take().map_or(now.clone(), |first| &first & &now);
-        // Where all locks are asked for, one of each session is its session lock.
-        let sessions: HashSet<i32> = left.iter().map(|(pid, ..)| *pid).collect();
-        let never = if key.is_some() { 0 } else { sessions.len() };
-        if left.len() <= never || started.elapsed() > ROWS_LIMIT {
-            return Ok(());
-        }
-        first = Some(left);
-        tokio::time::sleep(ROWS_INTERVAL).await;
-    }
 }
 
 pub(super) async fn records(state: &StoreState, query: &Query) -> Result<Vec<Record>> {
@@ -192,7 +156,7 @@ async fn named_locks(state: &StoreState, query: &Query, name: &str) -> Result<Ve
     Ok(records)
 }
 
-/// All advisory locks that this library holds.
+/// All advisory locks that this library holds and that have a row: a key alone tells neither kind nor name.
 async fn all_locks(state: &StoreState) -> Result<Vec<Record>> {
     let mut groups: BTreeMap<(Kind, String), Vec<LockEntry>> = BTreeMap::new();
     for entry in lock_entries(state, None).await? {

@@ -8,6 +8,11 @@ use sha2::{Digest, Sha256};
 use crate::config::{KeyScheme, PostgresConfig};
 use crate::identifier::Identifier;
 
+/// The mark of sessions, with the default schema and table.
+const SESSION_MARK: i64 = 7_235_441_220_220_052_334;
+/// The keys in `sql/sweep.sql` and where tokens are drawn, and the mark of sessions.
+const RESERVED: [i64; 3] = [7_235_441_220_220_052_332, 7_235_441_220_220_052_333, SESSION_MARK];
+
 /// The key of an advisory lock: one number of 64 bits or a pair of 32 bits. A number and a pair never collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AdvisoryKey {
@@ -91,7 +96,32 @@ impl AdvisoryKey {
     pub(super) fn of_resource(resource: &Resource, config: &PostgresConfig) -> Result<Self> {
         match config.keys {
             KeyScheme::Hashed => Ok(AdvisoryKey::within(config, resource.kind(), resource.name())),
-            KeyScheme::Raw => AdvisoryKey::parse(resource.name()).map_err(|error| error.about(resource)),
+            KeyScheme::Raw => AdvisoryKey::parse(resource.name())
+                .and_then(|key| key.unless_reserved(config))
+                .map_err(|error| error.about(resource)),
+        }
+    }
+
+    /// Refuses the keys that this library locks itself: its holder would block all other clients.
+    fn unless_reserved(self, config: &PostgresConfig) -> Result<Self> {
+        let mark = AdvisoryKey::session_mark(&config.schema, &config.table);
+        match self {
+            AdvisoryKey::One(key) if RESERVED.contains(&key) || key == mark => {
+                Err(Error::new(ErrorKind::InvalidInput, format!("the key {key} is reserved"))
+                    .advise("use another number: this library locks that one itself"))
+            }
+            key => Ok(key),
+        }
+    }
+
+    /// The key that every session of the advisory locks of a schema and table holds in shared mode.
+    pub(crate) fn session_mark(schema: &Identifier, table: &Identifier) -> i64 {
+        if *schema == Identifier::PUBLIC && *table == Identifier::DISTRIBUTE_LOCK {
+            return SESSION_MARK;
+        }
+        match AdvisoryKey::hashed(&format!("distlock:{}.{}:session", schema.as_str(), table.as_str())) {
+            AdvisoryKey::One(key) => key,
+            AdvisoryKey::Pair(..) => SESSION_MARK,
         }
     }
 
@@ -130,6 +160,30 @@ mod tests {
         assert_eq!(AdvisoryKey::parse("7,-9").unwrap(), AdvisoryKey::Pair(7, -9));
         for bad in ["", "x", "1,2,3", "1,", "9223372036854775808", "3000000000,1", "1;2", "' OR 1"] {
             assert_eq!(AdvisoryKey::parse(bad).unwrap_err().kind(), ErrorKind::InvalidInput, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn raw_keys_that_the_library_locks_itself_are_refused() {
+        let config = |options: &str| {
+            let url =
+                StoreUrl::parse(&format!("postgres+advisory://h/db?distlock.keys=raw{options}")).unwrap();
+            PostgresConfig::from_url(&url).unwrap()
+        };
+        let key = |name: String, config: &PostgresConfig| {
+            AdvisoryKey::of_resource(&Resource::new(Kind::Mutex, name).unwrap(), config)
+        };
+        let (plain, other) = (config(""), config("&distlock.schema=a"));
+        let mark = AdvisoryKey::session_mark(&other.schema, &other.table);
+        for reserved in RESERVED {
+            for config in [&plain, &other] {
+                assert_eq!(key(reserved.to_string(), config).unwrap_err().kind(), ErrorKind::InvalidInput);
+            }
+        }
+        assert_eq!(key(mark.to_string(), &other).unwrap_err().kind(), ErrorKind::InvalidInput);
+        assert_eq!(key("42".into(), &plain).unwrap(), AdvisoryKey::One(42));
+        for text in [include_str!("../sql/sweep.sql"), include_str!("../sql/advisory_try_one.sql")] {
+            assert!(RESERVED.iter().any(|reserved| text.contains(&reserved.to_string())));
         }
     }
 

@@ -10,13 +10,13 @@ use distlock_core::{Clock, Error, ErrorKind, Result};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_util::sync::CancellationToken;
 
+use super::key::AdvisoryKey;
 use super::session_life::{Sent, SessionLife};
 use crate::config::PostgresConfig;
 use crate::connect::{self, CHECK_CLIENT, CONNECT_TIMEOUT, Notifications};
 use crate::connection::Connection;
 use crate::error;
 use crate::keys::hex;
-use crate::tables::expand;
 
 const CONNECTION_ENDED: LossReason =
     LossReason::SessionEnded(std::borrow::Cow::Borrowed("its connection ended"));
@@ -60,9 +60,10 @@ impl LockSession {
             // Not from a generator that a program may seed, or a forked child repeat: two sessions would have one lock.
             let session_lock = getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)).cast_signed();
             let channel = format!("dl_{}", hex(&session_lock.to_be_bytes()));
-            let mut batch = expand(&format!(
-                "SELECT pg_catalog.pg_advisory_lock({session_lock}), pg_catalog.pg_advisory_lock_shared({{session_mark}})"
-            ));
+            let mark = AdvisoryKey::session_mark(&config.schema, &config.table);
+            let mut batch = format!(
+                "SELECT pg_catalog.pg_advisory_lock({session_lock}), pg_catalog.pg_advisory_lock_shared({mark})"
+            );
             if listens {
                 batch = format!("{batch}; LISTEN \"{channel}\"");
             }

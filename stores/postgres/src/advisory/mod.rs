@@ -20,6 +20,7 @@ mod store;
 mod sweep;
 pub(crate) mod transaction;
 pub(crate) mod transaction_wait;
+mod unwritten_rows;
 
 pub use key::AdvisoryKey;
 pub use store::AdvisoryStore;

@@ -36,7 +36,9 @@ static CANCEL: [Type; 1] = [Type::INT8];
 ///
 /// One shared connection holds every lock that is granted at once; mutexes of many tasks are tried, and released, in one
 /// statement. A claim that has to wait does so on a connection of its own. The row that shows the holder of a mutex to `inspect` is
-/// written once it was held for 20 ms: `inspect` waits for it. A connection that waits holds a snapshot of the database, which keeps `VACUUM` from removing rows that changed since:
+/// written once it was held for 20 ms: `inspect` waits for it. The lock of a client that is stalled, and has not written its row, is
+/// not in a list of all locks; where it is asked for by name, its holder is shown as a process of the server. A connection that
+/// waits holds a snapshot of the database, which keeps `VACUUM` from removing rows that changed since:
 /// where waits last for hours, the lease table is the better choice. Held locks are entries of the server's lock table, which
 /// has room for `max_locks_per_transaction` × `max_connections` of them: beyond that an acquisition fails with
 /// [`ErrorKind::Exhausted`](distlock_core::ErrorKind::Exhausted).
