@@ -59,7 +59,8 @@ impl Server {
         Err(self.unsupported("the server is too old", "use MySQL 8.0 or MariaDB 10.6 or later"))
     }
 
-    /// Refuses servers whose second `GET_LOCK` frees the first, and clusters whose nodes do not know each other's locks.
+    /// Refuses servers whose second `GET_LOCK` frees the first, and clusters whose nodes do not know each other's locks. On
+    /// MySQL 5.6.24 `SELECT GET_LOCK('x', 0), GET_LOCK('y', 0), IS_USED_LOCK('x')` is `1, 1, NULL`.
     pub(crate) fn check_session(&self) -> Result<()> {
         let enough = match self.product {
             Product::MySql => self.version >= (5, 7, 5),

@@ -14,6 +14,8 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
 
 /// A pool of one connection, and the name of its database.
 async fn pool() -> (MySqlPool, String) {
+    // A server of MySQL offers TLS by itself. Another store of the same build may bring a second provider.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let database = database_on(server());
     let options = MySqlConnectOptions::from_str(&server().url_of("mysql", &database)).unwrap();
     let pool = MySqlPoolOptions::new().max_connections(1).acquire_timeout(PATIENCE);
