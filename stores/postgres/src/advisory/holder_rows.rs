@@ -252,7 +252,7 @@ mod tests {
         assert!(!rows.released(&short));
         assert!(rows.take_due().ids.is_empty(), "written too early");
         make_due(&rows);
-        assert_eq!(rows.take_due().ids, [long.clone()]);
+        assert_eq!(rows.take_due().ids, std::slice::from_ref(&long));
         assert!(rows.written(vec![long.clone()]).is_empty());
         assert!(rows.released(&long), "its row was written");
         assert!(rows.becomes_idle());
@@ -263,7 +263,7 @@ mod tests {
         let rows = HolderRows::default();
         let id = grant(&rows, "a");
         make_due(&rows);
-        assert_eq!(rows.take_due().ids, [id.clone()]);
+        assert_eq!(rows.take_due().ids, std::slice::from_ref(&id));
         assert!(!rows.released(&id), "the task that writes it deletes it");
         assert_eq!(rows.written(vec![id.clone()]), [id]);
         assert!(rows.pending().rows.is_empty());
