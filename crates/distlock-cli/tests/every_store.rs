@@ -76,6 +76,17 @@ impl StoreFixture {
         self.run_to_end(0, &["run", "--fair", NAME, "true"]);
     }
 
+    /// A forced release ends a session with all its locks, and says so.
+    fn break_names_what_else_is_lost(&self) {
+        let locks = distlock::blocking::connect(&self.url).unwrap();
+        let guards = [NAME, "beside it"].map(|name| locks.mutex(name).acquire().unwrap());
+        let broken = self.distlock().args(["break", NAME, "--yes"]).output().unwrap();
+        let said = stderr(&broken);
+        assert_eq!(code(&broken), 0, "{said}");
+        assert!(said.contains("all that its session held: also mutex \"beside it\""), "{said}");
+        wait_for("the loss", || guards.iter().all(|guard| guard.is_lost()).then_some(()));
+    }
+
     /// Waits until a second client is counted, where the store shows waiters.
     fn waiter_is_counted(&self) {
         let listed =
@@ -177,7 +188,9 @@ fn postgres() {
 #[test]
 fn postgres_advisory() {
     let server = PostgresServer::start();
-    every_command_works(server.url().replace("postgres:", "postgres+advisory:"), &server, true, true);
+    let url = server.url().replace("postgres:", "postgres+advisory:");
+    StoreFixture::new(url.clone()).break_names_what_else_is_lost();
+    every_command_works(url, &server, true, true);
 }
 
 #[test]
@@ -189,7 +202,9 @@ fn mysql() {
 #[test]
 fn mysql_session() {
     let server = MysqlServer::start();
-    every_command_works(server.url_of("mysql+session", "app"), &server, true, true);
+    let url = server.url_of("mysql+session", "app");
+    StoreFixture::new(url.clone()).break_names_what_else_is_lost();
+    every_command_works(url, &server, true, true);
 }
 
 #[test]

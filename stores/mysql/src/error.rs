@@ -16,6 +16,8 @@ const NO_SUCH_TABLE: u16 = 1146;
 
 const ADD_LOGIN: &str = "put user:password into the URL: mysql://user:password@host/database";
 const GRANT_RIGHTS: &str = "grant SELECT, INSERT, UPDATE and DELETE on the lock tables, and CREATE, or create them with `distlock schema`";
+const END_TRANSACTION: &str = "find the session that keeps the row or the table locked (information_schema.innodb_trx, \
+    SHOW PROCESSLIST) and end its transaction";
 const USE_PRIMARY: &str = "connect to the server that takes writes";
 
 /// A failed request: our error, and what the store does about it.
@@ -41,6 +43,12 @@ pub(crate) enum Cause {
 impl Failure {
     pub(crate) fn broken(error: Error) -> Self {
         Failure { error, cause: Cause::Broken }
+    }
+
+    /// Of a request that was not sent, since its row is known to stay locked.
+    pub(crate) fn row_stays_locked() -> Self {
+        let error = Error::new(ErrorKind::Unavailable, "its row stays locked by another session");
+        Failure { error: error.advise(END_TRANSACTION), cause: Cause::Locked }
     }
 }
 
@@ -112,14 +120,7 @@ fn classify(code: u16, message: &str, what: String) -> (Cause, Error) {
                  another node. Let all clients write to one node",
             ),
         ),
-        LOCK_WAIT_TIMEOUT | LOCK_NOWAIT => (
-            Cause::Locked,
-            new(
-                ErrorKind::Unavailable,
-                "find the session that keeps the row or the table locked (information_schema.innodb_trx, \
-                 SHOW PROCESSLIST) and end its transaction",
-            ),
-        ),
+        LOCK_WAIT_TIMEOUT | LOCK_NOWAIT => (Cause::Locked, new(ErrorKind::Unavailable, END_TRANSACTION)),
         NO_SUCH_TABLE => (
             Cause::NoTable,
             new(ErrorKind::Corrupt, "create the tables with `distlock schema`, or connect again"),

@@ -153,6 +153,7 @@ impl Sweeper {
             tables
                 .statement(text)
                 .replace("{spent}", &target.spent)
+                .replace("{spent, quoted}", &target.spent.replace('\'', "''"))
                 .replace("{table}", &tables.quoted(target.ending))
         };
         let find = format!("SET @distlock_now = {{now}}; {}", include_str!("sql/sweep_find.sql"));
@@ -169,27 +170,12 @@ impl Sweeper {
         }
         let mut deleted = 0;
         if !spent.is_empty() {
-            let keys = |keys: &[Vec<u8>]| keys.iter().map(|key| literal(key)).collect::<Vec<_>>().join(", ");
-            let lock = fill(
-                &format!(
-                    "START TRANSACTION; SELECT DISTINCT k FROM {{table}} t FORCE INDEX (PRIMARY) WHERE k IN ({}) AND {{spent}} \
-                     FOR UPDATE SKIP LOCKED",
-                    keys(&spent)
-                ),
-                &self.tables,
-            );
-            let locked = self.query(&lock).await?;
-            let locked: Vec<Vec<u8>> =
-                locked.iter().filter_map(|row| required::<Vec<u8>>(row, "k").ok()).collect();
-            if !locked.is_empty() {
-                let delete = fill(
-                    &format!("DELETE t FROM {{table}} t WHERE k IN ({}) AND {{spent}}", keys(&locked)),
-                    &self.tables,
-                );
-                self.query(&delete).await?;
-                deleted = locked.len() as u64;
+            let keys = spent.iter().map(|key| literal(key)).collect::<Vec<_>>().join(", ");
+            let delete = include_str!("sql/sweep_delete.sql");
+            let rows = self.query(&fill(delete, &self.tables).replace("{keys}", &keys)).await?;
+            if let Some(row) = rows.first() {
+                deleted = required(row, "deleted").map_err(bad)?;
             }
-            self.query("COMMIT").await?;
         }
         Ok((deleted, last.filter(|_| rows.len() == 1000)))
     }

@@ -260,3 +260,26 @@ async fn an_older_renewal_that_is_applied_last_does_not_move_the_expiry_back() {
         release(&store, &claim).await.unwrap();
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_paused_in_the_middle_of_a_sweep_keeps_no_row_locked() {
+    let database = database_on(server());
+    let url = server().url_of("mysql", &database);
+    let proxy = Proxy::start(server().addr());
+    let config = common::config(&proxy.through(&url)).retention(SECOND).unwrap();
+    let store = distlock_mysql::MysqlStore::connect(config).await.unwrap();
+    let claims = Claims::new("sweep");
+    let old = claims.mutex("old");
+    let token = granted(&store, &old).await;
+    release(&store, &old).await.unwrap();
+    let now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6))";
+    let spent = format!("SELECT COUNT(*) FROM {database}.distribute_lock WHERE expires_at < {now} - 1000000");
+    eventually("its retention is over", async || server().value(&spent) == "1").await;
+    proxy.lose_reply_to("SKIP LOCKED", AfterLoss::Hang);
+    let sweep = tokio::spawn(async move { store.sweep().await });
+    let rows = format!("SELECT COUNT(*) FROM {database}.distribute_lock");
+    eventually("the row is deleted", async || server().value(&rows) == "0").await;
+    let direct = lease_store(&url).await;
+    assert!(granted(&direct, &claims.mutex("old")).await > token);
+    sweep.abort();
+}

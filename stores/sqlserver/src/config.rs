@@ -57,8 +57,8 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
         name: "heartbeat_timeout",
         value: "duration",
         default: "3s",
-        meaning: "a guard is lost if no heartbeat of its session was answered for this long; after a holder that did not \
-                  release, the next one waits this long",
+        meaning: "a guard is lost if no heartbeat of its session was answered for this long; the next holder waits this long if \
+                  the session ended and its client may not know",
     },
 ];
 
@@ -262,9 +262,9 @@ impl SqlServerConfig {
         self
     }
 
-    /// A guard is lost if no heartbeat of its session was answered for this long. Heartbeats are sent four times as often. After a
-    /// holder that did not release (a crash, `KILL`, a fail-over), the next client waits for the holder's time before it
-    /// is granted the lock. Default 3 seconds.
+    /// A guard is lost if no heartbeat of its session was answered for this long. Heartbeats are sent four times as often. If the
+    /// session of a holder ended and its client may not know (a fail-over, `KILL` while it cannot be reached), the next client
+    /// waits for the holder's time before it is granted the lock. Default 3 seconds.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] below 200 ms, or above 20 seconds: the server drops a silent client after 30.

@@ -139,6 +139,8 @@ fn classify(code: u32, message: &str) -> (bool, Error) {
         596 | 6005 | 6006 | 17142 | 924 | 926 | 927 | 945 | 952 | 983 | 40197 | 40501 | 40613 => {
             (true, new(ErrorKind::Unavailable, IS_IT_REACHABLE))
         }
+        // A compatible server has no number of its own for it.
+        _ if message.starts_with("permission denied") => (false, new(ErrorKind::Denied, GRANT_RIGHTS)),
         _ => (false, new(ErrorKind::Internal, "this is unexpected: report it with the server's version")),
     }
 }
@@ -156,12 +158,15 @@ mod tests {
             error.to_string().contains("primary") && error.to_string().contains("distlock.tokens=off"),
             "{error}"
         );
-        let (_, error) = classify(229, "The UPDATE permission was denied on the object 't_token'");
-        assert_eq!(error.kind(), ErrorKind::Denied);
-        assert!(
-            error.to_string().contains("distlock schema") && error.to_string().contains("tokens=off"),
-            "{error}"
-        );
+        for (code, message) in [
+            (229, "The UPDATE permission was denied on the object 't_token'"),
+            (33_557_097, "permission denied for schema master_dbo"),
+        ] {
+            let (_, error) = classify(code, message);
+            assert_eq!(error.kind(), ErrorKind::Denied);
+            let text = error.to_string();
+            assert!(text.contains("distlock schema") && text.contains("tokens=off"), "{text}");
+        }
     }
 
     #[test]

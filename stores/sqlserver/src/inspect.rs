@@ -164,6 +164,8 @@ pub(crate) async fn break_lock(state: &StoreState, resource: &Resource) -> Resul
         }
         let kill = format!("KILL {spid}").into();
         if let Err(failure) = observer.query(&kill, Vec::new()).await
+            // Otherwise it ends by itself, and its locks with it.
+            && !failure.error.to_string().contains("not an active process ID")
             && is_alive(state, observer, session).await?
         {
             let what = format!("the session {spid} that holds it cannot be ended: {}", failure.error);

@@ -93,7 +93,8 @@ impl SqlServerStore {
             holds: Mutex::default(),
             config,
         });
-        schema::ensure(&state).await.map_err(|error| error.on(state.location.clone()))?;
+        let opened = tokio::try_join!(schema::ensure(&state), state.sessions.warm_up());
+        opened.map_err(|error| error.on(state.location.clone()))?;
         session::watch(&state, heard);
         sweep::start(&state);
         Ok(SqlServerStore(state))

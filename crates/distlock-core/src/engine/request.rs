@@ -161,6 +161,14 @@ impl<O: StoreOperation> Submission<O> {
     pub(super) fn queued(answer: oneshot::Receiver<Result<O::Outcome>>) -> Self {
         Submission(SubmissionKind::Queued(answer))
     }
+
+    /// For a caller that leaves: takes the answer that a queued item got and that was not read. After this, no answer is
+    /// sent to it; the batch undoes what arrives later, and a lone request undoes its own answer.
+    pub(super) fn take_unread(&mut self) -> Option<Result<O::Outcome>> {
+        let SubmissionKind::Queued(answer) = &mut self.0 else { return None };
+        answer.close();
+        answer.try_recv().ok()
+    }
 }
 
 impl<O: StoreOperation> Future for Submission<O> {

@@ -162,6 +162,9 @@ impl Drop for PendingAttempt<'_> {
         if !self.answered {
             let pending = self.shared.releases.begin(&self.item.claim.resource);
             *self.item.abandoned.lock().unwrap_or_else(PoisonError::into_inner) = Some(pending);
+            if let Some(answer) = self.submission.take_unread() {
+                SessionAttemptOperation::orphaned(&self.shared.commands, self.item.clone(), answer);
+            }
         }
     }
 }

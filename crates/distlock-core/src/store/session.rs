@@ -268,12 +268,14 @@ pub trait SessionStore: Store {
     }
 
     /// Ends what was granted under this lock id before its minimum hold time has passed: the lock stays held for the rest of
-    /// it, by a record. Stores with [`minimum_hold`](crate::store::Capabilities::minimum_hold) implement it.
+    /// it, by a record. Stores with [`minimum_hold`](crate::store::Capabilities::minimum_hold) implement it. One that says so and
+    /// does not keeps the lock until its session ends: a release would be too early.
     ///
     /// # Errors
     /// As for [`release`](SessionStore::release).
     async fn leave(&self, lease: &Lease) -> Result<()> {
-        self.release(lease).await
+        let _ = lease;
+        Err(self.capabilities().unsupported("minimum hold times"))
     }
 }
 

@@ -193,6 +193,7 @@ impl Store for SessionServer {
         capabilities.semaphore = false;
         capabilities.rw_lock = false;
         capabilities.fairness = Fairness::None;
+        capabilities.minimum_hold = false;
         capabilities.reasons = &[("semaphores", "this server has no counters")];
         capabilities
     }

@@ -64,6 +64,23 @@ async fn an_attempt_cancelled_at_any_moment_leaves_nothing_held() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_grant_that_arrived_and_was_never_read_is_released() {
+    let (server, clock) = (SessionServer::batching(), VirtualClock::new());
+    let locks = server.locks(&clock);
+    let beside = tokio::spawn(locks.mutex("b").acquire().into_future());
+    tokio::task::yield_now().await;
+    let mut asking = Box::pin(locks.mutex("a").acquire().into_future());
+    assert!(futures_util::poll!(&mut asking).is_pending(), "queued behind the attempt in flight");
+    beside.await.unwrap().unwrap().release().await.unwrap();
+    until(|| async { server.batch_sizes(Call::Acquire).len() == 2 }).await;
+    tokio::time::sleep(10 * MS).await;
+    assert!(!server.is_free(), "granted, and the answer not read");
+    drop(asking);
+    until(|| async { server.is_free() }).await;
+    assert!(locks.mutex("a").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_attempt_without_an_answer_is_no_contention_and_its_late_grant_is_released() {
     let (server, clock) = (SessionServer::batching(), VirtualClock::new());
     let limit = options().get_request_timeout();

@@ -128,6 +128,8 @@ pub struct Timing {
     pub crash_detected_within: Option<Duration>,
     /// How long a case waits for an expected event before it fails.
     pub wait_limit: Duration,
+    /// The request time-out of the engines ([`Options::request_timeout`](distlock_core::Options::request_timeout)).
+    pub request_timeout: Duration,
     /// How long a waiter needs to enter the wait queue of a store that cannot show its waiters.
     pub queue_delay: Duration,
     /// The number of contending processes.
@@ -142,6 +144,7 @@ impl Default for Timing {
             expiry: Duration::from_millis(800),
             crash_detected_within: None,
             wait_limit: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(5),
             queue_delay: Duration::from_millis(300),
             processes: 5,
             rounds: 30,

@@ -73,22 +73,23 @@ impl<F: Fixture> Harness<F> {
     /// Options under which nothing expires during the case: neither locks nor queue entries.
     #[must_use]
     pub fn long_lease(&self) -> TestOptions {
-        TestOptions { waiter_ttl: LONG, ..TestOptions::with_expiry(LONG) }
+        TestOptions { waiter_ttl: LONG, ..self.with_expiry(LONG) }
     }
 
     /// Options with a short expiry, for cases that wait for it.
     #[must_use]
     pub fn short_lease(&self) -> TestOptions {
-        TestOptions::with_expiry(self.timing().expiry)
+        self.with_expiry(self.timing().expiry)
     }
 
     /// Options under which a holder learns of its loss quickly, from a renewal rather than at its expiry.
     #[must_use]
     pub fn frequent_renewal(&self) -> TestOptions {
-        TestOptions {
-            cadence: Some(Duration::from_millis(50)),
-            ..TestOptions::with_expiry(Duration::from_secs(10))
-        }
+        TestOptions { cadence: Some(Duration::from_millis(50)), ..self.with_expiry(Duration::from_secs(10)) }
+    }
+
+    fn with_expiry(&self, expiry: Duration) -> TestOptions {
+        TestOptions { request_timeout: self.timing().request_timeout, ..TestOptions::with_expiry(expiry) }
     }
 
     /// A new engine with [`long_lease`](Harness::long_lease) options.

@@ -122,11 +122,22 @@ impl Program {
     /// If it is missing, with a message that says how to install it.
     #[must_use]
     pub fn find(&self) -> PathBuf {
+        self.find_fitting(|_| true)
+    }
+
+    /// Finds the program. One that the variable names and that does not fit is passed over.
+    ///
+    /// # Panics
+    /// As for [`find`](Program::find).
+    #[must_use]
+    pub fn find_fitting(&self, fits: impl Fn(&Path) -> bool) -> PathBuf {
         let (name, variable) = (self.name, self.variable);
         if let Some(named) = env::var_os(variable).filter(|value| !value.is_empty()) {
             let named = PathBuf::from(named);
             assert!(named.exists(), "{variable} names {}, which does not exist", named.display());
-            return named;
+            if fits(&named) {
+                return named;
+            }
         }
         self.search().unwrap_or_else(|| {
             panic!(

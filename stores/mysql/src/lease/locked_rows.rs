@@ -1,8 +1,9 @@
 //! Batches in a world where any session may lock a row and keep it. Such a row fails its own item, soon, and no other.
 //!
-//! A batch waits for row locks for a second. If that is not enough, the rows that stay locked are found without waiting,
-//! their items fail, and the others are sent again. For a while such a name is then asked for alone and without waiting, so
-//! that it delays no other.
+//! A batch waits for row locks for a second. A row that stays locked exceeds that, and so do rows that many clients lock one
+//! after the other while commits are slow. So nothing fails yet: the rows that are locked at this moment are asked for one by
+//! one, each in the queue of its own row, and the others are sent again together. An item fails if its row stays locked then,
+//! too. For a while such a name is looked at without waiting, so that it delays no other.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,9 @@ use std::time::{Duration, Instant};
 
 use distlock_core::store::Batch;
 use distlock_core::store::support::batch::all_failed;
-use distlock_core::{Error, RecordKind, Result};
+use distlock_core::{RecordKind, Result};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use mysql_async::Row;
 
 use super::LeaseState;
@@ -20,49 +23,41 @@ use crate::error::{Cause, Failure};
 use crate::identifier::Tables;
 use crate::rows::required;
 
-/// How long a name is asked for alone after its row was found locked.
+/// A request that is older does not wait for a row once more. One wait takes a second, on MySQL up to two; the default time
+/// limit of a request is five.
+const PATIENCE: Duration = Duration::from_millis(2500);
+/// How many items are sent alone at the same time, each on a connection.
+const ALONE_AT_ONCE: usize = 4;
+/// After so many rows that stayed locked, the other locked rows of a request are not waited for.
+const ENOUGH_LOCKED: usize = 4;
+/// How long a name is looked at without waiting after its row stayed locked.
 const APART: Duration = Duration::from_secs(10);
-/// How often, and how long apart, a name that is asked for alone tries to lock its row.
-const TRIES_APART: u32 = 10;
+/// How often, and how long apart, the rows of such names are looked at.
+const LOOKS_APART: u32 = 10;
 const PAUSE_APART: Duration = Duration::from_millis(30);
 /// How often a transaction that was in conflict with another is sent again.
 const TRIES_AFTER_CONFLICT: u32 = 30;
-/// How often a batch is sent again after locked rows were taken out.
-const TRIES_AFTER_LOCKED: u32 = 3;
 /// A larger statement is split: servers have a limit of 1 MB and more (`max_allowed_packet`).
 pub(super) const LARGEST_STATEMENT: usize = 700_000;
 
+/// Names whose rows stayed locked a moment ago.
 #[derive(Debug)]
 pub(super) struct LockedRows {
     apart: Mutex<HashMap<Key, Instant>>,
     find: [String; 2],
-    no_wait: [String; 2],
 }
 
 impl LockedRows {
     pub(super) fn new(tables: &Tables) -> Self {
-        let quoted = [tables.quoted(""), tables.quoted("_pool")];
         let find = tables.statement(include_str!("../sql/locked_rows.sql"));
-        LockedRows {
-            apart: Mutex::default(),
-            find: [find.replace("{table}", &quoted[0]), find.replace("{table}", &quoted[1])],
-            no_wait: quoted.map(|table| {
-                format!(
-                    "START TRANSACTION; SELECT COUNT(*) INTO @distlock_rows FROM {table} WHERE k = {{key}} FOR UPDATE NOWAIT"
-                )
-            }),
-        }
+        let find = ["", "_pool"].map(|ending| find.replace("{table}", &tables.quoted(ending)));
+        LockedRows { apart: Mutex::default(), find }
     }
 
     fn apart(&self) -> MutexGuard<'_, HashMap<Key, Instant>> {
         self.apart.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set_apart(&self, key: Key) {
-        self.apart().insert(key, Instant::now());
-    }
-
-    /// Whether a name is asked for alone.
     fn is_apart(&self, key: &Key) -> bool {
         let mut apart = self.apart();
         if apart.is_empty() {
@@ -83,6 +78,9 @@ fn index(record: RecordKind) -> usize {
 /// The rows of a reply by the place of their item.
 type Replies = HashMap<usize, Result<Option<Row>>>;
 
+/// The answer to one request.
+type Answer = Result<Vec<Row>, Failure>;
+
 /// Runs a verb for items, and calls `answer` for each with its row, if there is one. Answers are in the order of `items`.
 pub(super) async fn run<A>(
     state: &LeaseState,
@@ -96,28 +94,20 @@ pub(super) async fn run<A>(
     let (apart, together): (Vec<_>, Vec<_>) =
         items.iter().cloned().partition(|item| state.locked_rows.is_apart(&item.key));
     let mut replies = Replies::new();
-    let parts = if together.is_empty() { Vec::new() } else { Rows::new(together).split(LARGEST_STATEMENT) };
+    let mut parts = Rows::new(together).split(LARGEST_STATEMENT);
     if parts.len() == 1 && apart.is_empty() {
         // One request: if it fails as a whole, so does the batch.
-        for rows in parts {
+        if let Some(rows) = parts.pop() {
             send(state, verb, rows, &mut replies).await?;
         }
     } else {
-        let apart =
-            futures_util::future::join_all(apart.into_iter().map(|item| send_apart(state, verb, item)));
-        let together = async {
-            let mut replies = Replies::new();
-            for rows in parts {
-                let places: Vec<usize> = rows.items.iter().map(|item| item.n).collect();
-                if let Err(error) = send(state, verb, rows, &mut replies).await {
-                    replies.extend(places.iter().copied().zip(all_failed(&error, places.len())));
-                }
-            }
-            replies
-        };
-        let (apart, together) = futures_util::future::join(apart, together).await;
-        replies = together;
-        replies.extend(apart);
+        let mut replies_apart = Replies::new();
+        futures_util::future::join(
+            send_apart(state, verb, apart, &mut replies_apart),
+            send_parts(state, verb, parts, &mut replies),
+        )
+        .await;
+        replies.extend(replies_apart);
     }
     Ok(items
         .iter()
@@ -129,75 +119,162 @@ pub(super) async fn run<A>(
         .collect())
 }
 
-/// Sends a batch, and without the items whose rows stay locked if there are such.
+/// Sends batches one after the other. The error of one of them is that of its items.
+async fn send_parts(state: &LeaseState, verb: &Verb, parts: Vec<Rows<'_>>, replies: &mut Replies) {
+    for rows in parts {
+        let places: Vec<usize> = rows.items.iter().map(|item| item.n).collect();
+        if let Err(error) = send(state, verb, rows, replies).await {
+            replies.extend(places.iter().copied().zip(all_failed(&error, places.len())));
+        }
+    }
+}
+
+/// Sends a batch. An item whose row stays locked fails alone.
 async fn send(state: &LeaseState, verb: &Verb, mut rows: Rows<'_>, replies: &mut Replies) -> Result<()> {
-    for _ in 0..TRIES_AFTER_LOCKED {
-        let failure = match execute(state, &rows.fill(&verb.statements)).await {
-            Ok(found) => return note(&found, replies),
-            Err(failure) if failure.cause == Cause::Locked => failure,
+    let begun = Instant::now();
+    if rows.items.len() == 1
+        && let Some(item) = rows.items.pop()
+    {
+        return match send_alone(state, verb, item, begun).await {
+            (_, Err(failure)) if failure.cause != Cause::Locked => Err(failure.error),
+            (item, answer) => note_alone(state, &item, answer, replies),
+        };
+    }
+    let mut alone = Vec::new();
+    for is_second in [false, true] {
+        match execute(state, &rows.fill(&verb.statements)).await {
+            Ok(found) => {
+                note(&found, replies)?;
+                rows.items.clear();
+                break;
+            }
+            Err(failure) if failure.cause == Cause::Locked => {}
             Err(failure) => return Err(failure.error),
-        };
-        let locked = if rows.items.len() == 1 {
-            vec![rows.items[0].key]
-        } else {
-            find_locked(state, verb.record, &rows).await.map_err(|failure| failure.error)?
-        };
-        if locked.is_empty() {
-            // The row is free again.
-            continue;
         }
-        let (out, rest): (Vec<_>, Vec<_>) =
-            rows.items.into_iter().partition(|item| locked.contains(&item.key));
-        for item in out {
-            state.locked_rows.set_apart(item.key);
-            replies.insert(item.n, Err(is_locked(&item, &failure)));
+        if is_second {
+            break;
         }
-        if rest.is_empty() {
+        // Not found is a row that is free again, and one that a transaction has inserted and not committed.
+        let locked = find_locked(state, verb.record, &rows).await.map_err(|failure| failure.error)?;
+        let rest;
+        (alone, rest) = rows.items.into_iter().partition(|item| locked.contains(&item.key));
+        rows = Rows::new(rest);
+        if rows.items.is_empty() {
+            break;
+        }
+    }
+    alone.append(&mut rows.items);
+    if verb.is_repeated {
+        // Soon: the others of the batch are renewed, and their answers wait for these.
+        for item in &alone {
+            note_alone(state, item, Err(Failure::row_stays_locked()), replies)?;
+        }
+        return Ok(());
+    }
+    send_each_alone(state, verb, alone, begun, replies).await
+}
+
+/// Sends items one by one, a few at the same time.
+async fn send_each_alone(
+    state: &LeaseState,
+    verb: &Verb,
+    mut items: Vec<Item<'_>>,
+    begun: Instant,
+    replies: &mut Replies,
+) -> Result<()> {
+    while !items.is_empty() {
+        let mut waiting = items.into_iter();
+        let mut in_flight = FuturesUnordered::new();
+        let mut stayed_locked = 0;
+        loop {
+            while in_flight.len() < ALONE_AT_ONCE
+                && stayed_locked < ENOUGH_LOCKED
+                && let Some(item) = waiting.next()
+            {
+                in_flight.push(send_alone(state, verb, item, begun));
+            }
+            let Some((item, answer)) = in_flight.next().await else { break };
+            stayed_locked += usize::from(is_locked(&answer));
+            note_alone(state, &item, answer, replies)?;
+        }
+        let left: Vec<_> = waiting.collect();
+        if left.is_empty() {
             return Ok(());
         }
-        rows = Rows::new(rest);
-    }
-    for item in &rows.items {
-        let error = distlock_core::store::support::errors::unavailable(
-            "rows of this request stay locked by other sessions",
-        );
-        replies.insert(item.n, Err(error.about(item.resource)));
+        // One session may have locked all of them.
+        let (locked, free) = part_locked(state, verb, left).await?;
+        for item in &locked {
+            note_alone(state, item, Err(Failure::row_stays_locked()), replies)?;
+        }
+        items = free;
     }
     Ok(())
 }
 
-/// Sends one item whose row was found locked: it does not wait for the lock, and gives up after a fraction of a second.
-async fn send_apart<'a>(state: &LeaseState, verb: &Verb, item: Item<'a>) -> (usize, Result<Option<Row>>) {
-    let lock = state.locked_rows.no_wait[index(verb.record)].replace("{key}", &item.key.literal());
-    let rows = Rows::new(vec![item.clone()]);
-    let statements = rows.fill(&verb.statements);
-    let text = statements.replacen("START TRANSACTION", &lock, 1);
-    for attempt in 0..TRIES_APART {
-        match execute(state, &text).await {
-            Ok(found) => {
-                state.locked_rows.apart().remove(&item.key);
-                let mut replies = Replies::new();
-                let noted = note(&found, &mut replies);
-                let reply = replies.remove(&item.n).unwrap_or(Ok(None));
-                return (item.n, noted.and(reply));
-            }
-            Err(failure) if failure.cause == Cause::Locked && attempt + 1 < TRIES_APART => {
-                tokio::time::sleep(PAUSE_APART.mul_f64(0.5 + fastrand::f64())).await;
-            }
-            Err(failure) if failure.cause == Cause::Locked => {
-                return (item.n, Err(is_locked(&item, &failure)));
-            }
-            Err(failure) => return (item.n, Err(failure.error)),
+/// Sends items whose rows stayed locked a moment ago. Those that are still locked fail after a fraction of a second.
+async fn send_apart(state: &LeaseState, verb: &Verb, mut items: Vec<Item<'_>>, replies: &mut Replies) {
+    for look in 0..LOOKS_APART {
+        if items.is_empty() {
+            return;
         }
+        if look > 0 {
+            tokio::time::sleep(PAUSE_APART.mul_f64(0.5 + fastrand::f64())).await;
+        }
+        let places: Vec<usize> = items.iter().map(|item| item.n).collect();
+        let (locked, free) = match part_locked(state, verb, items).await {
+            Ok(parts) => parts,
+            Err(error) => {
+                replies.extend(places.iter().copied().zip(all_failed(&error, places.len())));
+                return;
+            }
+        };
+        for item in &free {
+            state.locked_rows.apart().remove(&item.key);
+        }
+        send_parts(state, verb, Rows::new(free).split(LARGEST_STATEMENT), replies).await;
+        items = locked;
     }
-    (item.n, Ok(None))
+    for item in &items {
+        replies.insert(item.n, Err(Failure::row_stays_locked().error.about(item.resource)));
+    }
 }
 
-fn is_locked(item: &Item<'_>, failure: &Failure) -> Error {
-    failure.error.clone().about(item.resource)
+/// Sends one item, which waits in the queue of its row: once, and again while the request is young. A verb that the engine
+/// repeats waits once.
+async fn send_alone<'a>(
+    state: &LeaseState,
+    verb: &Verb,
+    item: Item<'a>,
+    begun: Instant,
+) -> (Item<'a>, Answer) {
+    let text = Rows::new(vec![item.clone()]).fill(&verb.statements);
+    let answer = match verb.is_repeated {
+        true => execute(state, &text).await,
+        false => execute_patiently(state, &text, begun).await,
+    };
+    (item, answer)
 }
 
-/// The keys of which a row stays locked by another session.
+fn is_locked(answer: &Answer) -> bool {
+    matches!(answer, Err(failure) if failure.cause == Cause::Locked)
+}
+
+/// The items whose rows are locked by another session at this moment, and the others.
+async fn part_locked<'a>(
+    state: &LeaseState,
+    verb: &Verb,
+    items: Vec<Item<'a>>,
+) -> Result<(Vec<Item<'a>>, Vec<Item<'a>>)> {
+    let mut locked = Vec::new();
+    let mut parts = Rows::new(items).split(LARGEST_STATEMENT);
+    for rows in &parts {
+        locked.extend(find_locked(state, verb.record, rows).await.map_err(|failure| failure.error)?);
+    }
+    let items = parts.iter_mut().flat_map(|rows| std::mem::take(&mut rows.items));
+    Ok(items.partition(|item| locked.contains(&item.key)))
+}
+
+/// The keys of rows that another session has locked at this moment.
 async fn find_locked(state: &LeaseState, record: RecordKind, rows: &Rows<'_>) -> Result<Vec<Key>, Failure> {
     let find = rows.fill(&state.locked_rows.find[index(record)]);
     let found = state.connections.run(&find).await?;
@@ -223,6 +300,34 @@ pub(super) async fn execute(state: &LeaseState, text: &str) -> Result<Vec<Row>, 
                 tokio::time::sleep(pause).await;
             }
             outcome => return outcome,
+        }
+    }
+}
+
+/// The same, again if it waited for a row in vain and its request is young.
+pub(super) async fn execute_patiently(
+    state: &LeaseState,
+    text: &str,
+    begun: Instant,
+) -> Result<Vec<Row>, Failure> {
+    loop {
+        match execute(state, text).await {
+            Err(failure) if failure.cause == Cause::Locked && begun.elapsed() < PATIENCE => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Notes the answer to an item that was sent alone. If its row stayed locked, it is apart from now on.
+fn note_alone(state: &LeaseState, item: &Item<'_>, answer: Answer, replies: &mut Replies) -> Result<()> {
+    match answer {
+        Ok(found) => note(&found, replies),
+        Err(failure) => {
+            if failure.cause == Cause::Locked {
+                state.locked_rows.apart().insert(item.key, Instant::now());
+            }
+            replies.insert(item.n, Err(failure.error.about(item.resource)));
+            Ok(())
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The store: sends each verb to the record it is about.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use distlock_core::store::support::batch;
@@ -90,7 +91,7 @@ impl Store for MysqlStore {
 
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
         let text = self.state.verbs.break_lock(resource.kind().record(), &Key::of(resource));
-        let rows = locked_rows::execute(&self.state, &text).await;
+        let rows = locked_rows::execute_patiently(&self.state, &text, Instant::now()).await;
         rows.map_err(|failure| failure.error.about(resource))?.iter().map(holder).collect()
     }
 

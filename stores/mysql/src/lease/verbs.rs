@@ -17,6 +17,8 @@ pub(super) struct Verb {
     pub(super) statements: String,
     /// The table whose rows it locks.
     pub(super) record: RecordKind,
+    /// The engine sends it again soon after a failure: a renewal.
+    pub(super) is_repeated: bool,
 }
 
 #[derive(Debug)]
@@ -60,7 +62,9 @@ fn index(record: RecordKind) -> usize {
 
 impl Verbs {
     pub(super) fn new(tables: &Tables) -> Self {
-        let verb = |record, text: &str| Verb { statements: statement(tables, text), record };
+        let verb =
+            |record, text: &str| Verb { statements: statement(tables, text), record, is_repeated: false };
+        let repeated = |verb: Verb| Verb { is_repeated: true, ..verb };
         let lock = |text: &str| verb(RecordKind::Lock, text);
         let pool = |text: &str| verb(RecordKind::Pool, text);
         Verbs {
@@ -70,7 +74,8 @@ impl Verbs {
             poll: [include_str!("../sql/lock_poll.sql"), include_str!("../sql/pool_poll.sql")]
                 .map(|text| statement(tables, text)),
             keep_entry: statement(tables, include_str!("../sql/entry_keep.sql")),
-            renew: [lock(include_str!("../sql/lock_renew.sql")), pool(include_str!("../sql/pool_renew.sql"))],
+            renew: [lock(include_str!("../sql/lock_renew.sql")), pool(include_str!("../sql/pool_renew.sql"))]
+                .map(repeated),
             release: [
                 lock(include_str!("../sql/lock_release.sql")),
                 pool(include_str!("../sql/pool_release.sql")),

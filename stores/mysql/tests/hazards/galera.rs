@@ -13,7 +13,9 @@ async fn a_node_without_a_quorum_is_explained_and_get_lock_is_refused_there() {
     assert!(std::path::Path::new(PROVIDER).exists(), "install it: sudo apt-get install galera-4");
     let port = Port::reserve();
     let listen = format!("gmcast.listen_addr=tcp://{};gcache.size=1M", port.addr());
+    // MySQL has no Galera.
     let server = MysqlServer::configure()
+        .only_mariadb()
         .setting("wsrep-on", "ON")
         .setting("wsrep-provider", PROVIDER)
         .setting("wsrep-cluster-address", "gcomm://")

@@ -73,7 +73,8 @@ async fn a_killed_session_loses_its_guards_soon_and_the_next_acquire_works() {
     server().sql(&format!("KILL {session}"));
     let begun = Instant::now();
     eventually("the guard is lost", async || guard.is_lost()).await;
-    assert!(begun.elapsed() < 5 * SECOND, "{:?}", begun.elapsed());
+    // Before the server would end a session that sends nothing.
+    assert!(begun.elapsed() < 15 * SECOND, "{:?}", begun.elapsed());
     let next = locks.mutex("a").acquire().timeout(PATIENCE).await.unwrap();
     assert!(next.token() > token);
     drop(guard);

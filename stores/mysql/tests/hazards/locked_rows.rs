@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Claims, SECOND, attempt, database_on, granted, lease_store, release, server};
 use distlock_core::store::{Attempt, Claim, Lease, LeaseStore};
-use distlock_core::{ErrorKind, FencingToken, Result};
+use distlock_core::{ErrorKind, FencingToken};
 
-/// Longer than the second that a row is waited for, on a busy machine; shorter than the server's own fifty.
-const SOON: Duration = Duration::from_secs(8);
+/// Longer than the seconds that a row is waited for, on a busy machine; shorter than the server's own fifty.
+const SOON: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_an_administrator_keeps_locked_fails_its_own_lock_alone() {
@@ -100,7 +100,7 @@ async fn a_locked_table_is_an_error_and_not_contention() {
     let begun = Instant::now();
     let error = attempt(&store, &claims.mutex("a")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(begun.elapsed() < 20 * SECOND, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < 40 * SECOND, "{:?}", begun.elapsed());
     admin.query("UNLOCK TABLES").unwrap();
     granted(&store, &claims.mutex("a")).await;
 }
@@ -141,6 +141,7 @@ async fn is_sent_again_after_a_deadlock() -> bool {
     for name in &sorted[1..] {
         admin.query(&by_key(&key(name))).unwrap();
     }
+    let before = store.requests();
     let (two, claim_first) = (store.clone(), claims.mutex(first));
     let both = [claim_first, claims.mutex(last)];
     let ours = tokio::spawn(async move { two.try_acquire(&both).await });
@@ -158,13 +159,12 @@ async fn is_sent_again_after_a_deadlock() -> bool {
     });
     assert!(admin.await.unwrap().is_ok(), "the administrator was the victim: the test shows nothing");
     let answers = ours.await.unwrap().unwrap();
-    let gave_up =
-        |answer: &Result<Attempt>| matches!(answer, Err(error) if error.to_string().contains("1205"));
-    if answers.iter().any(gave_up) {
+    if answers.iter().any(Result::is_err) {
         return false;
     }
     assert!(answers.iter().all(|answer| matches!(answer, Ok(Attempt::Granted { .. }))), "{answers:?}");
-    true
+    // After a wait in vain, rows would have been looked at, too.
+    store.requests() - before == 2
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

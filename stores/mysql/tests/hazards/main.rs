@@ -1,6 +1,7 @@
 //! What must not happen on a real MariaDB. One program, so that the tests share a server; each has a database of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod busy_rows;
 #[path = "../common/mod.rs"]
 mod common;
 mod galera;

@@ -80,36 +80,6 @@ pub(super) async fn lock_entries(state: &StoreState, key: Option<AdvisoryKey>) -
     rows?.iter().map(LockEntry::read).collect()
 }
 
-/// Waits until the locks that are held now have their rows, or are released. A client that is stalled writes none: its locks are
-/// shown like those of other programs.
-async fn until_rows_are_written(
-    state: &StoreState,
-    shared: &SharedSession,
-    key: Option<i64>,
-    pair: bool,
-) -> Result<()> {
-    type Lock = (i32, i64, bool);
-    let started = Instant::now();
-    let mut first: Option<HashSet<Lock>> = None;
-    loop {
-        let request: [&(dyn ToSql + Sync); 2] = [&key, &pair];
-        let rows = shared.session.connection.query(&Request::new(&state.lock.without_row, &request)).await?;
-        let read = |row: &Row| -> Result<Lock> {
-            Ok((column(row, "pid")?, column(row, "key")?, column(row, "pair")?))
-        };
-        let now: HashSet<Lock> = rows.iter().map(read).collect::<Result<_>>()?;
-        let left: HashSet<Lock> = first.take().map_or(now.clone(), |first| &first & &now);
-        // Where all locks are asked for, one of each session is its session lock.
-        let sessions: HashSet<i32> = left.iter().map(|(pid, ..)| *pid).collect();
-        let never = if key.is_some() { 0 } else { sessions.len() };
-        if left.len() <= never || started.elapsed() > ROWS_LIMIT {
-            return Ok(());
-        }
-        first = Some(left);
-        tokio::time::sleep(ROWS_INTERVAL).await;
-    }
-}
-
 /// The holders of a resource, with the locks and permits that their sessions hold beside it.
 pub(super) async fn holders_with_others(
     state: &StoreState,
@@ -146,6 +116,36 @@ pub(super) async fn holders_with_others(
         entry.holder().with_also_held(others.map(|(_, other)| other.clone()).collect())
     };
     Ok(entries.iter().filter(|entry| entry.granted).map(holder).collect())
+}
+
+/// Waits until the locks that are held now have their rows, or are released. A client that is stalled writes none: its locks are
+/// shown like those of other programs.
+async fn until_rows_are_written(
+    state: &StoreState,
+    shared: &SharedSession,
+    key: Option<i64>,
+    pair: bool,
+) -> Result<()> {
+    type Lock = (i32, i64, bool);
+    let started = Instant::now();
+    let mut first: Option<HashSet<Lock>> = None;
+    loop {
+        let request: [&(dyn ToSql + Sync); 2] = [&key, &pair];
+        let rows = shared.session.connection.query(&Request::new(&state.lock.without_row, &request)).await?;
+        let read = |row: &Row| -> Result<Lock> {
+            Ok((column(row, "pid")?, column(row, "key")?, column(row, "pair")?))
+        };
+        let now: HashSet<Lock> = rows.iter().map(read).collect::<Result<_>>()?;
+        let left: HashSet<Lock> = first.take().map_or(now.clone(), |first| &first & &now);
+        // Where all locks are asked for, one of each session is its session lock.
+        let sessions: HashSet<i32> = left.iter().map(|(pid, ..)| *pid).collect();
+        let never = if key.is_some() { 0 } else { sessions.len() };
+        if left.len() <= never || started.elapsed() > ROWS_LIMIT {
+            return Ok(());
+        }
+        first = Some(left);
+        tokio::time::sleep(ROWS_INTERVAL).await;
+    }
 }
 
 pub(super) async fn records(state: &StoreState, query: &Query) -> Result<Vec<Record>> {

@@ -60,9 +60,14 @@ impl Sessions {
         Arc::clone(&lock(&self.clock))
     }
 
-    /// Sessions that are open already keep the clock that they began with.
+    /// Sessions that are open already keep the clock that they began with, so those without a lock are closed if it shows another
+    /// time.
     pub(crate) fn use_clock(&self, clock: Arc<dyn Clock>) {
-        *lock(&self.clock) = clock;
+        let ours = std::mem::replace(&mut *lock(&self.clock), Arc::clone(&clock));
+        let (before, now, after) = (ours.now(), clock.now(), ours.now());
+        if before <= now && now <= after {
+            return;
+        }
         lock(&self.spare).clear();
         lock(&self.shared).retain(|session| !session.is_idle());
     }
@@ -109,6 +114,12 @@ impl Sessions {
         let mut spare = lock(&self.spare);
         spare.retain(|session| session.is_usable());
         spare.pop()
+    }
+
+    /// Opens the session of the first lock beforehand.
+    pub(crate) async fn warm_up(&self) -> Result<()> {
+        self.keep_spare(&Arc::new(self.open().await?));
+        Ok(())
     }
 
     /// The witness, for requests that are about no lock.

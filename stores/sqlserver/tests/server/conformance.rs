@@ -25,7 +25,8 @@ impl Fixture for Server {
 
     /// The server may be a slow one: some parse every statement of a new session for a tenth of a second.
     fn timing(&self) -> Timing {
-        Timing { wait_limit: Duration::from_secs(100), ..Timing::default() }
+        let request_timeout = Duration::from_secs(60);
+        Timing { wait_limit: Duration::from_secs(100), request_timeout, ..Timing::default() }
     }
 
     /// SQL Server has no time limit for idle sessions.

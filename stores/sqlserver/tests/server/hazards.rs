@@ -35,6 +35,9 @@ async fn client() -> Client<Compat<TcpStream>> {
     if parameters.contains(&("trustservercertificate", "true")) {
         options.trust_cert();
     }
+    if let Some((_, authority)) = parameters.iter().find(|(name, _)| *name == "trustservercertificateca") {
+        options.trust_cert_ca(authority);
+    }
     let socket = TcpStream::connect(options.get_addr()).await.unwrap();
     Client::connect(options, socket.compat_write()).await.unwrap()
 }
@@ -162,4 +165,53 @@ async fn a_server_with_another_certificate_is_refused() {
     let config = config(&format!("{before}?hostnameincertificate=another.invalid"));
     let error = SqlServerStore::connect(config).await.unwrap_err();
     assert!(error.to_string().contains("TLS") && error.kind() == ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_of_more_than_30_seconds_is_not_cut_off() {
+    let url = own_url();
+    let (holder, waiter) = (locks(&url).await, locks(&url).await);
+    let held = holder.mutex("long").acquire().await.unwrap();
+    let waiting = tokio::spawn(async move { waiter.mutex("long").acquire().timeout(2 * PATIENCE).await });
+    // The driver's own limit, and a little more.
+    tokio::time::sleep(Duration::from_secs(33)).await;
+    assert!(!waiting.is_finished() && !held.is_lost());
+    held.release().await.unwrap();
+    waiting.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_named_principal_excludes_its_own_clients() {
+    let url = format!("{}&distlock.principal=dbo", own_url());
+    let (one, other) = (locks(&url).await, locks(&url).await);
+    let held = one.mutex("m").acquire().await.unwrap();
+    assert!(other.mutex("m").try_acquire().await.unwrap().is_none());
+    held.release().await.unwrap();
+    other.mutex("m").acquire().timeout(PATIENCE).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_without_rights_is_told_what_to_grant_and_can_go_without_tokens() {
+    let url = own_url();
+    let mut client = client().await;
+    let login = format!("poor_{}", std::process::id());
+    let create = format!("CREATE LOGIN {login} WITH PASSWORD = 'Dist-l0ck-poor'");
+    client.simple_query(create).await.unwrap().into_results().await.unwrap();
+    // A database may have no guests.
+    if let Ok(created) = client.simple_query(format!("CREATE USER {login} FOR LOGIN {login}")).await {
+        let _ = created.into_results().await;
+    }
+    let (before, after) = url.split_once("://").unwrap();
+    let (_, host) = after.split_once('@').unwrap();
+    let poor = format!("{before}://{login}:Dist-l0ck-poor@{host}");
+    let error = SqlServerStore::connect(config(&poor)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(
+        error.to_string().contains("distlock schema") && error.to_string().contains("tokens=off"),
+        "{error}"
+    );
+    let bare = locks(&format!("{poor}&distlock.tokens=off")).await;
+    let guard = bare.mutex("m").acquire().await.unwrap();
+    assert_eq!(guard.token().get(), 0);
+    guard.release().await.unwrap();
 }

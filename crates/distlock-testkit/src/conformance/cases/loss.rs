@@ -1,13 +1,13 @@
 //! A holder that loses its lock learns of it in time, through every method of its guard.
 
-use std::future::Future;
+use std::future::{Future, IntoFuture};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use distlock_core::{ErrorKind, Guard, LossReason, ReleaseError};
+use distlock_core::{ErrorKind, Guard, Locks, LossReason, ReleaseError, Resource};
 
 use crate::actors::TestOptions;
 use crate::conformance::loss_cause::LossCause;
@@ -50,6 +50,42 @@ pub async fn breaking_a_lock_turns_its_guard_lost<F: Fixture>(harness: Harness<F
         harness.acquire(&recorder, &operator, &spec).await.release().await.unwrap();
         assert!(harness.break_lock(&operator, &spec).await.is_empty(), "{spec:?} was free");
     }
+    if operator.capabilities().forced_release {
+        breaking_names_what_else_is_lost(&harness, &holder, &operator).await;
+    }
+}
+
+/// Where a forced release ends the session of the holder, it names all that is lost with it.
+async fn breaking_names_what_else_is_lost<F: Fixture>(
+    harness: &Harness<F>,
+    holder: &Locks,
+    operator: &Locks,
+) {
+    let spec = LockSpec::mutex("broken with others");
+    let held = harness.acquire(&harness.recorder("holder"), holder, &spec).await;
+    let mut others = Vec::new();
+    for beside in
+        [LockSpec::mutex("beside it"), LockSpec::write("beside it"), LockSpec::permits("beside it", 3, 2)]
+    {
+        if beside.is_supported(holder.capabilities()) {
+            let guard = harness.within("a grant", beside.acquire(holder).into_future()).await.unwrap();
+            let resource = Resource::new(beside.kind(), beside.name()).unwrap();
+            others.push((resource, guard));
+        }
+    }
+    let broken = harness.break_lock(operator, &spec).await;
+    harness.within("the loss", held.wait_for_loss()).await;
+    let mut named = broken[0].also_held.clone();
+    for (resource, guard) in &others {
+        match named.iter().position(|other| other == resource) {
+            Some(at) => {
+                named.remove(at);
+                harness.within(format!("the loss of {resource}"), guard.lost()).await;
+            }
+            None => assert!(!guard.is_lost(), "{resource} was lost too, and not named"),
+        }
+    }
+    assert!(named.is_empty(), "lost and not held: {named:?}");
 }
 
 /// Sets a flag when it is dropped.

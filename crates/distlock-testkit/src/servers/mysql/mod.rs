@@ -65,6 +65,7 @@ impl Deref for MysqlServer {
 pub struct MysqlBuilder {
     settings: Vec<(String, String)>,
     movable_clock: bool,
+    only_mariadb: bool,
 }
 
 impl MysqlBuilder {
@@ -80,12 +81,18 @@ impl MysqlBuilder {
         self
     }
 
+    /// A server of MariaDB, also where `DISTLOCK_MARIADB_SERVER` names one of MySQL.
+    pub fn only_mariadb(mut self) -> Self {
+        self.only_mariadb = true;
+        self
+    }
+
     /// Creates the system tables, starts the server and waits until it accepts sessions.
     #[must_use]
     pub fn start(self) -> MysqlServer {
         let folder = DataFolder::create();
         let data = Path::join(folder.path(), "data");
-        let program = MARIADB_SERVER.find();
+        let program = MARIADB_SERVER.find_fitting(|program| !self.only_mariadb || !is_mysql(program));
         let data_argument = || OsString::from(format!("--datadir={}", data.display()));
         // A server that starts removes the temporary tables of all others in its folder for them.
         let temporary = || OsString::from(format!("--tmpdir={}", folder.path().display()));
@@ -115,6 +122,7 @@ impl MysqlBuilder {
             ("pid-file", path("pid")),
             ("innodb-buffer-pool-size", "32M".to_owned()),
             ("innodb-flush-method", "nosync".to_owned()),
+            ("sync-binlog", "0".to_owned()),
             // The kernel's places for asynchronous requests are few, and every server of every test takes thousands.
             ("innodb-use-native-aio", "0".to_owned()),
             ("max-connections", "500".to_owned()),
