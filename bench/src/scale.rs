@@ -93,7 +93,10 @@ pub(crate) async fn run(args: &ScaleArgs) -> Result<(), String> {
     }
     let mut records = Vec::new();
     for run in RUNS.iter().filter(|run| args.only.is_empty() || args.only.contains(&run.name())) {
-        let record = measure_in_process(&run.name(), args.seconds)?;
+        // A run that fails does not stop the others.
+        let record = measure_in_process(&run.name(), args.seconds).unwrap_or_else(
+            |error| json!({ "run": run.name(), "store": run.store, "outcome": null, "failure": error }),
+        );
         println!("{}", summary(&record));
         records.push(record);
     }
