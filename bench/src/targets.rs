@@ -164,6 +164,22 @@ const FIGURES: &[Figure] = &[
     )
     .tasks(64),
     Figure::new(
+        "4 contenders, 4 processes: handoff to the next waiter, median",
+        "contended-processes",
+        "handoff_p50_us",
+        Targets::AtMost([NONE; 5]),
+    )
+    .tasks(4)
+    .format(micros),
+    Figure::new(
+        "64 contenders, 64 processes: handoff to the next waiter, median",
+        "contended-processes",
+        "handoff_p50_us",
+        Targets::AtMost([NONE; 5]),
+    )
+    .tasks(64)
+    .format(micros),
+    Figure::new(
         "64 waiting processes: requests per second (MySQL: statements)",
         "contended-processes",
         "waiting_per_s",

@@ -21,6 +21,7 @@
 
 mod bench;
 mod counter;
+mod handoffs;
 mod interleave;
 mod latencies;
 mod outcome;

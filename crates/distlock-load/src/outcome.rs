@@ -45,6 +45,8 @@ pub struct Outcome {
     pub cpu_cores: Option<f64>,
     /// What processes that only wait send together, per second: statements where the server counts those, else requests.
     pub waiting_per_s: Option<f64>,
+    /// Between contenders of several processes: the median time from the call of `release` until the next waiter has the lock.
+    pub handoff_p50_us: Option<f64>,
     /// Memory of this process at the end of the run.
     pub rss_bytes: Option<u64>,
     /// All latencies.
@@ -121,6 +123,7 @@ impl Outcome {
             cpu_us_per_op: Some(ours.cpu.as_secs_f64() * 1e6 / operations),
             cpu_cores: Some(ours.cpu.as_secs_f64() / ours.elapsed.as_secs_f64().max(1e-9)),
             waiting_per_s: None,
+            handoff_p50_us: None,
             rss_bytes: usage::resident_bytes(),
             latencies: ours.latencies,
             baseline_latencies: baseline.map(|baseline| baseline.latencies),
@@ -175,6 +178,7 @@ impl Outcome {
             object.insert("cpu_us_per_op".into(), round(self.cpu_us_per_op, 100.0).into());
             object.insert("cpu_cores".into(), round(self.cpu_cores, 10_000.0).into());
             object.insert("waiting_per_s".into(), round(self.waiting_per_s, 10.0).into());
+            object.insert("handoff_p50_us".into(), round(self.handoff_p50_us, 10.0).into());
             object.insert("rss_bytes".into(), self.rss_bytes.into());
             object.insert("latency_us".into(), quantiles(&self.latencies));
             for (short, long) in [("raw_ops_per_s", "baseline_ops_per_s"), ("raw_p50_us", "baseline_p50_us")]

@@ -5,10 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-use distlock_core::{Mutex, Result};
+use distlock_core::{BootClock, Clock, Mutex, Result};
 
 use super::baseline_tasks;
 use crate::bench::BenchContext;
+use crate::handoffs::{self, HoldLog};
 use crate::interleave::{Measurement, SliceLengths, interleave};
 use crate::outcome::Outcome;
 use crate::plan::{Plan, Scenario};
@@ -21,17 +22,21 @@ pub(crate) const HOLD: Duration = Duration::from_millis(1);
 pub(crate) const PAUSE: Duration = Duration::from_millis(5);
 
 /// One contending task. Measures the time until the grant.
-pub(crate) struct Contender(pub(crate) Mutex);
+pub(crate) struct Contender {
+    pub(crate) mutex: Mutex,
+    pub(crate) log: HoldLog,
+}
 
 impl Operation for Contender {
     async fn run_once(&mut self) -> Result<Duration> {
-        let begun = Instant::now();
-        let guard = self.0.acquire().await?;
-        let waited = begun.elapsed();
+        let asked = BootClock.now();
+        let guard = self.mutex.acquire().await?;
+        let granted = BootClock.now();
         tokio::time::sleep(HOLD).await;
+        self.log.record(guard.token(), asked, granted);
         guard.release().await?;
         tokio::time::sleep(PAUSE).await;
-        Ok(waited)
+        Ok(granted.since(asked))
     }
 }
 
@@ -57,7 +62,9 @@ async fn in_one_process(context: &BenchContext<'_>, plan: &Plan) -> Result<Outco
     let tasks = plan.contenders;
     context.observer.started(&format!("{scenario}, {tasks} tasks"));
     let name = context.name("contended");
-    let mut ours = Tasks((0..tasks).map(|_| Contender(context.locks.mutex(name.as_str()))).collect());
+    let log = HoldLog::default();
+    let contender = || Contender { mutex: context.locks.mutex(name.as_str()), log: log.clone() };
+    let mut ours = Tasks((0..tasks).map(|_| contender()).collect());
     let measurement = measure(context, plan, &mut ours).await?;
     Ok(Outcome::of(context, scenario, tasks, measurement).with_rate_ratio())
 }
@@ -69,6 +76,7 @@ async fn in_processes(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome
     context.observer.started(&format!("contended, {tasks} tasks in {processes} processes"));
     let mut ours = Contenders::start(context, processes, each, &context.name("contended")).await?;
     let measurement = measure(context, plan, &mut ours).await;
+    let handoffs = handoffs::latencies(ours.take_holds());
     let load = match &measurement {
         Ok(_) => waiting(context, plan, &mut ours).await?,
         Err(_) => None,
@@ -81,6 +89,7 @@ async fn in_processes(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome
         context.observer.note(&note);
         outcome.notes.push(note);
     }
+    outcome.handoff_p50_us = handoffs.quantile_us(0.5);
     if let Some((per_second, unit)) = load {
         outcome.waiting_per_s = Some(per_second);
         let note = format!("{processes} waiting processes: {per_second:.1} {unit}/s");

@@ -8,6 +8,7 @@ use distlock_core::{BootClock, Clock, Error, ErrorKind, Locks, Options, Result};
 
 use super::{SliceRequest, WorkerConfig, WorkerJob, WorkerReply};
 use crate::bench::Open;
+use crate::handoffs::HoldLog;
 use crate::scenarios::contended::Contender;
 use crate::workload::{Tasks, Workload};
 
@@ -45,8 +46,9 @@ async fn execute(open: Open) -> Result<()> {
         }
         WorkerJob::Contend { tasks } => {
             let locks = connect(open, &config, Options::default()).await?;
-            let mut contenders =
-                Tasks((0..tasks).map(|_| Contender(locks.mutex(config.name.as_str()))).collect());
+            let log = HoldLog::default();
+            let contender = || Contender { mutex: locks.mutex(config.name.as_str()), log: log.clone() };
+            let mut contenders = Tasks((0..tasks).map(|_| contender()).collect());
             send_reply(&WorkerReply::Ready)?;
             while let Some(request) = next_line::<SliceRequest>().await? {
                 let slice = contenders.slice(Duration::from_millis(request.slice_ms)).await?;
@@ -54,6 +56,7 @@ async fn execute(open: Open) -> Result<()> {
                     latencies: slice.latencies.buckets().collect(),
                     counts: slice.counts,
                     cpu_ns: u64::try_from(slice.cpu.as_nanos()).unwrap_or(u64::MAX),
+                    holds: log.take(),
                 })?;
             }
             locks.shutdown().await

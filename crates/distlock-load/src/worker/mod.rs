@@ -8,6 +8,8 @@ mod parent;
 
 use serde::{Deserialize, Serialize};
 
+use crate::handoffs::Hold;
+
 pub use child::worker;
 pub(crate) use parent::{Contenders, HolderProcess};
 
@@ -46,7 +48,7 @@ enum WorkerReply {
     /// The worker is connected.
     Ready,
     /// The result of a slice.
-    Slice { counts: Vec<u64>, latencies: Vec<(u64, u64)>, cpu_ns: u64 },
+    Slice { counts: Vec<u64>, latencies: Vec<(u64, u64)>, cpu_ns: u64, holds: Vec<Hold> },
     /// The worker failed.
     Failed(String),
 }

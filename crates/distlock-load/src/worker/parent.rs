@@ -10,6 +10,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::{SliceRequest, WorkerConfig, WorkerJob, WorkerReply};
 use crate::bench::BenchContext;
+use crate::handoffs::Hold;
 use crate::workload::{Tally, Workload};
 
 /// How long a worker may take to connect, and to reply after its slice.
@@ -107,6 +108,8 @@ impl HolderProcess {
 pub(crate) struct Contenders {
     workers: Vec<Worker>,
     each: usize,
+    /// What they recorded.
+    holds: Vec<Hold>,
 }
 
 impl Contenders {
@@ -123,7 +126,12 @@ impl Contenders {
         for worker in &mut workers {
             worker.reply(REPLY_LIMIT).await?;
         }
-        Ok(Contenders { workers, each })
+        Ok(Contenders { workers, each, holds: Vec::new() })
+    }
+
+    /// The holds since the last call.
+    pub(crate) fn take_holds(&mut self) -> Vec<Hold> {
+        std::mem::take(&mut self.holds)
     }
 
     /// Ends all of them. Returns how many did not end cleanly, and why the first of them did not.
@@ -148,8 +156,9 @@ impl Workload for Contenders {
         let mut tally = Tally::default();
         for worker in &mut self.workers {
             match worker.reply(length + REPLY_LIMIT).await? {
-                WorkerReply::Slice { counts, latencies, cpu_ns } if counts.len() == self.each => {
+                WorkerReply::Slice { counts, latencies, cpu_ns, holds } if counts.len() == self.each => {
                     tally.counts.extend(counts);
+                    self.holds.extend(holds);
                     latencies.iter().for_each(|(nanos, times)| tally.latencies.record_many(*nanos, *times));
                     tally.cpu += Duration::from_nanos(cpu_ns);
                 }
