@@ -188,3 +188,22 @@ async fn locks_of_another_schema_do_not_delay_a_list_of_locks() {
     assert!(requests < 20, "{requests} requests");
     assert!(!held.is_lost());
 }
+
+/// As for a lock in short holds: its holder has no row whenever `inspect` looks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_without_a_row_does_not_delay_a_look_at_its_lock_and_is_shown_as_a_process() {
+    let test_schema = TestSchema::new();
+    let holder = locks(&url(&test_schema)).await;
+    refuse(&test_schema, "INSERT");
+    let guard = holder.mutex("m").acquire().await.unwrap();
+    let proxy = Proxy::start(server().addr());
+    let through = locks(&test_schema.url("postgres+advisory", &proxy.through(&server().url()))).await;
+    let before = proxy.counters().to_server.bursts;
+    let found = through.inspect(&Query::named("m")).await.unwrap();
+    let requests = proxy.counters().to_server.bursts - before;
+    assert!(requests < 40, "{requests} requests");
+    let shown: Vec<&str> =
+        found.iter().flat_map(|record| &record.holders).map(|holder| holder.lock_id.as_str()).collect();
+    assert!(matches!(shown[..], [process] if process.starts_with("pid:")), "{found:?}");
+    guard.release().await.unwrap();
+}
