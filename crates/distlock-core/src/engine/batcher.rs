@@ -119,15 +119,17 @@ impl<O: StoreOperation> Batcher<O> {
         timeout: Duration,
     ) -> Arc<Self> {
         let slots = (0..capabilities.max_in_flight.max(1)).map(|_| RequestSlot::Free).collect();
+        let max_batches = capabilities.max_batches_in_flight.max(1);
         let state = BatcherState {
             slots,
             batching: false,
-            max_batches: capabilities.max_batches_in_flight.max(1),
+            max_batches,
             pending: Pending::default(),
             last_number: 0,
             passed: 0,
         };
-        let max_batch = capabilities.max_batch.max(1);
+        // Tasks that are answered together ask again together. If one batch took all of them, no other would be in flight.
+        let max_batch = (capabilities.max_batch / max_batches).max(1);
         Arc::new(Batcher { store, commands, max_batch, timeout, state: Mutex::new(state) })
     }
 
@@ -211,6 +213,13 @@ impl<O: StoreOperation> Batcher<O> {
     pub(super) fn stalled(self: &Arc<Self>, number: u64) {
         let mut state = self.lock();
         state.passed = state.passed.max(number);
+        let free = state.free_slot();
+        self.send_next(state, free);
+    }
+
+    /// Sends what did not fit into a batch as another one, if one more may be in flight.
+    pub(super) fn send_rest(self: &Arc<Self>) {
+        let state = self.lock();
         let free = state.free_slot();
         self.send_next(state, free);
     }

@@ -254,6 +254,7 @@ pub(super) async fn gather<O: StoreOperation>(permit: SlotPermit<O>) {
 /// Sends the pending items as one batch.
 pub(super) async fn send_pending<O: StoreOperation>(permit: SlotPermit<O>) {
     let (items, replies) = permit.take_batch();
+    permit.batcher.send_rest();
     if !items.is_empty() {
         run_batch(permit, items, replies).await;
     }

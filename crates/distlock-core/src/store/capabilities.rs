@@ -41,7 +41,8 @@ pub struct Capabilities {
     pub minimum_hold: bool,
     /// What was granted and counted survives a restart of the store.
     pub durable: bool,
-    /// How many items one request may carry.
+    /// How many items one request may carry. Acquisitions and releases are sent in batches of this divided by
+    /// [`max_batches_in_flight`](Capabilities::max_batches_in_flight), so that one batch does not take the tasks of all.
     pub max_batch: usize,
     /// How many acquisitions, and how many releases, of a process may be in flight at once. As soon as there are more
     /// tasks than that, what arrives while a request is in flight goes out together as the next one. One where a request

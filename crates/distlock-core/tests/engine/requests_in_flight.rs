@@ -136,8 +136,9 @@ async fn no_more_batches_are_in_flight_than_the_store_wants() {
         let counting =
             Arc::new(Counting { max_in_flight: 4, max_batches_in_flight: batches, ..Counting::default() });
         let locks = counting.locks();
-        // Starts a batching phase, with as many lone requests in flight as there are slots.
-        rush(&locks, 8).await;
+        // Starts a batching phase, with as many lone requests in flight as there are slots. The last batch is not small enough
+        // to end it.
+        rush(&locks, 13).await;
         counting.most_acquiring.store(0, Ordering::SeqCst);
         counting.take_sizes();
         // Four groups, each of which arrives while the requests of the others are in flight.
@@ -157,6 +158,23 @@ async fn no_more_batches_are_in_flight_than_the_store_wants() {
         }
         assert_eq!(counting.most_acquiring.load(Ordering::SeqCst), most, "{batches}");
         assert_eq!(counting.take_sizes().iter().sum::<usize>(), 32);
+    }
+}
+
+/// Tasks that are answered together ask again together, so a batch that took all of them would keep them together for ever.
+#[tokio::test(start_paused = true)]
+async fn one_batch_does_not_take_the_tasks_of_all_batches_in_flight() {
+    for (batches, most, in_flight) in [(1, 10, 1), (2, 5, 2)] {
+        let counting =
+            Arc::new(Counting { max_in_flight: 2, max_batches_in_flight: batches, ..Counting::default() });
+        let locks = counting.locks();
+        rush(&locks, 10).await;
+        counting.take_sizes();
+        counting.most_acquiring.store(0, Ordering::SeqCst);
+        rush(&locks, 10).await;
+        let sizes = counting.take_sizes();
+        assert_eq!(sizes.iter().max(), Some(&most), "{sizes:?}");
+        assert_eq!(counting.most_acquiring.load(Ordering::SeqCst), in_flight, "{sizes:?}");
     }
 }
 
