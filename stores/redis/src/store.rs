@@ -28,7 +28,7 @@ const MAX_IN_FLIGHT: usize = 4;
 
 /// How many batches of a verb are in flight: the server works on one while the client handles the replies of the other.
 /// Measured with 16 tasks, CPU time of client and server per cycle: 25 µs with one, 17 µs with two; three are no better.
-/// With 256 tasks on an idle machine, two batches of at most half of [`MAX_BATCH`] gave 96,000 cycles a second, of all of it 82,000.
+/// With 256 tasks on an idle machine, batches of at most half of [`MAX_BATCH`] gave 91,000 cycles a second, of all of it 81,000.
 const MAX_BATCHES_IN_FLIGHT: usize = 2;
 
 /// No request times out sooner than this, however short the expiry: a loaded server is not a dead one.

@@ -109,7 +109,8 @@ impl Connection {
         self.client.is_some()
     }
 
-    /// Sets the session up, and returns the rows. Not with [`query`](Connection::query): the server forgets settings of a parametrised statement at its end.
+    /// Sets the session up, and returns the rows. Not with [`query`](Connection::query): the server forgets settings of a
+    /// parametrised statement at its end.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.

@@ -340,9 +340,9 @@ impl<O: StoreOperation> Pending<O> {
 
     /// Takes at most `max_batch` items that are sent together. Empty only if nothing is left.
     ///
-    /// Unless it [outlives](StoreOperation::OUTLIVES_CALLER) its caller, an item whose caller left is not sent: the caller has already asked the background task to withdraw its lock id.
-    /// If the item was part of a batch that panicked, that withdrawal may have run before the batch was applied, so the
-    /// item is withdrawn again.
+    /// Unless it [outlives](StoreOperation::OUTLIVES_CALLER) its caller, an item whose caller left is not sent: the caller
+    /// has already asked the background task to withdraw its lock id. If the item was part of a batch that panicked, that
+    /// withdrawal may have run before the batch was applied, so the item is withdrawn again.
     fn take_batch(&mut self, max_batch: usize, commands: &CommandChannel) -> (Vec<O::Item>, Vec<Reply<O>>) {
         let room = self.0.len().min(max_batch);
         let (mut items, mut replies) = (Vec::with_capacity(room), Vec::with_capacity(room));

@@ -202,7 +202,8 @@ pub trait SessionStore: Store {
     async fn acquire(&self, claim: &Claim, withdraw: &CancellationToken) -> Result<Option<SessionHold>>;
 
     /// Whether the engine may drive [`acquire`](SessionStore::acquire) of this resource in the task of the caller, which saves two
-    /// changes of task, and make the first poll of [`release`](SessionStore::release) there. If the caller is dropped, the background task continues the same future, so the promises of `acquire` stay.
+    /// changes of task, and make the first poll of [`release`](SessionStore::release) there. If the caller is dropped, the
+    /// background task continues the same future, so the promises of `acquire` stay.
     ///
     /// A caller may stop polling for any time without dropping its future. So this is only for a store whose calls, between two
     /// polls, keep nothing that another call waits for: no lock, no connection. They must not spawn tasks either: the runtime of
