@@ -76,6 +76,8 @@ const RUNS: &[ScaleRun] = &[
     ScaleRun { store: "redis", start: servers::redis, load: Load::Processes(4) },
     ScaleRun { store: "redis", start: servers::redis, load: Load::Processes(1000) },
     ScaleRun { store: "postgres", start: postgres, load: Load::Processes(4) },
+    ScaleRun { store: "postgres", start: postgres, load: Load::Processes(100) },
+    ScaleRun { store: "postgres", start: postgres, load: Load::Processes(300) },
     ScaleRun { store: "postgres", start: postgres, load: Load::Processes(1000) },
     ScaleRun { store: "redis", start: servers::redis, load: Load::Held(100_000) },
     ScaleRun { store: "redis", start: servers::redis, load: Load::Held(1_000_000) },

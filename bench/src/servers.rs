@@ -163,3 +163,35 @@ fn file() -> RunningServer {
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     RunningServer { url, version: format!("Linux {}", kernel.trim()), _guard: guard }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const PREFIX: &str = "distlock-bench/notified/";
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_bare_notification_arrives_after_it_was_sent_on_every_store_that_has_one() {
+        for store in ALL {
+            let server = store.start();
+            let baseline = distlock::bench::baseline(&server.url).await.unwrap().unwrap();
+            let bare = baseline.notifications(&format!("{PREFIX}name")).await.unwrap();
+            // The server of MySQL sends no notification of a row; the driver of etcd has no watch outside of the store.
+            assert_eq!(bare.is_none(), matches!(store.name, "mysql" | "etcd"), "{}", store.name);
+            if let Some(mut bare) = bare {
+                for round in 0..3 {
+                    let receiving = tokio::spawn(bare.receive().await.unwrap());
+                    let sent = Instant::now();
+                    bare.send().await.unwrap();
+                    let received = tokio::time::timeout(Duration::from_secs(20), receiving).await;
+                    let received =
+                        received.unwrap_or_else(|_| panic!("{}: none in round {round}", store.name));
+                    assert!(received.unwrap().unwrap() >= sent, "{}", store.name);
+                }
+            }
+            baseline.clean_up(PREFIX).await.unwrap();
+        }
+    }
+}

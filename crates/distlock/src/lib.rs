@@ -114,7 +114,7 @@ pub mod blocking {
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench {
-    pub use distlock_core::bench::Baseline;
+    pub use distlock_core::bench::{BareNotification, Baseline};
 
     pub use crate::registry::baseline;
 }

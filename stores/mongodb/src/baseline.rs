@@ -1,13 +1,18 @@
 //! The bare driver, for benchmarks: one upsert to acquire and one delete to release, both journaled by a majority.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
-use distlock_core::bench::Baseline;
+use distlock_core::bench::{BareNotification, Baseline};
 use distlock_core::store::StoreUrl;
 use distlock_core::{Error, ErrorKind, Kind, Result};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use mongodb::Collection;
 use mongodb::bson::{DateTime, Document, doc};
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::ChangeStreamEvent;
 use mongodb::options::WriteConcern;
 
 use crate::commands::Namespace;
@@ -27,6 +32,7 @@ const REQUESTS: [&str; 8] =
 struct BareDriver {
     state: Arc<StoreState>,
     collection: Collection<Document>,
+    url: StoreUrl,
 }
 
 /// Connects. The bare cycles have a collection of their own, dropped at the end.
@@ -35,13 +41,43 @@ pub(crate) async fn connect(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> 
     let state = Arc::clone(store.state());
     let name = format!("{}.bench_{:08x}", state.commands.collection(Namespace::Locks), fastrand::u32(..));
     let collection = state.commands.database().collection(&name);
-    Ok(Some(Box::new(BareDriver { state, collection })))
+    Ok(Some(Box::new(BareDriver { state, collection, url })))
 }
 
 fn majority() -> WriteConcern {
     let mut concern = WriteConcern::majority();
     concern.journal = Some(true);
     concern
+}
+
+/// A document that is updated with a majority, and a change stream of another client.
+struct UpdateNotification {
+    collection: Collection<Document>,
+    stream: Arc<tokio::sync::Mutex<ChangeStream<ChangeStreamEvent<Document>>>>,
+    name: String,
+}
+
+#[async_trait]
+impl BareNotification for UpdateNotification {
+    async fn receive(&mut self) -> Result<BoxFuture<'static, Result<Instant>>> {
+        let stream = Arc::clone(&self.stream);
+        Ok(Box::pin(async move {
+            match stream.lock().await.next().await {
+                Some(Ok(_)) => Ok(Instant::now()),
+                Some(Err(error)) => Err(error::from_driver(&error)),
+                None => Err(error::task_ended("the change stream of the baseline")),
+            }
+        }))
+    }
+
+    async fn send(&mut self) -> Result<()> {
+        let sent = self
+            .collection
+            .update_one(doc! { "_id": &self.name }, doc! { "$inc": { "fencingToken": 1_i64 } })
+            .upsert(true)
+            .write_concern(majority());
+        sent.await.map(drop).map_err(|error| error::from_driver(&error))
+    }
 }
 
 #[async_trait]
@@ -79,6 +115,21 @@ impl Baseline for BareDriver {
             u64::try_from(count).ok()
         };
         Ok(Some(REQUESTS.iter().filter_map(total).sum()))
+    }
+
+    async fn notifications(&self, name: &str) -> Result<Option<Box<dyn BareNotification>>> {
+        if !self.state.topology.has_change_streams() {
+            return Ok(None);
+        }
+        let receiver = MongoStore::connect(MongoConfig::from_url(&self.url)?).await?;
+        let database = receiver.state().commands.database().clone();
+        let watched = database.collection::<Document>(self.collection.name());
+        let stream = watched.watch().await.map_err(|error| error::from_driver(&error))?;
+        Ok(Some(Box::new(UpdateNotification {
+            collection: self.collection.clone(),
+            stream: Arc::new(tokio::sync::Mutex::new(stream)),
+            name: name.to_owned(),
+        })))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {

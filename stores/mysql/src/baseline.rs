@@ -1,11 +1,13 @@
 //! The bare driver, for benchmarks: what programs write that have eight connections and no library.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use async_trait::async_trait;
-use distlock_core::bench::Baseline;
+use distlock_core::bench::{BareNotification, Baseline};
 use distlock_core::store::StoreUrl;
 use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::BoxFuture;
 use mysql_async::Row;
 use tokio::sync::Semaphore;
 
@@ -29,6 +31,7 @@ const ACQUIRE_ROW: &str = "INSERT INTO {bench} (k, holder, expires_at, token)
 const RELEASE_ROW: &str =
     "UPDATE {bench} SET expires_at = UTC_TIMESTAMP(6) WHERE k = {name} AND holder = {id}";
 const ACQUIRE_LOCK: &str = "SELECT GET_LOCK(SHA1({name}), 0)";
+const WAIT_FOR_LOCK: &str = "SELECT GET_LOCK(SHA1({name}), 4)";
 const RELEASE_LOCK: &str = "SELECT RELEASE_LOCK(SHA1({name}))";
 
 /// What the baseline of a store executes and counts.
@@ -109,6 +112,37 @@ impl BareDriver {
     }
 }
 
+/// A lock that one session releases, and for which another one waits.
+struct ReleaseNotification {
+    holder: Connection,
+    waiter: Arc<tokio::sync::Mutex<Connection>>,
+    name: String,
+}
+
+async fn run(connection: &mut Connection, text: &str, name: &str) -> Result<()> {
+    let text = text.replace("{name}", &literal(name.as_bytes()));
+    connection.query(&text, REQUEST_TIMEOUT).await.map(drop).map_err(|failure| failure.error)
+}
+
+#[async_trait]
+impl BareNotification for ReleaseNotification {
+    async fn receive(&mut self) -> Result<BoxFuture<'static, Result<Instant>>> {
+        run(&mut self.holder, WAIT_FOR_LOCK, &self.name).await?;
+        let (waiter, name) = (Arc::clone(&self.waiter), self.name.clone());
+        Ok(Box::pin(async move {
+            let mut waiter = waiter.lock().await;
+            run(&mut waiter, WAIT_FOR_LOCK, &name).await?;
+            let granted = Instant::now();
+            run(&mut waiter, RELEASE_LOCK, &name).await?;
+            Ok(granted)
+        }))
+    }
+
+    async fn send(&mut self) -> Result<()> {
+        run(&mut self.holder, RELEASE_LOCK, &self.name).await
+    }
+}
+
 #[async_trait]
 impl Baseline for BareDriver {
     async fn cycle(&self, name: &str) -> Result<()> {
@@ -135,6 +169,18 @@ impl Baseline for BareDriver {
 
     async fn server_statements(&self) -> Result<Option<u64>> {
         self.status("Questions").await
+    }
+
+    /// Only of `GET_LOCK`: the server sends no notification of a row.
+    async fn notifications(&self, name: &str) -> Result<Option<Box<dyn BareNotification>>> {
+        if self.plan.own_table.is_some() {
+            return Ok(None);
+        }
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(holder), Some(waiter)) = (idle.pop(), idle.pop()) else { return Ok(None) };
+        self.free.forget_permits(2);
+        let waiter = Arc::new(tokio::sync::Mutex::new(waiter));
+        Ok(Some(Box::new(ReleaseNotification { holder, waiter, name: name.to_owned() })))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {

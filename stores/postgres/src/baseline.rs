@@ -1,14 +1,20 @@
 //! The baseline for benchmarks: the bare driver with eight connections and no library.
 
+use std::future::poll_fn;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use async_trait::async_trait;
-use distlock_core::bench::Baseline;
+use distlock_core::bench::{BareNotification, Baseline};
+use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
+use futures_core::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_postgres::types::Type;
-use tokio_postgres::{Client, NoTls, Statement};
+use tokio_postgres::{AsyncMessage, Client, NoTls, Statement};
 
 use crate::config::PostgresConfig;
 use crate::error;
@@ -71,6 +77,7 @@ pub(crate) struct BaselineDriver {
     own_table: Option<String>,
     /// The tables of the store, with the prefix of their keys.
     store_tables: Vec<(String, &'static str)>,
+    config: PostgresConfig,
 }
 
 /// Opens the connections, and creates the baseline's table if it needs one.
@@ -110,18 +117,100 @@ pub(crate) async fn open(
         advisory: (kind == StoreKind::Advisory).then(Mutex::default),
         own_table,
         store_tables,
+        config: config.clone(),
     }))
 }
 
 async fn connect(config: &PostgresConfig) -> Result<Client> {
+    connect_with(config, None).await
+}
+
+async fn connect_with(config: &PostgresConfig, notified: Option<UnboundedSender<()>>) -> Result<Client> {
     if let Some(tls) = config.tls.connector()? {
         let (client, connection) = config.client.connect(tls).await.map_err(error::from_connect)?;
-        tokio::spawn(connection);
+        tokio::spawn(drive(connection, notified));
         return Ok(client);
     }
     let (client, connection) = config.client.connect(NoTls).await.map_err(error::from_connect)?;
-    tokio::spawn(connection);
+    tokio::spawn(drive(connection, notified));
     Ok(client)
+}
+
+/// Drives a connection. Says when notifications come.
+async fn drive<S, T>(mut connection: tokio_postgres::Connection<S, T>, notified: Option<UnboundedSender<()>>)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+        if let (AsyncMessage::Notification(_), Some(notified)) = (message, &notified) {
+            let _ = notified.send(());
+        }
+    }
+}
+
+/// A row that is updated, and a notification in the same transaction.
+struct RowNotification {
+    sender: Client,
+    update: Statement,
+    _receiver: Client,
+    notified: Arc<tokio::sync::Mutex<UnboundedReceiver<()>>>,
+    name: String,
+}
+
+const NOTIFYING_UPDATE: &str =
+    "UPDATE {bench} SET token = token + 1 WHERE key = $1 RETURNING pg_catalog.pg_notify($2, 'baseline')";
+
+#[async_trait]
+impl BareNotification for RowNotification {
+    async fn receive(&mut self) -> Result<BoxFuture<'static, Result<Instant>>> {
+        let notified = Arc::clone(&self.notified);
+        Ok(Box::pin(async move {
+            let received = notified.lock().await.recv().await.map(|()| Instant::now());
+            received.ok_or_else(|| errors::connection_lost("the listening connection ended"))
+        }))
+    }
+
+    async fn send(&mut self) -> Result<()> {
+        let channel = channel_of(&self.name);
+        let sent = self.sender.query(&self.update, &[&self.name, &channel]).await;
+        sent.map(drop).map_err(error::from_statement)
+    }
+}
+
+fn channel_of(name: &str) -> String {
+    name.replace('"', "_")
+}
+
+/// A lock that one session unlocks, and for which another one waits.
+struct UnlockNotification {
+    sessions: [Arc<PooledConnection>; 2],
+    name: String,
+}
+
+const WAIT_ADVISORY: &str =
+    "SELECT pg_catalog.pg_advisory_lock(pg_catalog.hashtextextended($1, 0)), $2::text";
+
+#[async_trait]
+impl BareNotification for UnlockNotification {
+    async fn receive(&mut self) -> Result<BoxFuture<'static, Result<Instant>>> {
+        let (name, [holder, waiter]) = (self.name.clone(), &self.sessions);
+        holder.client.query(&holder.acquire, &[&name, &""]).await.map_err(error::from_statement)?;
+        let waiter = Arc::clone(waiter);
+        Ok(Box::pin(async move {
+            let none = "";
+            waiter.client.query(&waiter.acquire, &[&name, &none]).await.map_err(error::from_statement)?;
+            let granted = Instant::now();
+            waiter.client.query(&waiter.release, &[&name, &none]).await.map_err(error::from_statement)?;
+            Ok(granted)
+        }))
+    }
+
+    async fn send(&mut self) -> Result<()> {
+        let holder = &self.sessions[0];
+        let sent = holder.client.query(&holder.release, &[&self.name, &""]).await;
+        sent.map(drop).map_err(error::from_statement)
+    }
 }
 
 impl BaselineDriver {
@@ -155,6 +244,35 @@ impl Baseline for BaselineDriver {
         let Some(advisory) = &self.advisory else { return Ok(Some(written)) };
         let sent = crate::connection::SENT.load(Ordering::Relaxed);
         Ok(Some(advisory.lock().unwrap_or_else(PoisonError::into_inner).update(sent, written)))
+    }
+
+    async fn notifications(&self, name: &str) -> Result<Option<Box<dyn BareNotification>>> {
+        let prepare = async |client: &Client, text: &str| {
+            let types = [Type::TEXT, Type::TEXT];
+            client.prepare_typed(text, &types).await.map_err(error::from_statement)
+        };
+        let Some(table) = &self.own_table else {
+            let mut sessions = Vec::new();
+            for _ in 0..2 {
+                let client = connect(&self.config).await?;
+                let acquire = prepare(&client, WAIT_ADVISORY).await?;
+                let release = prepare(&client, RELEASE_ADVISORY).await?;
+                sessions.push(Arc::new(PooledConnection { client, acquire, release }));
+            }
+            let sessions = sessions.try_into().map_err(|_| errors::too_few_answers())?;
+            return Ok(Some(Box::new(UnlockNotification { sessions, name: name.to_owned() })));
+        };
+        // The row that the notifying updates change.
+        self.cycle(name).await?;
+        let (sender, notified) = unbounded_channel();
+        let receiver = connect_with(&self.config, Some(sender)).await?;
+        let listen = format!("LISTEN \"{}\"", channel_of(name));
+        receiver.batch_execute(&listen).await.map_err(error::from_statement)?;
+        let sender = connect(&self.config).await?;
+        let update = prepare(&sender, &NOTIFYING_UPDATE.replace("{bench}", table)).await?;
+        let notified = Arc::new(tokio::sync::Mutex::new(notified));
+        let name = name.to_owned();
+        Ok(Some(Box::new(RowNotification { sender, update, _receiver: receiver, notified, name })))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {

@@ -1,13 +1,20 @@
 //! The baseline of benchmarks: the bare driver with `SET NX PX` and compare-and-delete, on a connection of its own.
 
-use async_trait::async_trait;
-use distlock_core::bench::Baseline;
-use distlock_core::store::StoreUrl;
-use distlock_core::{Error, ErrorKind, Result};
-use redis::aio::MultiplexedConnection;
-use redis::{Script, Value};
+use std::sync::Arc;
+use std::time::Instant;
 
-use crate::config::RedisConfig;
+use async_trait::async_trait;
+use distlock_core::bench::{BareNotification, Baseline};
+use distlock_core::store::StoreUrl;
+use distlock_core::store::support::errors;
+use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::BoxFuture;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, Script, Value};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::config::{RedisConfig, Servers};
+use crate::connect::Connector;
 use crate::error;
 use crate::inspect::scan;
 use crate::keys::ParsedKey;
@@ -27,7 +34,7 @@ pub(crate) struct BaselineDriver {
     config: RedisConfig,
     connection: MultiplexedConnection,
     compare_and_delete: Script,
-    server: std::sync::Arc<ServerConnection>,
+    server: Arc<ServerConnection>,
 }
 
 /// Opens the baseline; `None` on a Cluster and on a Redlock, which need more than one connection.
@@ -38,9 +45,35 @@ pub(crate) async fn open(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> {
     let config = RedisConfig::from_url(&url)?;
     let ServerSet::One(handle) = ServerSet::new(&config)? else { return Ok(None) };
     let server = handle.connection().await.map_err(|error| error.doing("connect"))?;
-    let Some(connection) = server.driver_connection() else { return Ok(None) };
+    let Some(connection) = handle.driver_connection().await? else { return Ok(None) };
     let compare_and_delete = Script::new(COMPARE_AND_DELETE);
     Ok(Some(Box::new(BaselineDriver { config, connection, compare_and_delete, server })))
+}
+
+/// A message on a channel to which another connection has subscribed.
+struct PublishNotification {
+    sender: MultiplexedConnection,
+    /// Subscribed for as long as it lives.
+    _receiver: MultiplexedConnection,
+    messages: Arc<tokio::sync::Mutex<UnboundedReceiver<()>>>,
+    channel: String,
+}
+
+#[async_trait]
+impl BareNotification for PublishNotification {
+    async fn receive(&mut self) -> Result<BoxFuture<'static, Result<Instant>>> {
+        let messages = Arc::clone(&self.messages);
+        Ok(Box::pin(async move {
+            let received = messages.lock().await.recv().await.map(|()| Instant::now());
+            received.ok_or_else(|| errors::connection_lost("the subscribed connection ended"))
+        }))
+    }
+
+    async fn send(&mut self) -> Result<()> {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(&self.channel).arg("baseline");
+        publish.query_async(&mut self.sender).await.map_err(error::connection_lost)
+    }
 }
 
 #[async_trait]
@@ -69,6 +102,28 @@ impl Baseline for BaselineDriver {
             line.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or(0)
         };
         Ok(Some(REQUESTS.iter().map(|command| calls(command)).sum()))
+    }
+
+    /// `None` where sentinels name the server.
+    async fn notifications(&self, name: &str) -> Result<Option<Box<dyn BareNotification>>> {
+        let Servers::One(address) = &self.config.servers else { return Ok(None) };
+        let (sender, messages) = unbounded_channel();
+        let settings = AsyncConnectionConfig::new().set_push_sender(move |info: PushInfo| {
+            if info.kind == PushKind::Message {
+                let _ = sender.send(());
+            }
+            Ok::<(), ()>(())
+        });
+        let client = Connector::new(&self.config).client(address)?;
+        let opened = client.get_multiplexed_async_connection_with_config(&settings).await;
+        let mut receiver = opened.map_err(error::connect_failed)?;
+        receiver.subscribe(name).await.map_err(error::connection_lost)?;
+        Ok(Some(Box::new(PublishNotification {
+            sender: self.connection.clone(),
+            _receiver: receiver,
+            messages: Arc::new(tokio::sync::Mutex::new(messages)),
+            channel: name.to_owned(),
+        })))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {

@@ -1,9 +1,12 @@
 //! The baseline of benchmarks: the bare driver with the creation and the deletion of an ephemeral node.
 
+use std::time::Instant;
+
 use async_trait::async_trait;
-use distlock_core::bench::Baseline;
+use distlock_core::bench::{BareNotification, Baseline};
 use distlock_core::store::StoreUrl;
 use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::BoxFuture;
 use zookeeper_client::{Client, CreateMode, Error as DriverError};
 
 use crate::config::ZookeeperConfig;
@@ -33,6 +36,30 @@ pub(crate) async fn open(url: StoreUrl) -> Result<Option<Box<dyn Baseline>>> {
     Ok(Some(Box::new(BaselineDriver { config, client, parent })))
 }
 
+/// A node whose data change, and a watch of another session on it.
+struct WatchNotification {
+    sender: Client,
+    receiver: Client,
+    path: String,
+}
+
+#[async_trait]
+impl BareNotification for WatchNotification {
+    async fn receive(&mut self) -> Result<BoxFuture<'static, Result<Instant>>> {
+        let watching = self.receiver.get_and_watch_data(&self.path).await;
+        let (_, _, watcher) = watching.map_err(|error| driver_error(&error))?;
+        Ok(Box::pin(async move {
+            watcher.changed().await;
+            Ok(Instant::now())
+        }))
+    }
+
+    async fn send(&mut self) -> Result<()> {
+        let sent = self.sender.set_data(&self.path, b"changed", None).await;
+        sent.map(drop).map_err(|error| driver_error(&error))
+    }
+}
+
 #[async_trait]
 impl Baseline for BaselineDriver {
     async fn cycle(&self, name: &str) -> Result<()> {
@@ -59,6 +86,14 @@ impl Baseline for BaselineDriver {
             sum += count.trim().parse::<u64>().unwrap_or(0);
         }
         Ok(Some(sum))
+    }
+
+    async fn notifications(&self, name: &str) -> Result<Option<Box<dyn BareNotification>>> {
+        let receiver = open_client(&self.config, DEFAULT_TIMEOUT, true).await?;
+        let path = format!("{}/{}", self.parent, escape(name));
+        let options = CreateMode::Ephemeral.with_acls(acls(self.config.nodes_access()));
+        self.client.create(&path, b"", &options).await.map_err(|error| driver_error(&error))?;
+        Ok(Some(Box::new(WatchNotification { sender: self.client.clone(), receiver, path })))
     }
 
     async fn clean_up(&self, prefix: &str) -> Result<()> {

@@ -1,11 +1,15 @@
 //! `handoff`: the handoff from a holder to a waiter on another connection. Measures the time from the call of `release` until
 //! the waiter has its guard. The releaser does not contend.
+//!
+//! The baseline is a notification between two connections of the bare driver, measured in the same way: from the call that sends
+//! it until the task of the receiver has it.
 
+use std::future::Future;
 use std::time::{Duration, Instant};
 
+use distlock_core::bench::BareNotification;
 use distlock_core::{Locks, Options, Result};
 
-use super::baseline_tasks;
 use crate::bench::BenchContext;
 use crate::interleave::{SliceLengths, interleave};
 use crate::outcome::Outcome;
@@ -42,12 +46,44 @@ impl Handoffs {
     }
 }
 
-impl Workload for Handoffs {
+impl Pass for Handoffs {
+    async fn pass(&mut self) -> Result<Duration> {
+        self.handoff().await
+    }
+}
+
+/// Notifications of the bare driver.
+struct Notifications {
+    bare: Box<dyn BareNotification>,
+    settle: Duration,
+}
+
+impl Pass for Notifications {
+    async fn pass(&mut self) -> Result<Duration> {
+        let receiving = tokio::spawn(self.bare.receive().await?);
+        tokio::time::sleep(self.settle).await;
+        let sent = Instant::now();
+        self.bare.send().await?;
+        let received = receiving.await.map_err(task_failed)??;
+        Ok(received.saturating_duration_since(sent))
+    }
+}
+
+/// Something that one side gives and the other receives.
+trait Pass {
+    /// How long it took.
+    fn pass(&mut self) -> impl Future<Output = Result<Duration>> + Send;
+}
+
+/// One after the other.
+struct Passes<P>(P);
+
+impl<P: Pass + Send> Workload for Passes<P> {
     async fn slice(&mut self, length: Duration) -> Result<Tally> {
         let (begun, cpu) = (Instant::now(), usage::cpu_time());
         let mut tally = Tally { counts: vec![0], ..Tally::default() };
         while begun.elapsed() < length {
-            tally.latencies.record(self.handoff().await?);
+            tally.latencies.record(self.0.pass().await?);
             tally.counts[0] += 1;
         }
         tally.elapsed = begun.elapsed();
@@ -67,16 +103,21 @@ pub(crate) async fn run(context: &BenchContext<'_>, plan: &Plan) -> Result<Outco
         settle,
         next_holder: 0,
     };
+    let bare = match context.baseline {
+        Some(baseline) => baseline.notifications(&context.name("notification")).await?,
+        None => None,
+    };
+    let mut baseline = bare.map(|bare| Passes(Notifications { bare, settle }));
     // The first waiter of an engine opens its subscription, which happens once per process and not in every handoff.
     for _ in 0..4 {
         ours.handoff().await?;
     }
-    let mut baseline = baseline_tasks(context, 1, Duration::ZERO);
-    let lengths = SliceLengths { ours: (plan.run_time / 6).max(settle * 4), baseline: plan.run_time / 20 };
-    let measurement = interleave(context, &mut ours, baseline.as_mut(), plan.run_time, lengths).await;
+    let slice = (plan.run_time / 6).max(settle * 4);
+    let lengths = SliceLengths { ours: slice, baseline: slice / 2 };
+    let measurement = interleave(context, &mut Passes(ours), baseline.as_mut(), plan.run_time, lengths).await;
     other.shutdown().await?;
     let mut outcome = Outcome::of(context, scenario, 2, measurement?).with_latency_ratio();
-    // The rate would only show the settle time of the benchmark.
-    outcome.ops_per_s = None;
+    // The rates would only show the settle time of the benchmark.
+    (outcome.ops_per_s, outcome.baseline_ops_per_s) = (None, None);
     Ok(outcome)
 }

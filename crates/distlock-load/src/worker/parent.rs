@@ -16,6 +16,9 @@ use crate::workload::{Tally, Workload};
 /// How long a worker may take to connect, and to reply after its slice.
 const REPLY_LIMIT: Duration = Duration::from_secs(60);
 
+/// The pause between the first attempts of two processes.
+const STAGGER: Duration = Duration::from_millis(10);
+
 /// A running worker. It is killed when this is dropped.
 struct Worker {
     child: Child,
@@ -126,7 +129,27 @@ impl Contenders {
         for worker in &mut workers {
             worker.reply(REPLY_LIMIT).await?;
         }
-        Ok(Contenders { workers, each, holds: Vec::new() })
+        let mut contenders = Contenders { workers, each, holds: Vec::new() };
+        contenders.warm_up().await?;
+        Ok(contenders)
+    }
+
+    /// Lets one process after the other begin to contend. The first waiter of a process opens its subscription, and a server
+    /// that is to open a thousand connections at once answers nothing else for seconds.
+    async fn warm_up(&mut self) -> Result<()> {
+        let total = STAGGER * u32::try_from(self.workers.len()).unwrap_or(u32::MAX);
+        let begun = Instant::now();
+        for worker in &mut self.workers {
+            let left = total.saturating_sub(begun.elapsed());
+            worker
+                .send(&SliceRequest { slice_ms: u64::try_from(left.as_millis()).unwrap_or(u64::MAX) })
+                .await?;
+            tokio::time::sleep(STAGGER).await;
+        }
+        for worker in &mut self.workers {
+            worker.reply(total + REPLY_LIMIT).await?;
+        }
+        Ok(())
     }
 
     /// The holds since the last call.
