@@ -18,19 +18,24 @@
 //! **The owner** is for people, with one exception: `least`, the minimum hold time in milliseconds. Until `since` + `least`
 //! the lock counts as held although the kernel lock is free. Otherwise only the kernel lock decides.
 
+use std::borrow::Cow;
+use std::fmt::{self, Write as _};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use distlock_core::store::{Holder, Waiter};
 use distlock_core::{FencingToken, LockId};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 
-use crate::names::short_hash;
+use crate::names::{SUM_DIGITS, short_digest};
 use crate::tokens::LastToken;
 
 /// The size of a counter block. Disks write at least this much atomically.
 pub(crate) const COUNTER: usize = 512;
 /// The size of an owner block.
 pub(crate) const OWNER: usize = 1024;
+/// An owner block.
+pub(crate) type OwnerBlock = [u8; OWNER];
 /// The position of the owner in a lock file.
 pub(crate) const OWNER_AT: u64 = 2 * COUNTER as u64;
 /// The position of the name in a lock file.
@@ -38,44 +43,83 @@ pub(crate) const NAME_AT: u64 = OWNER_AT + OWNER as u64;
 
 /// The version of this format, in the first line of every block.
 const HEAD: &str = "distlock 1 ";
-const SUM: &str = "\nsum ";
+const SUM: &[u8] = b"\nsum ";
 /// The body of an owner block of a free lock.
 const FREE: &str = "free";
 
 /// The content of a block.
 #[derive(Debug, PartialEq, Eq)]
-enum Block {
+enum Block<'a> {
     /// Never written.
     Blank,
     /// The body, with a matching checksum.
-    Whole(String),
+    Whole(&'a str),
     /// The version is ours and the checksum does not match: a write was torn.
     Torn,
     /// Written by another program.
     Foreign,
 }
 
-fn seal(body: &str, size: usize) -> Vec<u8> {
-    let text = format!("{HEAD}{body}");
-    let mut block = format!("{text}{SUM}{}\n", short_hash(&text)).into_bytes();
-    block.resize(size - 1, b' ');
-    block.push(b'\n');
-    block
+/// A block that is being written. What does not fit is cut off, and the block then reads as torn.
+struct Text<const N: usize> {
+    bytes: [u8; N],
+    length: usize,
 }
 
-fn unseal(block: &[u8]) -> Block {
-    if block.iter().all(|byte| matches!(byte, 0 | b' ' | b'\n')) {
+impl<const N: usize> fmt::Write for Text<N> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl<const N: usize> Text<N> {
+    fn push(&mut self, more: &[u8]) {
+        let more = &more[..more.len().min(N - 1 - self.length)];
+        self.bytes[self.length..][..more.len()].copy_from_slice(more);
+        self.length += more.len();
+    }
+}
+
+fn seal<const N: usize>(body: impl FnOnce(&mut Text<N>) -> fmt::Result) -> [u8; N] {
+    let mut text = Text { bytes: [b' '; N], length: 0 };
+    text.push(HEAD.as_bytes());
+    // Writing to a block cannot fail.
+    let _ = body(&mut text);
+    let sum = short_digest(&text.bytes[..text.length]);
+    text.push(SUM);
+    text.push(&sum);
+    text.push(b"\n");
+    text.bytes[N - 1] = b'\n';
+    text.bytes
+}
+
+fn unseal(block: &[u8]) -> Block<'_> {
+    let text = without_padding(block);
+    if text.first() != HEAD.as_bytes().first() && block.iter().all(|byte| matches!(byte, 0 | b' ' | b'\n')) {
         return Block::Blank;
     }
-    let sealed = std::str::from_utf8(block).ok().and_then(|text| text.rsplit_once(SUM));
-    if let Some((text, sum)) = sealed
-        && let Some(body) = text.strip_prefix(HEAD)
-        && sum.trim_end() == short_hash(text)
+    if let Some((text, sum)) = text.split_last_chunk::<SUM_DIGITS>()
+        && let Some(text) = text.strip_suffix(SUM)
+        && let Some(body) = text.strip_prefix(HEAD.as_bytes())
+        && *sum == short_digest(text)
+        && let Ok(body) = std::str::from_utf8(body)
     {
-        return Block::Whole(body.to_owned());
+        return Block::Whole(body);
     }
     let begins = &block[..HEAD.len().min(block.len())];
     if HEAD.as_bytes().starts_with(begins) { Block::Torn } else { Block::Foreign }
+}
+
+/// A block without the spaces and line breaks at its end: most of a block is that.
+fn without_padding(block: &[u8]) -> &[u8] {
+    const SPACES: &[u8] = &[b' '; 32];
+    let mut text = block.strip_suffix(b"\n").unwrap_or(block);
+    while let Some(rest) = text.strip_suffix(SPACES) {
+        text = rest;
+    }
+    let end = text.iter().rposition(|byte| !matches!(byte, b' ' | b'\n')).map_or(0, |last| last + 1);
+    &text[..end]
 }
 
 /// The state of a token counter.
@@ -91,7 +135,7 @@ pub(crate) enum Counter {
 
 /// The counter block of a ceiling.
 pub(crate) fn counter_block(token: u64) -> Vec<u8> {
-    seal(&format!("token {token}"), COUNTER)
+    seal::<COUNTER>(|text| write!(text, "token {token}")).to_vec()
 }
 
 /// The position of that block.
@@ -102,7 +146,7 @@ pub(crate) fn counter_at(token: u64) -> u64 {
 /// Reads the two counter blocks at the start of a file, which may be shorter than that.
 pub(crate) fn read_counter(start: &[u8]) -> Counter {
     let block = |at: usize| unseal(start.get(at..(at + COUNTER).min(start.len())).unwrap_or_default());
-    let token = |block: &Block| match block {
+    let token = |block: &Block<'_>| match block {
         Block::Whole(body) => body.strip_prefix("token ").and_then(|number| number.parse::<u64>().ok()),
         Block::Blank | Block::Torn | Block::Foreign => None,
     };
@@ -123,7 +167,7 @@ pub(crate) fn read_counter(start: &[u8]) -> Counter {
 pub(crate) struct Owner {
     pub(crate) lock_id: LockId,
     /// `host:pid`, whatever label the user chose for the lock id.
-    pub(crate) process: String,
+    pub(crate) process: Arc<str>,
     /// `None` for a waiter.
     pub(crate) token: Option<u64>,
     pub(crate) since: Duration,
@@ -139,47 +183,52 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 /// The longest escaped field; a longer one is truncated.
 const LONGEST: usize = 350;
 
-fn field(text: &str) -> String {
-    let mut escaped = utf8_percent_encode(text, ESCAPED).to_string();
+fn field(text: &str) -> Cow<'_, str> {
+    let mut escaped = Cow::from(utf8_percent_encode(text, ESCAPED));
     if escaped.len() > LONGEST {
         // Only ASCII is left, so any byte is a boundary; but no escape may be split.
         let cut = (LONGEST - 2..LONGEST).find(|at| escaped.as_bytes()[*at] == b'%').unwrap_or(LONGEST);
-        escaped.truncate(cut);
+        escaped.to_mut().truncate(cut);
     }
     escaped
 }
 
 impl Owner {
     /// This owner as a block.
-    pub(crate) fn block(&self) -> Vec<u8> {
+    pub(crate) fn block(&self) -> OwnerBlock {
         self.block_with(None)
     }
 
     /// This owner as a block, with the last token of its file.
-    pub(crate) fn block_with(&self, last: Option<&LastToken>) -> Vec<u8> {
+    pub(crate) fn block_with(&self, last: Option<&LastToken>) -> OwnerBlock {
         let Owner { weight, capacity, .. } = self;
         let since_ms = self.since.as_millis();
         let (lock_id, process) = (field(self.lock_id.as_str()), field(&self.process));
-        let state = self.token.map_or_else(|| "waits".to_owned(), |token| format!("holds {token}"));
-        // Earlier versions do not look beyond the weight.
-        let least = match self.least.as_millis() {
-            0 => String::new(),
-            least => format!("\nleast {least}"),
-        };
-        let last = last.map_or_else(String::new, |last| format!("\n{}", last.line()));
-        let body = format!(
-            "{state}\nlock-id {lock_id}\nprocess {process}\nsince {since_ms}\nweight {weight} of {capacity}{least}{last}"
-        );
-        seal(&body, OWNER)
+        seal(|text| {
+            match self.token {
+                Some(token) => write!(text, "holds {token}")?,
+                None => text.write_str("waits")?,
+            }
+            write!(
+                text,
+                "\nlock-id {lock_id}\nprocess {process}\nsince {since_ms}\nweight {weight} of {capacity}"
+            )?;
+            // Earlier versions do not look beyond the weight.
+            match self.least.as_millis() {
+                0 => {}
+                least => write!(text, "\nleast {least}")?,
+            }
+            last.map_or(Ok(()), |last| write!(text, "\n{last}"))
+        })
     }
 
     /// The owner block of a free lock, with the last token of its file.
-    pub(crate) fn free_block(last: Option<&LastToken>) -> Vec<u8> {
-        match last {
+    pub(crate) fn free_block(last: Option<&LastToken>) -> OwnerBlock {
+        seal(|text| match last {
             // Earlier versions take the block for a damaged one: their `inspect` then tries the lock itself.
-            Some(last) => seal(&format!("{FREE}\n{}", last.line()), OWNER),
-            None => seal(FREE, OWNER),
-        }
+            Some(last) => write!(text, "{FREE}\n{last}"),
+            None => text.write_str(FREE),
+        })
     }
 
     /// Whether an owner block is that of a free lock, or was never written.
@@ -199,21 +248,21 @@ impl Owner {
     /// The owner in a block, and the last token of its file.
     pub(crate) fn read_with_last(block: &[u8]) -> (Option<Owner>, Option<LastToken>) {
         let Block::Whole(body) = unseal(block) else { return (None, None) };
-        (Owner::parse(&body), body.lines().next_back().and_then(LastToken::parse))
+        (Owner::parse(body), body.lines().next_back().and_then(LastToken::parse))
     }
 
     fn parse(body: &str) -> Option<Owner> {
         let mut lines = body.lines();
         let state = lines.next()?;
-        let mut value = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix(' ').map(str::to_owned);
-        let text = |value: String| percent_decode_str(&value).decode_utf8_lossy().into_owned();
+        let mut value = |key: &str| lines.next()?.strip_prefix(key)?.strip_prefix(' ');
+        let text = |value: &str| percent_decode_str(value).decode_utf8_lossy().into_owned();
         let token = match state.split_once(' ') {
             Some(("holds", token)) => Some(token.parse().ok()?),
             None if state == "waits" => None,
             _ => return None,
         };
         let lock_id = LockId::from_stored(text(value("lock-id")?));
-        let process = text(value("process")?);
+        let process = text(value("process")?).into();
         let since = Duration::from_millis(value("since")?.parse().ok()?);
         let weight = value("weight")?;
         let (weight, capacity) = weight.split_once(" of ")?;
@@ -358,7 +407,7 @@ mod tests {
     fn a_minimum_hold_time_ends_also_if_the_clock_was_set_back() {
         let hour = Duration::from_secs(3600);
         let kept = |since: Duration, least: Duration, token| {
-            let (lock_id, process) = (LockId::from_stored("a"), "web-3:812".to_owned());
+            let (lock_id, process) = (LockId::from_stored("a"), "web-3:812".into());
             let owner = Owner { lock_id, process, token, since, weight: 1, capacity: 1, least };
             Owner::read(&owner.block()).unwrap().kept_for()
         };

@@ -82,7 +82,12 @@ fn read(
                 unreadable.push(error);
                 Vec::new()
             });
-            (1, holder_of_mutex(layout, &path)?.into_iter().collect(), waiters)
+            let holder = holder_of_mutex(layout, &path)?;
+            // A waiter that is granted the lock removes its file a moment later.
+            let is_waiter =
+                |waiter: &Owner| holder.as_ref().is_none_or(|holder| holder.lock_id != waiter.lock_id);
+            let waiters = waiters.into_iter().filter(is_waiter).collect();
+            (1, holder.into_iter().collect(), waiters)
         }
         _ => {
             let (holders, waiters) = holders_and_waiters(layout, &PoolPaths::new(path), unreadable)?;

@@ -88,9 +88,20 @@ impl Layout {
         kinds.into_iter().chain([self.base.join(WAITERS)]).collect()
     }
 
+    /// The folder of the mutexes.
+    pub(crate) fn mutexes(&self) -> PathBuf {
+        self.of_kind(Kind::Mutex)
+    }
+
     /// The lock file of a mutex.
     pub(crate) fn mutex(&self, name: &str) -> PathBuf {
-        self.of_kind(Kind::Mutex).join(names::file_name(name) + LOCK)
+        let file = names::file_name(name) + LOCK;
+        let folder = Kind::Mutex.as_str();
+        let mut path = PathBuf::with_capacity(self.base.as_os_str().len() + folder.len() + file.len() + 2);
+        path.push(&self.base);
+        path.push(folder);
+        path.push(file);
+        path
     }
 
     /// The folder of a pool.
@@ -195,15 +206,19 @@ impl Layout {
     /// Opens the lock file of a mutex, and creates it if it is missing. The file may be in a folder that was moved or removed: the
     /// caller must check whether it is in place, and if not [`open`](Layout::open) it.
     pub(crate) fn open_mutex(&self, path: &Path) -> io::Result<(File, FileId)> {
-        let lock = || self.mutexes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lock().clone();
-        match known.map(|folder| self.open_in(&folder, path)) {
+        match self.known_mutexes().map(|folder| self.open_in(&folder, path)) {
             None | Some(Err(_)) => {}
             Some(opened) => return opened,
         }
         let opened = self.open(path)?;
-        *lock() = self.folder(split(path)?.0).ok().map(Arc::new);
+        let folder = self.folder(split(path)?.0).ok().map(Arc::new);
+        *self.mutexes.lock().unwrap_or_else(PoisonError::into_inner) = folder;
         Ok(opened)
+    }
+
+    /// The folder of the mutexes as it was last found, if it was. Another one may be in its place.
+    pub(crate) fn known_mutexes(&self) -> Option<Arc<Folder>> {
+        self.mutexes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Forgets the folder of the mutexes, because a file in it is not in place.

@@ -46,7 +46,8 @@
 //! # Costs
 //! One open file for each held claim, one for each waiter of a pool, two for each waiter of a mutex; one thread and three
 //! descriptors (inotify, an eventfd and the folder of the mutexes) for each store, so a file system cannot be unmounted while a
-//! store on it is in use. On disk: 4 KiB for each mutex ever used (8 KiB if its name is long), 16 KiB for each pool. One
+//! store on it is in use. A mutex that was used before and is free is granted in the calling thread, by a few system calls that
+//! wait for no disk; all else runs on threads that may block. A mutex on a network file system is always one of those. On disk: 4 KiB for each mutex ever used (8 KiB if its name is long), 16 KiB for each pool. One
 //! `fdatasync` a second for each lock in use; on a network file system, or where the kernel has no boot id, one for each
 //! grant.
 //!
@@ -55,8 +56,8 @@
 //! * No locks across machines: network file systems have file locks of a sort, but crashes and replaced files are not
 //!   detected reliably; `doctor` warns.
 //! * No exclusion while another program unlinks or replaces a lock file: the kernel lock is on the old file, and the next
-//!   client locks the new one. The old holder is told within milliseconds (a hold younger than 20 ms: at that age; without
-//!   inotify: within half a second), and there are two holders until it has stopped. `distlock run` stops its command
+//!   client locks the new one. The old holder is told within milliseconds (a hold younger than 40 ms: at that age at the latest;
+//!   without inotify: within half a second), and there are two holders until it has stopped. `distlock run` stops its command
 //!   within a second. A resource that refuses old tokens is safe: the token of the new file is higher.
 //! * No end for the children of a killed holder. The kernel frees the lock of a killed process, whatever its children
 //!   still do. `distlock run` leaves a copy of the descriptor to its watchdog, which ends the command's processes first;
@@ -88,6 +89,7 @@ mod doctor;
 mod error;
 mod folder;
 mod format;
+mod holds;
 mod inspect;
 mod layout;
 mod lock_file;

@@ -9,7 +9,7 @@ use distlock_core::{Error, ErrorKind, FencingToken, Result};
 
 use crate::error::io_error;
 use crate::folder::Folder;
-use crate::format::{self, Counter, NAME_AT, OWNER, OWNER_AT, Owner};
+use crate::format::{self, Counter, NAME_AT, OWNER, OWNER_AT, Owner, OwnerBlock};
 use crate::layout::{FileId, Layout, is_absent, sync_dir};
 use crate::names;
 use crate::tokens::{self, BootId, LastToken, NextToken};
@@ -25,6 +25,11 @@ pub(crate) struct LockFile {
 }
 
 impl LockFile {
+    /// Opens one that exists, in an open folder.
+    pub(crate) fn open_existing(layout: &Layout, folder: &Folder, path: &Path) -> io::Result<Self> {
+        layout.open_in(folder, path).map(|(file, id)| LockFile { file, path: path.to_owned(), id })
+    }
+
     /// Opens it for reading and writing, and creates it if it is missing.
     pub(crate) fn open(layout: &Layout, path: &Path) -> Result<Self> {
         let opened = layout.open(path).map(|(file, id)| LockFile { file, path: path.to_owned(), id });
@@ -54,8 +59,8 @@ impl LockFile {
         LockFile { file: watcher.raise_descriptor(self.file), ..self }
     }
 
-    pub(crate) fn file(&self) -> &File {
-        &self.file
+    pub(crate) fn into_file(self) -> File {
+        self.file
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -124,22 +129,19 @@ impl LockFile {
         name: &str,
         content: &Content,
         boot: Option<BootId>,
-        owner: impl FnOnce(FencingToken, Option<&LastToken>) -> Vec<u8>,
+        owner: impl FnOnce(FencingToken, Option<&LastToken>) -> OwnerBlock,
     ) -> Result<CountedToken> {
-        let now = u64::try_from(format::time_of_day().as_micros()).unwrap_or(u64::MAX);
-        let counter = content.counter;
-        let NextToken { token, ceiling, moves_ceiling } = tokens::next(counter, content.last, boot, now)
-            .ok_or_else(|| self.foreign("its counter was not written by distlock"))?;
-        let last = boot.map(|boot| LastToken { token, ceiling, boot });
-        let token = FencingToken::new(token);
-        let block = owner(token, last.as_ref());
-        if counter == Counter::New {
+        let next = self.plan_token(content, boot)?;
+        let NextToken { ceiling, moves_ceiling, .. } = next;
+        let counted = CountedToken::of(next);
+        let block = owner(counted.token, counted.last(boot).as_ref());
+        if content.counter == Counter::New {
             let written = self.initialize(name, ceiling, block);
             written.map_err(|error| self.failed(error, "write the lock file"))?;
-            return Ok(CountedToken { token, last });
+            return Ok(counted);
         }
         self.check_name(name)?;
-        let counted = || {
+        let written = || {
             if moves_ceiling {
                 self.file.write_all_at(&format::counter_block(ceiling), format::counter_at(ceiling))?;
                 self.file.sync_data()?;
@@ -147,13 +149,37 @@ impl LockFile {
             // Not before: the last token counts only under a ceiling that is on disk.
             self.file.write_all_at(&block, OWNER_AT)
         };
-        counted().map_err(|error| self.failed(error, "write the token"))?;
-        Ok(CountedToken { token, last })
+        written().map_err(|error| self.failed(error, "write the token"))?;
+        Ok(counted)
+    }
+
+    /// The same for a token that needs no disk. `None`, and nothing is written, if this one does.
+    pub(crate) fn next_token_below_ceiling(
+        &self,
+        content: &Content,
+        boot: Option<BootId>,
+        owner: impl FnOnce(FencingToken, Option<&LastToken>) -> OwnerBlock,
+    ) -> Result<Option<CountedToken>> {
+        let next = self.plan_token(content, boot)?;
+        if next.moves_ceiling || content.counter == Counter::New {
+            return Ok(None);
+        }
+        let counted = CountedToken::of(next);
+        let block = owner(counted.token, counted.last(boot).as_ref());
+        self.file.write_all_at(&block, OWNER_AT).map_err(|error| self.failed(error, "write the token"))?;
+        Ok(Some(counted))
+    }
+
+    fn plan_token(&self, content: &Content, boot: Option<BootId>) -> Result<NextToken> {
+        let now = u64::try_from(format::time_of_day().as_micros()).unwrap_or(u64::MAX);
+        tokens::next(content.counter, content.last, boot, now)
+            .ok_or_else(|| self.foreign("its counter was not written by distlock"))
     }
 
     /// Writes a new file in full, so that no later grant needs more disk space. The counter comes last: if the disk fills up
     /// before, the file still counts as new.
-    fn initialize(&self, name: &str, ceiling: u64, mut owner: Vec<u8>) -> io::Result<()> {
+    fn initialize(&self, name: &str, ceiling: u64, owner: OwnerBlock) -> io::Result<()> {
+        let mut owner = owner.to_vec();
         owner.extend(format::name_text(name));
         self.file.write_all_at(&owner, OWNER_AT)?;
         let mut counters = vec![b' '; 2 * format::COUNTER];
@@ -194,12 +220,12 @@ impl LockFile {
             .doing("read the lock file")
             .advise("stop all users of this lock, then remove the file: tokens continue from the time of day")
     }
+}
 
-    /// Writes that the lock is free, and keeps its last token. The first is for people only, and tokens are skipped without the
-    /// second, so a failure is ignored.
-    pub(crate) fn mark_free(&self, last: Option<&LastToken>) {
-        let _ = self.file.write_all_at(&Owner::free_block(last), OWNER_AT);
-    }
+/// Writes that the lock of a file is free, and keeps its last token. The first is for people only, and tokens are skipped without
+/// the second, so a failure is ignored.
+pub(crate) fn mark_free(file: &File, last: Option<&LastToken>) {
+    let _ = file.write_all_at(&Owner::free_block(last), OWNER_AT);
 }
 
 /// The counter and the owner block of a lock file.
@@ -210,11 +236,22 @@ pub(crate) struct Content {
     last: Option<LastToken>,
 }
 
-/// A token that was counted, and what a release writes about it.
+/// A token that was counted, and the ceiling then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedToken {
     pub(crate) token: FencingToken,
-    pub(crate) last: Option<LastToken>,
+    ceiling: u64,
+}
+
+impl CountedToken {
+    fn of(next: NextToken) -> Self {
+        CountedToken { token: FencingToken::new(next.token), ceiling: next.ceiling }
+    }
+
+    /// What the file says about it.
+    pub(crate) fn last(&self, boot: Option<BootId>) -> Option<LastToken> {
+        boot.map(|boot| LastToken { token: self.token.get(), ceiling: self.ceiling, boot })
+    }
 }
 
 /// The outcome of an attempt to lock: `false` if the file is locked.

@@ -11,8 +11,6 @@
 //! A name that is too long for a file name becomes `~` and its SHA-256; an escaped name never begins with `~`. The file
 //! itself contains the whole name.
 
-use std::fmt::Write as _;
-
 use percent_encoding::percent_decode_str;
 use sha2::{Digest, Sha256};
 
@@ -23,14 +21,15 @@ const HASHED: char = '~';
 
 /// The file name for a name.
 pub(crate) fn file_name(name: &str) -> String {
-    let mut escaped = String::with_capacity(name.len());
+    // Room for a few escapes, and for what the caller appends.
+    let mut escaped = String::with_capacity((name.len() + 16).min(LONGEST + 16));
     for (at, byte) in name.bytes().enumerate() {
         match byte {
             b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => escaped.push(char::from(byte)),
             b'.' if at > 0 => escaped.push('.'),
             _ => {
-                // Writing to a String cannot fail.
-                let _ = write!(escaped, "%{byte:02x}");
+                escaped.push('%');
+                escaped.extend(hex_digits(byte).map(char::from));
             }
         }
         if escaped.len() > LONGEST {
@@ -52,15 +51,30 @@ pub(crate) fn original(escaped: &str) -> Option<String> {
 }
 
 fn hex(bytes: &[u8]) -> String {
+    bytes.iter().flat_map(|byte| hex_digits(*byte)).map(char::from).collect()
+}
+
+fn hex_digits(byte: u8) -> [u8; 2] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 15)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+    [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]
 }
 
 /// The first 64 bits of a text's SHA-256.
 pub(crate) fn short_hash(text: &str) -> String {
-    let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
-    hex(&digest[..8])
+    short_digest(text.as_bytes()).map(char::from).iter().collect()
+}
+
+/// How many digits [`short_digest`] has.
+pub(crate) const SUM_DIGITS: usize = 16;
+
+/// The same as digits.
+pub(crate) fn short_digest(bytes: &[u8]) -> [u8; SUM_DIGITS] {
+    let digest: [u8; 32] = Sha256::digest(bytes).into();
+    let mut digits = [0; SUM_DIGITS];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(digest) {
+        pair.copy_from_slice(&hex_digits(byte));
+    }
+    digits
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! The store: the traits of the core, and the state behind them.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::store::support::inspect::select;
@@ -16,10 +15,11 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{FileConfig, Wakeups};
 use crate::doctor;
 use crate::format::{Owner, time_of_day};
+use crate::holds::{HeldLock, Holds};
 use crate::inspect::{ResourceState, find};
 use crate::layout::Layout;
-use crate::mutex::{self, MutexHold};
-use crate::pool::{self, LocalFifo, PoolHold};
+use crate::mutex;
+use crate::pool::{self, LocalFifo};
 use crate::tokens::BootId;
 use crate::watch::Watcher;
 
@@ -36,23 +36,26 @@ pub(crate) struct StoreState {
     pub(crate) watcher: Watcher,
     pub(crate) local_fifo: LocalFifo,
     /// `host:pid`, for the files.
-    process: String,
+    process: Arc<str>,
     /// The running kernel, if it keeps what is written until it ends: not on a network file system, whose server may end alone.
     pub(crate) boot: Option<BootId>,
-    held: Mutex<HashMap<LockId, HeldLock>>,
+    pub(crate) holds: Arc<Holds>,
 }
 
 impl StoreState {
     /// `is_local`: whether the folder is on a local file system.
     pub(crate) fn new(config: FileConfig, is_local: bool) -> Self {
+        let layout = Arc::new(Layout::new(config.dir, config.access));
+        let holds = Holds::new();
+        // inotify does not see what other machines do.
+        let use_inotify = is_local && config.wakeups == Wakeups::Auto;
         StoreState {
-            // inotify does not see what other machines do.
-            watcher: Watcher::new(is_local && config.wakeups == Wakeups::Auto),
+            watcher: Watcher::new(use_inotify, &layout, &holds),
             boot: BootId::current().filter(|_| is_local),
-            layout: Arc::new(Layout::new(config.dir, config.access)),
+            layout,
             local_fifo: LocalFifo::default(),
-            process: LockIds::default_label(),
-            held: Mutex::default(),
+            process: LockIds::default_label().into(),
+            holds,
         }
     }
 
@@ -60,7 +63,7 @@ impl StoreState {
     pub(crate) fn owner(&self, claim: &Claim, token: Option<FencingToken>) -> Owner {
         Owner {
             lock_id: claim.lock_id.clone(),
-            process: self.process.clone(),
+            process: Arc::clone(&self.process),
             token: token.map(FencingToken::get),
             since: time_of_day(),
             weight: claim.weight,
@@ -68,43 +71,12 @@ impl StoreState {
             least: claim.hold_at_least,
         }
     }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<LockId, HeldLock>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// A lock that this store holds. Dropping it releases it, but for the rest of its minimum hold time.
-#[derive(Debug)]
-enum HeldLock {
-    Mutex(MutexHold),
-    Pool(PoolHold),
-}
-
-impl HeldLock {
-    fn session_hold(&self) -> SessionHold {
-        let (token, session) = match self {
-            HeldLock::Mutex(hold) => (hold.token(), &hold.session),
-            HeldLock::Pool(hold) => (hold.token, &hold.session),
-        };
-        SessionHold { token, session: session.clone() }
-    }
-
-    /// Releases it at once.
-    fn free(self) {
-        match self {
-            HeldLock::Mutex(hold) => hold.free(),
-            HeldLock::Pool(hold) => hold.free(),
-        }
-    }
-
-    /// A copy of the open file that the kernel lock belongs to.
-    fn descriptor(&self) -> Option<OwnedFd> {
-        let file = match self {
-            HeldLock::Mutex(hold) => hold.file(),
-            HeldLock::Pool(hold) => hold.file(),
-        };
-        file.as_fd().try_clone_to_owned().ok()
+/// The locks that are left are freed here, and not when the watcher's thread lets go of them.
+impl Drop for StoreState {
+    fn drop(&mut self) {
+        self.holds.clear();
     }
 }
 
@@ -186,7 +158,7 @@ impl Store for FileStore {
     }
 
     fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
-        self.state.held().get(lock_id).and_then(HeldLock::descriptor)
+        self.state.holds.descriptor(lock_id)
     }
 }
 
@@ -202,12 +174,14 @@ impl SessionStore for FileStore {
             RecordKind::Pool => {
                 claim.check_weight().map_err(complete)?;
                 let hold = pool::acquire(&self.state, claim, withdraw).await.map_err(complete)?;
-                hold.map(HeldLock::Pool)
+                hold.map(|hold| HeldLock::Pool(Box::new(hold)))
             }
         };
         let Some(lock) = acquired else { return Ok(None) };
         let hold = lock.session_hold();
-        self.state.held().insert(claim.lock_id.clone(), lock);
+        if self.state.holds.insert(&claim.lock_id, lock) {
+            self.state.watcher.wake();
+        }
         Ok(Some(hold))
     }
 
@@ -219,7 +193,7 @@ impl SessionStore for FileStore {
 
     async fn release(&self, lease: &Lease) -> Result<()> {
         // A few system calls that never wait for a disk, made here so that a runtime that shuts down can make them too.
-        let released = self.state.held().remove(&lease.lock_id);
+        let released = self.state.holds.remove(&lease.lock_id);
         if let Some(released) = released {
             released.free();
         }
@@ -227,7 +201,7 @@ impl SessionStore for FileStore {
     }
 
     async fn leave(&self, lease: &Lease) -> Result<()> {
-        let left = self.state.held().remove(&lease.lock_id);
+        let left = self.state.holds.remove(&lease.lock_id);
         drop(left);
         Ok(())
     }

@@ -13,6 +13,7 @@
 //! Earlier versions count in the same blocks, one by one: what is a ceiling for us is the last token for them. They
 //! continue above it, and we continue above what they wrote.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -43,7 +44,8 @@ impl fmt::Display for BootId {
 
 impl BootId {
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let digits = text.trim().replace('-', "");
+        let text = text.trim();
+        let digits = if text.contains('-') { text.replace('-', "").into() } else { Cow::from(text) };
         // Zero is what a system without boot ids may show.
         u128::from_str_radix(&digits, 16).ok().filter(|id| digits.len() == 32 && *id != 0).map(BootId)
     }
@@ -59,13 +61,7 @@ impl BootId {
 }
 
 impl LastToken {
-    /// As a line of the owner block.
-    pub(crate) fn line(&self) -> String {
-        let LastToken { token, ceiling, boot } = self;
-        format!("last {token} below {ceiling} boot {boot}")
-    }
-
-    /// Reads [`line`](LastToken::line).
+    /// Reads it from the line that [`Display`](fmt::Display) writes.
     pub(crate) fn parse(line: &str) -> Option<Self> {
         let (token, rest) = line.strip_prefix("last ")?.split_once(" below ")?;
         let (ceiling, boot) = rest.split_once(" boot ")?;
@@ -74,6 +70,14 @@ impl LastToken {
             ceiling: ceiling.parse().ok()?,
             boot: BootId::parse(boot)?,
         })
+    }
+}
+
+/// As a line of the owner block.
+impl fmt::Display for LastToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LastToken { token, ceiling, boot } = self;
+        write!(f, "last {token} below {ceiling} boot {boot}")
     }
 }
 
@@ -253,9 +257,9 @@ mod tests {
     #[test]
     fn the_line_of_the_last_token_is_read_back_and_a_damaged_one_is_not() {
         let last = LastToken { token: NOW, ceiling: NOW + 9, boot: BootId(u128::MAX - 5) };
-        assert_eq!(LastToken::parse(&last.line()), Some(last));
-        for cut in 0..last.line().len() {
-            assert_eq!(LastToken::parse(&last.line()[..cut]), None);
+        assert_eq!(LastToken::parse(&last.to_string()), Some(last));
+        for cut in 0..last.to_string().len() {
+            assert_eq!(LastToken::parse(&last.to_string()[..cut]), None);
         }
         assert_eq!(BootId::parse("00000000-0000-0000-0000-000000000000\n"), None);
         assert!(BootId::parse("0f58a9e0-1cd1-4b7a-a1a5-47ab1c3bb2e4\n").is_some());

@@ -13,10 +13,9 @@
 //!   much later.
 //! * Adding a watch on the same inode returns the same number and replaces its mask; so the masks are constant.
 
-use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -51,18 +50,20 @@ impl Inotify {
                     | WatchFlags::ONLYDIR
                     | WatchFlags::DONT_FOLLOW
             }
+            WatchScope::Names => {
+                WatchFlags::DELETE
+                    | WatchFlags::MOVE
+                    | WatchFlags::DELETE_SELF
+                    | WatchFlags::MOVE_SELF
+                    | WatchFlags::ONLYDIR
+                    | WatchFlags::DONT_FOLLOW
+            }
         };
         Ok(inotify::add_watch(&self.inotify, path, mask)?)
     }
 
-    /// The same open file under a descriptor above that of the instance.
-    pub(super) fn raise_descriptor(&self, file: File) -> File {
-        let least = self.inotify.as_raw_fd() + 1;
-        if file.as_raw_fd() >= least {
-            return file;
-        }
-        // The lock belongs to the open file, not to the descriptor. Without a free descriptor, it stays as it is.
-        rustix::io::fcntl_dupfd_cloexec(&file, least).map_or(file, File::from)
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.inotify.as_raw_fd()
     }
 
     pub(super) fn remove(&self, key: i32) {
@@ -95,10 +96,15 @@ impl Inotify {
             let lost = flags.contains(ReadFlags::QUEUE_OVERFLOW);
             let moves =
                 ReadFlags::ATTRIB | ReadFlags::DELETE_SELF | ReadFlags::MOVE_SELF | ReadFlags::IGNORED;
+            let names = ReadFlags::DELETE | ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO;
             events.push(WatchEvent {
                 key: (!lost).then_some(event.wd()),
                 is_move: lost || flags.intersects(moves),
                 is_end: flags.contains(ReadFlags::IGNORED),
+                name: event
+                    .file_name()
+                    .filter(|_| flags.intersects(names))
+                    .map(|name| name.to_bytes().to_vec()),
             });
         }
         events

@@ -8,8 +8,11 @@
 //! not see what another machine does on a network file system. So waiters also poll, and the thread checks held files at
 //! every tick.
 //!
-//! A held file is watched only after a short time: most locks are held for less, and an instance that ever had a watch delays
-//! the exit of its process by 10 to 20 ms.
+//! For the files of mutexes that are held, one watch on their folder is enough: it reports the names that are removed or
+//! replaced. The thread looks after them in steps: see `holds`.
+//!
+//! Nothing is watched for a hold before it is 20 ms old: most locks are held for less, and an instance that ever had a watch
+//! delays the exit of its process by 10 to 20 ms.
 
 #[cfg(target_os = "linux")]
 mod inotify;
@@ -17,9 +20,11 @@ mod inotify;
 #[path = "none.rs"]
 mod inotify;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -27,14 +32,16 @@ use std::time::{Duration, Instant};
 use distlock_core::store::{LossReason, Session};
 use tokio::sync::Notify;
 
-use crate::layout::FileId;
+use crate::holds::{HeldMutex, Holds};
+use crate::layout::{FileId, Layout};
 use inotify::Inotify;
 
 /// How often held files are checked with notifications, and without.
 const TICK: Duration = Duration::from_secs(5);
 const TICK_POLLING: Duration = Duration::from_millis(500);
 
-/// How long a file is held before it is watched.
+/// How long a file is held at least before it is watched, and how often files that are not yet watched are looked at: twice
+/// that later at most, they are.
 const UNWATCHED: Duration = Duration::from_millis(20);
 
 /// How long after a failure the kernel is asked for an instance again.
@@ -47,6 +54,8 @@ pub(crate) enum WatchScope {
     File,
     /// A folder: a file in it is closed after it was open for writing.
     Folder,
+    /// A folder: a name in it is removed, or leads to another file.
+    Names,
 }
 
 /// A notification of the kernel.
@@ -58,10 +67,12 @@ struct WatchEvent {
     is_move: bool,
     /// The kernel removed the watch.
     is_end: bool,
+    /// The name in the folder that is watched for names; `None`: the folder itself.
+    name: Option<Vec<u8>>,
 }
 
-/// The file of a held lock. If its path leads to another file, the lock no longer excludes other clients, and the session of
-/// the hold ends.
+/// The slot of a holder of a pool. If its path leads to another file, the lock no longer excludes other clients, and the session
+/// of the hold ends.
 #[derive(Debug)]
 pub(crate) struct HeldFile {
     pub(crate) path: PathBuf,
@@ -92,6 +103,8 @@ struct WatcherState {
     refused: Option<Instant>,
     thread: Option<Thread>,
     watches: HashMap<i32, Vec<(u64, Listener)>>,
+    /// The watches on the folder of the mutexes: one, or more after the folder was replaced.
+    mutex_folders: HashSet<i32>,
     /// The held files, and their watches if they have one.
     holds: HashMap<u64, (Arc<HeldFile>, Option<i32>)>,
     /// Holds without a watch, by age.
@@ -102,7 +115,13 @@ struct WatcherState {
 #[derive(Debug)]
 struct WatcherInner {
     use_inotify: bool,
+    layout: Arc<Layout>,
+    holds: Weak<Holds>,
     state: Mutex<WatcherState>,
+    /// The thread was started.
+    is_started: AtomicBool,
+    /// The descriptor of the instance, or -1.
+    instance: AtomicI32,
 }
 
 /// The watcher of a store.
@@ -126,9 +145,28 @@ pub(crate) struct HoldWatch {
 }
 
 impl Watcher {
-    pub(crate) fn new(use_inotify: bool) -> Self {
-        let state = Mutex::new(WatcherState::default());
-        Watcher(Arc::new(WatcherInner { use_inotify, state }))
+    pub(crate) fn new(use_inotify: bool, layout: &Arc<Layout>, holds: &Arc<Holds>) -> Self {
+        Watcher(Arc::new(WatcherInner {
+            use_inotify,
+            layout: Arc::clone(layout),
+            holds: Arc::downgrade(holds),
+            state: Mutex::default(),
+            is_started: AtomicBool::new(false),
+            instance: AtomicI32::new(-1),
+        }))
+    }
+
+    /// Starts the thread, if it was not started. Before the first lock file is opened, so that the instance has a lower
+    /// descriptor; see `inotify.rs`.
+    pub(crate) fn start(&self) {
+        if !self.0.is_started.load(Ordering::Acquire) {
+            drop(self.started());
+        }
+    }
+
+    /// Wakes the thread: there are holds to look after in steps.
+    pub(crate) fn wake(&self) {
+        self.started().wake_thread();
     }
 
     /// Watches a path. `None`: there are no notifications, poll.
@@ -142,10 +180,13 @@ impl Watcher {
 
     /// Moves a file to a descriptor that the kernel closes early if this process dies; see `inotify.rs`.
     pub(crate) fn raise_descriptor(&self, file: File) -> File {
-        match &self.started().inotify {
-            Some(inotify) => inotify.raise_descriptor(file),
-            None => file,
+        self.start();
+        let least: RawFd = self.0.instance.load(Ordering::Relaxed) + 1;
+        if file.as_raw_fd() >= least {
+            return file;
         }
+        // The lock belongs to the open file, not to the descriptor. Without a free descriptor, it stays as it is.
+        rustix::io::fcntl_dupfd_cloexec(&file, least).map_or(file, File::from)
     }
 
     /// Checks a held file from now on.
@@ -172,6 +213,7 @@ impl Watcher {
             match Inotify::new() {
                 Ok(inotify) => {
                     state.wake_thread();
+                    self.0.instance.store(inotify.descriptor(), Ordering::Relaxed);
                     state.inotify = Some(Arc::new(inotify));
                 }
                 Err(error) => {
@@ -184,10 +226,14 @@ impl Watcher {
             let inner = Arc::downgrade(&self.0);
             let thread = std::thread::Builder::new().name("distlock-watch".into());
             match thread.spawn(move || run(&inner)) {
-                Ok(handle) => state.thread = Some(handle.thread().clone()),
+                Ok(handle) => {
+                    state.thread = Some(handle.thread().clone());
+                    self.0.is_started.store(true, Ordering::Release);
+                }
                 Err(error) => {
                     tracing::warn!(%error, "no thread to watch lock files, polling instead");
                     state.inotify = None;
+                    self.0.instance.store(-1, Ordering::Relaxed);
                     state.refused = Some(Instant::now());
                 }
             }
@@ -269,8 +315,15 @@ impl WatcherInner {
 
     fn dispatch(&self, events: &[WatchEvent]) {
         let mut to_check = Vec::new();
+        let mut mutexes = MutexesToCheck::default();
         let mut state = self.lock();
         for event in events {
+            if event.key.is_none_or(|key| state.mutex_folders.contains(&key)) {
+                mutexes.add(event);
+            }
+            if let (true, Some(key)) = (event.is_end, event.key) {
+                state.mutex_folders.remove(&key);
+            }
             let concerned: Vec<&(u64, Listener)> = match event.key {
                 Some(key) => state.watches.get(&key).into_iter().flatten().collect(),
                 None => state.watches.values().flatten().collect(),
@@ -289,12 +342,60 @@ impl WatcherInner {
         }
         drop(state);
         to_check.iter().for_each(|held| held.check());
+        match mutexes {
+            MutexesToCheck { all: true, .. } => self.check_mutexes(None),
+            MutexesToCheck { names, .. } if names.is_empty() => {}
+            MutexesToCheck { names, .. } => self.check_mutexes(Some(&names)),
+        }
     }
 
     fn check_all(&self) {
         let holds: Vec<Arc<HeldFile>> =
             self.lock().holds.values().map(|(held, _)| Arc::clone(held)).collect();
         holds.iter().for_each(|held| held.check());
+        self.check_mutexes(None);
+    }
+
+    /// Checks the held mutexes; only those with these file names, if there are any.
+    fn check_mutexes(&self, names: Option<&HashSet<Vec<u8>>>) {
+        let held = self.holds.upgrade().map(|holds| holds.mutexes(&self.layout, names));
+        held.iter().flatten().for_each(|held| held.check(&self.layout));
+    }
+
+    fn has_young_mutexes(&self) -> bool {
+        self.holds.upgrade().is_some_and(|holds| holds.has_young())
+    }
+
+    /// Looks after the mutexes that are held for a while now: checks their files, and watches their folder from now on.
+    fn step(&self) {
+        let grown: Vec<HeldMutex> = self.holds.upgrade().map(|holds| holds.step()).unwrap_or_default();
+        if grown.is_empty() {
+            return;
+        }
+        // Each time: another folder may be in its place. On the same folder, this changes nothing.
+        let mut state = self.lock();
+        let folder = self.layout.mutexes();
+        let key = state.inotify.as_ref().and_then(|inotify| inotify.add(&folder, WatchScope::Names).ok());
+        state.mutex_folders.extend(key);
+        drop(state);
+        // Not before: changes before the watch began are not reported.
+        grown.iter().for_each(|held| held.check(&self.layout));
+    }
+}
+
+/// What events say about the files of mutexes.
+#[derive(Debug, Default)]
+struct MutexesToCheck {
+    all: bool,
+    names: HashSet<Vec<u8>>,
+}
+
+impl MutexesToCheck {
+    fn add(&mut self, event: &WatchEvent) {
+        match &event.name {
+            Some(name) => drop(self.names.insert(name.clone())),
+            None => self.all = true,
+        }
     }
 }
 
@@ -307,17 +408,19 @@ impl Drop for WatcherInner {
 
 fn run(inner: &Weak<WatcherInner>) {
     let mut last_tick = Instant::now();
+    let mut last_step = Instant::now();
     loop {
-        let Some((inotify, unwatched)) = inner.upgrade().map(|inner| {
+        let Some((inotify, are_unwatched)) = inner.upgrade().map(|inner| {
             let state = inner.lock();
-            (state.inotify.clone(), state.unwatched.front().map(|(since, _)| *since))
+            let are_unwatched = !state.unwatched.is_empty() || inner.has_young_mutexes();
+            (state.inotify.clone(), are_unwatched)
         }) else {
             return;
         };
         let tick = if inotify.is_some() { TICK } else { TICK_POLLING };
         let until_tick = tick.saturating_sub(last_tick.elapsed());
-        let until_watch = unwatched.map_or(tick, |since| UNWATCHED.saturating_sub(since.elapsed()));
-        let pause = until_tick.min(until_watch);
+        let until_step = UNWATCHED.saturating_sub(last_step.elapsed());
+        let pause = if are_unwatched { until_tick.min(until_step) } else { until_tick };
         let events = match inotify {
             Some(inotify) => inotify.wait(pause),
             None => {
@@ -327,8 +430,12 @@ fn run(inner: &Weak<WatcherInner>) {
         };
         let Some(inner) = inner.upgrade() else { return };
         inner.dispatch(&events);
-        let started = inner.lock().start_watches();
-        started.iter().for_each(|held| held.check());
+        if last_step.elapsed() >= UNWATCHED {
+            last_step = Instant::now();
+            let started = inner.lock().start_watches();
+            started.iter().for_each(|held| held.check());
+            inner.step();
+        }
         if last_tick.elapsed() >= tick {
             inner.check_all();
             last_tick = Instant::now();

@@ -1,8 +1,8 @@
 //! Systems without inotify: waiters poll.
 
 use std::convert::Infallible;
-use std::fs::File;
 use std::io;
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ impl Inotify {
         match self.0 {}
     }
 
-    pub(super) fn raise_descriptor(&self, _: File) -> File {
+    pub(super) fn descriptor(&self) -> RawFd {
         match self.0 {}
     }
 

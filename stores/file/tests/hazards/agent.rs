@@ -54,13 +54,17 @@ impl Agent {
     }
 
     pub(crate) fn start_as(dir: &Path, mut command: Command) -> Agent {
-        let mut child = command
+        command
             .args(["agent::a_process_of_its_own", "--exact", "--nocapture", "--test-threads=1"])
             .env(DIR, dir)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+            .stdout(Stdio::piped());
+        // A process that another test starts has a copied program open for writing until it executes its own.
+        let mut spawned = command.spawn();
+        while spawned.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::ExecutableFileBusy) {
+            spawned = command.spawn();
+        }
+        let mut child = spawned.unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let (send, reports) = mpsc::channel();
         std::thread::spawn(move || {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod agent;
+mod callers_thread;
 mod cancelled;
 mod crash;
 mod exclusion;
