@@ -49,7 +49,7 @@ const HEARTBEAT_TIMEOUT: UrlOption = UrlOption {
     value: "duration",
     default: "3s",
     meaning: "a guard is lost if no heartbeat of its session was answered for this long; after a holder that did not \
-              release, the next one waits this long",
+              release, the next one waits this long, unless the holder's process has ended and ran on the same machine",
 };
 
 /// The `distlock.` options of `mysql://`.
@@ -158,8 +158,9 @@ impl MysqlConfig {
 
     /// A guard of [`MysqlSessionStore`](crate::MysqlSessionStore) is lost if no heartbeat of its session was answered for this
     /// long. Heartbeats are sent four times as often. After a holder that did not release (a crash, `KILL`, a restart of the
-    /// server), the next client waits for the holder's time before it is granted the lock. Default 3 seconds. A shorter time
-    /// recovers sooner, and loses guards when the server or the disk stalls for three quarters of it.
+    /// server), the next client waits for the holder's time before it is granted the lock, unless it runs on the same machine and
+    /// the kernel tells it that the holder's process has ended. Default 3 seconds. A shorter time recovers sooner, and loses guards
+    /// when the server or the disk stalls for three quarters of it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] below 200 ms or above a minute.

@@ -6,7 +6,7 @@
 //! | a lock is | rows that expire by the server's clock | a `GET_LOCK` lock of a session |
 //! | primitives | all | mutexes |
 //! | survives a cut connection, a restart, a fail-over | yes, as the server replicates | no: the guard is lost |
-//! | a holder that dies frees it | at its expiry | after its heartbeat time-out (3 s) |
+//! | a holder that dies frees it | at its expiry | at once on its machine (Linux), elsewhere after its heartbeat time-out (3 s) |
 //! | waiters | ask again: the first one often, the others seldom | are in the server's queue |
 //! | connections | one to four | one, and one for each waiter |
 //! | an acquire and a release cost | two round trips, two commits | two round trips, two commits |
@@ -81,9 +81,20 @@
 //!   granted the lock. The session of the holder had ended before `GET_LOCK` succeeded, and an ended session answers no heartbeat.
 //!   Its guard is lost by then. One attempt (`try_acquire`) waits too. A wait with a shorter time limit times out, and counts for
 //!   the next client's.
+//! - A client on the same machine does not wait if the process of the holder has ended. The row names a socket of that process,
+//!   which the kernel closes with it: after a crash or `kill -9` the next client there is granted the lock within milliseconds.
 //!
-//! A process that crashes, and a forced release (`break`), cost the next client that time too: it cannot know what ended the
-//! session. `break` ends the session of the holder, and with it every other lock that it holds. If nothing is heard of a client,
+//! On another machine a crash costs the next client that time, and so does a forced release (`break`) everywhere. There is no switch
+//! for it. A server sees sessions end, not processes: a proxy, a firewall or an administrator can end all sessions of a process
+//! that lives, and it is not told if it is paused just then or the network fails. Further sessions, and marks of the server's run,
+//! do not tell these from a crash. Who needs a lock back sooner sets a shorter `distlock.heartbeat_timeout`.
+//!
+//! The same machine means: Linux, one kernel (by its boot id), one network namespace, and one address as the server sees it. Containers
+//! that share the network of a pod are on one machine, others are not. A child that was forked without `exec` counts as its
+//! parent. Two machines that are resumed from one snapshot of memory, and reach the server from one address, are taken for one: do
+//! not use this store there.
+//!
+//! `break` ends the session of the holder, and with it every other lock that it holds. If nothing is heard of a client,
 //! its session ends after 15 s (`distlock.session_timeout`, as the session's `wait_timeout`).
 //!
 //! This rests on the rows. They must not be deleted by hand; the store's own sweep keeps the rule. A server that crashes and loses

@@ -65,6 +65,14 @@ pub const MARIADB_INSTALL_DB: Program = Program {
     patterns: &["/usr/bin/mariadb-install-db"],
 };
 
+/// The `mysqld` of MySQL 5.6, whose tables lie beside it.
+pub const MYSQL_5_6: Program = Program {
+    name: "mysqld of MySQL 5.6",
+    variable: "DISTLOCK_MYSQL_5_6",
+    on_path: false,
+    patterns: &[".tools/mysql-5.6/package/server/mysqld"],
+};
+
 /// `pgbouncer`, which distributions install outside the usual `PATH`.
 pub const PGBOUNCER: Program = Program {
     name: "pgbouncer",

@@ -21,7 +21,7 @@ use super::exchange::refuse;
 use super::lock_name::LockName;
 use super::statements::{self, Grant, Held, LONGEST_WAIT, Mark, Release};
 use crate::connections::{Connection, REQUEST_TIMEOUT};
-use crate::error::Failure;
+use crate::error::{Cause, Failure};
 use crate::identifier::Tables;
 use crate::rows::required;
 
@@ -59,11 +59,13 @@ pub(super) struct Drawn {
 
 pub(super) type TakeReply = oneshot::Sender<Result<Taken>>;
 pub(super) type ReleaseReply = oneshot::Sender<Result<bool>>;
+pub(super) type RowsReply = oneshot::Sender<Result<Vec<Row>>>;
 
 pub(super) enum Command {
     Take { grant: Grant, reply: TakeReply },
     Wait { grant: Grant, reply: TakeReply },
     Release { release: Release, reply: ReleaseReply },
+    Settle { text: String, reply: RowsReply },
 }
 
 /// A handle to a session. When the last one is dropped the session ends, and what it holds is free.
@@ -140,6 +142,11 @@ impl SessionActor {
         self.ask(|reply| Command::Wait { grant, reply }).await
     }
 
+    /// Sends a statement about the row of a lock that this session has.
+    pub(super) async fn settle(&self, text: String) -> Result<Vec<Row>> {
+        self.ask(|reply| Command::Settle { text, reply }).await
+    }
+
     /// Releases a lock; false if this session did not hold it.
     pub(super) async fn release(&self, release: Release) -> Result<bool> {
         self.ask(|reply| Command::Release { release, reply }).await
@@ -195,14 +202,14 @@ impl Actor {
                 Err(_) => continue,
             };
             let outcome = match command {
-                Command::Wait { grant, reply } => self.wait(grant, reply).await,
+                alone @ (Command::Wait { .. } | Command::Settle { .. }) => self.serve_alone(alone).await,
                 first => {
                     let mut commands = vec![first];
-                    let mut waiting = None;
+                    let mut next = None;
                     while commands.len() < MOST_AT_ONCE {
                         match inbox.try_recv() {
-                            Ok(Command::Wait { grant, reply }) => {
-                                waiting = Some((grant, reply));
+                            Ok(alone @ (Command::Wait { .. } | Command::Settle { .. })) => {
+                                next = Some(alone);
                                 break;
                             }
                             Ok(command) => commands.push(command),
@@ -210,8 +217,8 @@ impl Actor {
                         }
                     }
                     let mut outcome = self.exchange(commands).await;
-                    if let (Ok(()), Some((grant, reply))) = (&outcome, waiting) {
-                        outcome = self.wait(grant, reply).await;
+                    if let (Ok(()), Some(next)) = (&outcome, next) {
+                        outcome = self.serve_alone(next).await;
                     }
                     outcome
                 }
@@ -219,6 +226,22 @@ impl Actor {
             if let Err(error) = outcome {
                 return error;
             }
+        }
+    }
+
+    /// A command that no other can go along with.
+    async fn serve_alone(&mut self, command: Command) -> Result<()> {
+        match command {
+            Command::Wait { grant, reply } => self.wait(grant, reply).await,
+            Command::Settle { text, reply } => {
+                let outcome = self.query(&text, REQUEST_TIMEOUT).await;
+                let is_broken = matches!(&outcome, Err(failure) if failure.cause == Cause::Broken);
+                let outcome = outcome.map_err(|failure| failure.error);
+                let ended = outcome.as_ref().err().filter(|_| is_broken).cloned();
+                let _ = reply.send(outcome);
+                ended.map_or(Ok(()), Err)
+            }
+            other => self.exchange(vec![other]).await,
         }
     }
 

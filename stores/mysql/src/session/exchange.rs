@@ -21,6 +21,8 @@ impl Actor {
         for command in commands {
             match command {
                 Command::Release { release, reply } => releases.push((release, reply)),
+                // It is sent alone.
+                settle @ Command::Settle { .. } => refuse(settle, &errors::unexpected_reply("two at once")),
                 Command::Take { grant, reply } | Command::Wait { grant, reply } => {
                     if reply.is_closed() {
                         continue;
@@ -172,5 +174,6 @@ pub(super) fn refuse(command: Command, error: &Error) {
     match command {
         Command::Take { reply, .. } | Command::Wait { reply, .. } => drop(reply.send(Err(error.clone()))),
         Command::Release { reply, .. } => drop(reply.send(Err(error.clone()))),
+        Command::Settle { reply, .. } => drop(reply.send(Err(error.clone()))),
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::LockId;
+use distlock_core::store::support::process_socket;
 
 use super::lock_name::LockName;
 use crate::batch::{literal, micros};
@@ -118,10 +119,42 @@ pub(super) fn exchange(
         // In one order in every session.
         rows.sort();
         let rows: Vec<String> = rows.into_iter().map(|(_, row)| row).collect();
-        text.push_str(&tables.statement(DRAW).replace("{rows}", &rows.join(" UNION ALL ")));
+        let draw = tables.statement(DRAW).replace("{process}", &own_process());
+        text.push_str(&draw.replace("{rows}", &rows.join(" UNION ALL ")));
         text.push_str("; ");
     }
     text + &answers.join(" UNION ALL ")
+}
+
+/// The socket of this process, and where the server sees it: machines that were copied while they ran share all that their kernels
+/// know.
+fn own_process() -> String {
+    match process_socket::name() {
+        Some(name) => format!("CONCAT('{name}@', {ADDRESS})"),
+        None => "''".to_owned(),
+    }
+}
+
+/// The client's address as the server sees it.
+const ADDRESS: &str = "SUBSTRING_INDEX(USER(), '@', -1)";
+
+/// The socket of the process of an earlier holder that did not release, in a row that is ours. No row if it cannot be asked for here.
+pub(super) fn earlier_process(tables: &Tables, grant: &Grant) -> String {
+    tables.statement(&format!(
+        "SELECT SUBSTRING_INDEX(pending_process, '@', 1) AS process FROM {{session}} WHERE {}
+         AND SUBSTRING_INDEX(pending_process, '@', -1) = {ADDRESS}",
+        own_row(grant)
+    ))
+}
+
+/// Notes that no guard of an earlier holder is left. The lock is granted after this: the next client then looks at its holder alone.
+pub(super) fn settled(tables: &Tables, grant: &Grant) -> String {
+    let row = own_row(grant);
+    tables.statement(&format!("UPDATE {{session}} SET pending_us = 0, pending_process = '' WHERE {row}"))
+}
+
+fn own_row(grant: &Grant) -> String {
+    format!("k = {} AND holder = {}", grant.name.key(), literal(grant.lock_id.as_str().as_bytes()))
 }
 
 /// Marks the rows of locks that are about to be released: committed before they are. A row with another lock id was

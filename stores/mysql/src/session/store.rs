@@ -20,8 +20,9 @@ use super::{Hold, SessionState, inspect};
 use crate::config::CONNECT_TIMEOUT;
 use crate::{doctor, sweep};
 
-/// Mutexes as `GET_LOCK` locks of MySQL or MariaDB: they are free at once when their session ends, and the server keeps their
-/// waiters in order. Cheap to clone; clones share their sessions.
+/// Mutexes as `GET_LOCK` locks of MySQL or MariaDB. The server keeps their waiters in order, and frees them when their session ends.
+/// After a crash the next client on the same machine has the lock at once, any other after the heartbeat time-out. Cheap to
+/// clone; clones share their sessions.
 ///
 /// ```no_run
 /// use distlock_core::Locks;
@@ -86,7 +87,7 @@ impl MysqlSessionStore {
         withdraw: Withdraw<'_>,
     ) -> Result<Option<SessionHold>> {
         let unsettled = Unsettled::new(&session, grant, drawn, self.state.clock());
-        if !unsettled.settle(withdraw.during_a_wait()).await? {
+        if !unsettled.settle(&self.state.tables, withdraw.during_a_wait()).await? {
             return Ok(None);
         }
         let hold = SessionHold { token: drawn.token, session: session.session().clone() };
@@ -210,7 +211,7 @@ impl Store for MysqlSessionStore {
         capabilities.semaphore = false;
         // The server serves its waiters in order, but of each process it knows only the first.
         capabilities.fairness = Fairness::None;
-        // When its heartbeat time-out has passed.
+        // On the same machine. Elsewhere, when its heartbeat time-out has passed.
         capabilities.frees_on_crash = false;
         capabilities.durable = false;
         capabilities.minimum_hold = false;

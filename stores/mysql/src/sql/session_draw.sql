@@ -1,10 +1,17 @@
 -- Draws tokens for locks that this session has. What the previous holder left is read before it is overwritten: a client
--- that did not release may believe for its `hold_us` that it holds the lock, and so may one before it.
-INSERT INTO {session} (k, name, token, holder, connection_id, acquired_at, hold_us, pending_us)
-SELECT * FROM ({rows}) fresh
+-- that did not release may believe for its `hold_us` that it holds the lock. If that was never granted, the one before may.
+INSERT INTO {session}
+    (k, name, token, holder, connection_id, acquired_at, hold_us, pending_us, process, pending_process)
+SELECT fresh.*, {process}, '' FROM ({rows}) fresh
 ON DUPLICATE KEY UPDATE
-    pending_us = GREATEST({session}.hold_us, {session}.pending_us),
+    pending_process = CASE
+        WHEN {session}.pending_us > 0 THEN {session}.pending_process
+        WHEN {session}.hold_us > 0 THEN {session}.process
+        ELSE ''
+    END,
+    pending_us = IF({session}.pending_us > 0, {session}.pending_us, {session}.hold_us),
     hold_us = VALUES(hold_us),
+    process = VALUES(process),
     token = GREATEST({session}.token + 1, VALUES(token)),
     holder = VALUES(holder),
     connection_id = VALUES(connection_id),

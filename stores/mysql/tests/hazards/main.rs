@@ -4,6 +4,7 @@
 mod busy_rows;
 #[path = "../common/mod.rs"]
 mod common;
+mod ended_process;
 mod galera;
 mod get_lock;
 mod locked_rows;

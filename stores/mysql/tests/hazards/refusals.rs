@@ -194,3 +194,18 @@ async fn pool_of_sqlx(url: &str, certificate: &str, other: &str) {
         assert_eq!(connect(options).await.unwrap_err().kind(), ErrorKind::Denied);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_second_get_lock_frees_the_first_is_refused() {
+    let server = MysqlServer::configure().version_5_6().start();
+    // What we know it by is its version. This is why.
+    let locks = server.sql("SELECT GET_LOCK('x', 0), GET_LOCK('y', 0), IS_USED_LOCK('x')");
+    assert_eq!(locks, [[Some("1".to_owned()), Some("1".to_owned()), None]]);
+    let error = MysqlSessionStore::connect(config(&server.url_of("mysql+session", "app"))).await.err();
+    let error = error.expect("a lock would be free while its guard is held");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("a second GET_LOCK of a session frees the first"), "{error}");
+    let error = refused(&server.url()).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert_eq!(server.sql("SHOW TABLES FROM app"), Vec::<Vec<Option<String>>>::new(), "it was written to");
+}

@@ -182,8 +182,16 @@ async fn a_release_whose_row_is_locked_frees_the_lock_and_makes_the_next_client_
     admin.query("ROLLBACK").unwrap();
     assert_eq!(column(&database, "hold_us"), "3000000");
     assert!(!other.is_lost(), "a locked row cost another lock");
-    let next = locks.mutex("a").acquire().timeout(PATIENCE).await.unwrap();
-    assert_eq!(column(&database, "pending_us"), "3000000");
+    let waiting = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.mutex("a").acquire().timeout(PATIENCE).await.unwrap() }
+    });
+    eventually("it waits", async || column(&database, "pending_us") == "3000000").await;
+    let next = waiting.await.unwrap();
+    assert_eq!(
+        (column(&database, "hold_us"), column(&database, "pending_us")),
+        ("3000000".into(), "0".into())
+    );
     next.release().await.unwrap();
     assert_eq!((column(&database, "hold_us"), column(&database, "pending_us")), ("0".into(), "0".into()));
 }

@@ -6,6 +6,7 @@
 //! | [`reconnect`] | one shared connection; one caller connects while the others await its result |
 //! | [`wake_codec`] | wake-ups and pushed grants as text |
 //! | [`ended_session`] | when the guard of a holder whose session ended is lost |
+//! | [`process_socket`] | whether another process of this machine has ended |
 //! | [`config`] | options that several stores have: certificates, time limits |
 //! | [`errors`] | errors and advice that read the same on every store |
 //! | [`inspect`] | filter and order what `inspect` returns |
@@ -17,5 +18,6 @@ pub mod config;
 pub mod ended_session;
 pub mod errors;
 pub mod inspect;
+pub mod process_socket;
 pub mod reconnect;
 pub mod wake_codec;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::data::DataFolder;
 use super::port::Port;
 use super::process::Launch;
-use super::program::{MARIADB_INSTALL_DB, MARIADB_SERVER};
+use super::program::{MARIADB_INSTALL_DB, MARIADB_SERVER, MYSQL_5_6};
 use super::spawn;
 use super::sql::SqlServer;
 use wire::MysqlConnection;
@@ -66,6 +66,7 @@ pub struct MysqlBuilder {
     settings: Vec<(String, String)>,
     movable_clock: bool,
     only_mariadb: bool,
+    version_5_6: bool,
 }
 
 impl MysqlBuilder {
@@ -87,16 +88,33 @@ impl MysqlBuilder {
         self
     }
 
+    /// A server of MySQL 5.6, which our stores refuse.
+    pub fn version_5_6(mut self) -> Self {
+        self.version_5_6 = true;
+        self
+    }
+
     /// Creates the system tables, starts the server and waits until it accepts sessions.
     #[must_use]
     pub fn start(self) -> MysqlServer {
         let folder = DataFolder::create();
         let data = Path::join(folder.path(), "data");
-        let program = MARIADB_SERVER.find_fitting(|program| !self.only_mariadb || !is_mysql(program));
+        let program = match self.version_5_6 {
+            true => MYSQL_5_6.find(),
+            false => MARIADB_SERVER.find_fitting(|program| !self.only_mariadb || !is_mysql(program)),
+        };
         let data_argument = || OsString::from(format!("--datadir={}", data.display()));
         // A server that starts removes the temporary tables of all others in its folder for them.
         let temporary = || OsString::from(format!("--tmpdir={}", folder.path().display()));
-        if is_mysql(&program) {
+        // The files beside the program of MySQL 5.6.
+        let beside = |name: &str| program.with_file_name(name).into_os_string();
+        if self.version_5_6 {
+            // It has no option that creates the tables.
+            spawn::run(
+                Path::new("/bin/cp"),
+                ["-r".into(), beside("data/mysql"), data.clone().into_os_string()],
+            );
+        } else if is_mysql(&program) {
             let args = ["--no-defaults", "--initialize-insecure"].map(OsString::from);
             spawn::run(&program, args.into_iter().chain([data_argument(), temporary()]));
         } else {
@@ -129,11 +147,22 @@ impl MysqlBuilder {
         ];
         let mut args: Vec<OsString> = vec!["--no-defaults".into(), data_argument(), temporary()];
         // MySQL has root at localhost alone, which 127.0.0.1 is only by name.
-        args.push(if is_mysql(&program) { "--mysqlx=OFF" } else { "--skip-name-resolve=1" }.into());
+        let by_name = is_mysql(&program) && !self.version_5_6;
+        args.push(if by_name { "--mysqlx=OFF" } else { "--skip-name-resolve=1" }.into());
+        if self.version_5_6 {
+            args.push(OsString::from(format!(
+                "--lc-messages-dir={}",
+                program.with_file_name("share").display()
+            )));
+        }
         let own = self.settings.into_iter();
         let all = defaults.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own);
         args.extend(all.map(|(name, value)| format!("--{name}={value}").into()));
-        let launch = Launch::new(program, folder, port, ready).args(args);
+        let libraries = beside("").to_string_lossy().into_owned();
+        let mut launch = Launch::new(program, folder, port, ready).args(args);
+        if self.version_5_6 {
+            launch = launch.env("LD_LIBRARY_PATH", &libraries);
+        }
         let server = MysqlServer { server: SqlServer::new(launch.movable_clock(self.movable_clock).start()) };
         // A node of Galera accepts sessions before it accepts statements.
         super::wait_for("the server creates a database", Duration::from_secs(60), || {
