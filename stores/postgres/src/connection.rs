@@ -206,8 +206,8 @@ impl Connection {
         SENT.fetch_add(1, Ordering::Relaxed);
         let _in_flight = self.activity.begin();
         let statement = request.statement;
-        if request.timeout == RowLockTimeout::Short {
-            return self.send_text(&statement.short_text(), request).await;
+        if request.timeout != RowLockTimeout::Default {
+            return self.send_text(&statement.text_with(request.timeout), request).await;
         }
         if self.text_only.load(Ordering::Relaxed) {
             return self.send_text(&statement.limited_text, request).await;

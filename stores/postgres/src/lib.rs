@@ -138,6 +138,7 @@ mod keys;
 mod lease;
 mod pool_batch;
 mod pool_rows;
+mod row_locks;
 mod schema;
 mod statement;
 mod sweep;

@@ -16,6 +16,7 @@ pub(crate) enum Slot {
     LockInspect,
     LockSweep,
     LockRowLocks,
+    RowBlockers,
     PoolBatch,
     PoolBreak,
     PoolInspect,
@@ -44,14 +45,17 @@ impl Slot {
     pub(crate) const COUNT: usize = Slot::AdvisoryEndedPermits as usize + 1;
 }
 
-/// How long a statement waits for a row that another session has locked. Our own sessions lock a row for a few milliseconds;
-/// a longer lock is not one of ours, or the server is stuck.
+/// How long a statement waits for a row that another session has locked. Our own sessions lock a row for a few milliseconds, and
+/// they may queue for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowLockTimeout {
     /// As long as a row may be locked on a busy server, and no longer than the other requests on the connection can wait.
     Default,
     /// For rows that are probably locked for long.
     Short,
+    /// For a row that clients of ours queue for, and a statement that must get its turn: those before it in the queue of the row
+    /// have left after [`Default`](Self::Default).
+    Turn,
 }
 
 impl RowLockTimeout {
@@ -60,6 +64,7 @@ impl RowLockTimeout {
         match self {
             RowLockTimeout::Default => 250,
             RowLockTimeout::Short => 20,
+            RowLockTimeout::Turn => 1000,
         }
     }
 }
@@ -93,9 +98,9 @@ impl Statement {
         Statement { text: statement.limited_text.clone(), ..statement }
     }
 
-    /// The text with [`RowLockTimeout::Short`].
-    pub(crate) fn short_text(&self) -> String {
-        limited(&self.template, RowLockTimeout::Short)
+    /// The text with a time limit of its own.
+    pub(crate) fn text_with(&self, timeout: RowLockTimeout) -> String {
+        limited(&self.template, timeout)
     }
 }
 

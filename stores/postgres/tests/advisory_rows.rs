@@ -207,3 +207,42 @@ async fn a_holder_without_a_row_does_not_delay_a_look_at_its_lock_and_is_shown_a
     assert!(matches!(shown[..], [process] if process.starts_with("pid:")), "{found:?}");
     guard.release().await.unwrap();
 }
+
+/// The sessions queue for longer than any of them waits for the row. None fails, and each is served: single attempts, waiters, and
+/// releases. A change of the row takes as long as on a very slow disk.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_queue_for_the_row_of_a_semaphore_are_no_error() {
+    let test_schema = TestSchema::new();
+    let TestSchema { name } = &test_schema;
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(locks(&test_schema.url("postgres+advisory", &server().url())).await);
+    }
+    let permit = clients[0].semaphore("crowded", 2).acquire().await.unwrap();
+    server().sql(&format!(
+        "CREATE FUNCTION {name}.slow() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_sleep(0.3); RETURN NEW; END $$;
+         CREATE TRIGGER slow BEFORE UPDATE ON {name}.distribute_lock_session_pool
+             FOR EACH ROW EXECUTE FUNCTION {name}.slow()"
+    ));
+    let mut asking = tokio::task::JoinSet::new();
+    for (n, locks) in clients.drain(1..).enumerate() {
+        asking.spawn(async move {
+            for _ in 0..2 {
+                if n % 2 == 0 {
+                    locks.semaphore("crowded", 2).acquire().await.unwrap().release().await.unwrap();
+                } else if let Some(permit) = locks.semaphore("crowded", 2).try_acquire().await.unwrap() {
+                    permit.release().await.unwrap();
+                }
+            }
+        });
+    }
+    let waits = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}' AND wait_event_type = 'Lock'"
+    );
+    eventually("they queue for the row", async || server().value(&waits).parse::<u32>().unwrap() > 3).await;
+    within("a release", LIMIT, permit.release()).await.unwrap();
+    while let Some(asked) = within("the others", LIMIT, asking.join_next()).await {
+        asked.unwrap();
+    }
+}

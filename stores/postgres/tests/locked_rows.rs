@@ -4,11 +4,13 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::fixtures::LeaseFixture;
 use common::{TestSchema, bouncer, eventually, expiry, locks, postgres_store, server, within};
-use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Query, Released, Renewal};
+use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Query, Released, Renewal, Store};
 use distlock_core::{ErrorKind, FencingToken, Kind, LockIds, Resource};
 use distlock_postgres::PostgresStore;
 use distlock_testkit::conformance::{Harness, run};
@@ -210,6 +212,74 @@ async fn other_leases_of_a_process_survive_a_locked_row() {
         guard.release().await.unwrap();
     }
     drop(within("the lock", LIMIT, theirs.mutex("stuck").acquire().into_future()).await.unwrap());
+}
+
+/// Makes each change of a row in this table take this long, as on a slow disk or a busy server.
+fn slow_down(test_schema: &TestSchema, kind: Kind, seconds: f64) {
+    let (TestSchema { name }, table) = (test_schema, table(test_schema, kind));
+    server().sql(&format!(
+        "CREATE FUNCTION {name}.slow() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_sleep({seconds}); RETURN NEW; END $$;
+         CREATE TRIGGER slow BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {name}.slow()"
+    ));
+}
+
+/// The clients queue for longer than any of them waits for a row. None fails: an attempt that does not get its turn is contended,
+/// and the holder is served although the others keep asking.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_queue_for_a_row_are_no_error() {
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let test_schema = TestSchema::new();
+        let url = test_schema.url("postgres", &server().url());
+        let mut stores = Vec::new();
+        for _ in 0..12 {
+            stores.push(postgres_store(&url).await);
+        }
+        let ids = LockIds::new("crowd");
+        let held = claims(&ids, kind, &["crowded"]);
+        let answers = stores[0].try_acquire(&held).await.unwrap();
+        assert!(matches!(answers[..], [Ok(Attempt::Granted { .. })]), "{answers:?}");
+        slow_down(&test_schema, kind, 0.3);
+        let [released, stop] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+        let mut asking = tokio::task::JoinSet::new();
+        for store in stores.split_off(1) {
+            let (ids, released, stop) = (LockIds::new("asking"), Arc::clone(&released), Arc::clone(&stop));
+            asking.spawn(async move {
+                let mut answered = 0;
+                while !stop.load(Ordering::SeqCst) {
+                    let claim = claims(&ids, kind, &["crowded"]);
+                    match &store.try_acquire(&claim).await.unwrap()[..] {
+                        [Ok(Attempt::Busy { .. })] => {}
+                        [Ok(Attempt::Granted { .. })] if released.load(Ordering::SeqCst) => {}
+                        other => panic!("{kind}: {other:?}"),
+                    }
+                    answered += 1;
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+                answered
+            });
+        }
+        let waits = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}' AND wait_event_type = 'Lock'",
+            test_schema.name
+        );
+        let queue = async || server().value(&waits).parse::<u32>().unwrap() > 5;
+        eventually("they queue for the row", queue).await;
+        let held = leases(&held);
+        for _ in 0..3 {
+            let answers = within("a renewal", SOON, stores[0].renew(&held)).await.unwrap();
+            assert!(matches!(answers[..], [Ok(Renewal::Renewed)]), "{kind}: {answers:?}");
+        }
+        released.store(true, Ordering::SeqCst);
+        let answers = within("a release", SOON, stores[0].release(&held)).await.unwrap();
+        assert!(matches!(answers[..], [Ok(Released::Done { .. })]), "{kind}: {answers:?}");
+        let broken = within("a forced release", SOON, stores[0].break_lock(&held[0].resource)).await;
+        assert!(broken.unwrap().len() <= 1, "{kind}");
+        stop.store(true, Ordering::SeqCst);
+        while let Some(answered) = within("the others", LIMIT, asking.join_next()).await {
+            assert!(answered.unwrap() > 0, "{kind}: a client was never answered");
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod idle_sessions;
 mod inspect;
 mod key;
 mod lock_session;
+mod locked_row;
 mod pool;
 mod session_life;
 mod session_watch;

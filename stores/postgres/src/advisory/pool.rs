@@ -1,23 +1,23 @@
 //! Semaphores and fair queues: permits in a row, held as long as the session that has them. A release hands permits to the first
 //! waiters and notifies their sessions; waiters do not poll.
 
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use distlock_core::store::support::errors;
 use distlock_core::store::{Attempt, Claim, Holder, Inbox, Lease, SessionHold, Waiting};
 use distlock_core::{CancellationToken, ErrorKind, FencingToken, LockId, Resource, Result};
 use tokio::sync::oneshot;
-use tokio_postgres::Row;
 
 use super::lock_session::LockSession;
+use super::locked_row;
 use super::session_watch;
 use super::shared_session::SharedSession;
 use super::store::StoreState;
 use crate::error;
 use crate::keys::Key;
 use crate::pool_batch::{self, PoolBatch};
-use crate::statement::{Request, RowLockTimeout};
+use crate::statement::Request;
 use crate::tables::PoolTable;
 use crate::values::column;
 
@@ -25,26 +25,6 @@ use crate::values::column;
 const FOREVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The pause before the release of a permit is sent again, if another session has locked its row.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Sends a batch about one semaphore. A row that another session has locked is an error soon, and the next time at once: other
-/// guards depend on the session that sends it.
-async fn query(state: &StoreState, session: &LockSession, key: &Key, batch: &PoolBatch) -> Result<Vec<Row>> {
-    let locked = || state.locked_pools.lock().unwrap_or_else(PoisonError::into_inner);
-    let was_locked = locked().contains(&key.key);
-    let timeout = if was_locked { RowLockTimeout::Short } else { RowLockTimeout::Default };
-    let parameters = batch.parameters();
-    let request = Request::new(&state.pool.batch, &parameters).with_timeout(timeout);
-    let rows = session.connection.query(&request).await;
-    match &rows {
-        Err(error) if error::is_row_locked(error) => {
-            locked().insert(key.key.clone());
-        }
-        _ => {
-            locked().remove(&key.key);
-        }
-    }
-    rows
-}
 
 pub(super) async fn acquire(
     state: &Arc<StoreState>,
@@ -98,7 +78,13 @@ async fn wait(
 ) -> Result<Option<FencingToken>> {
     let life = shared.session.life.session();
     loop {
-        let (attempt, blocking) = try_acquire(state, &shared.session, key, claim).await?;
+        let asked = try_acquire(state, &shared.session, key, claim);
+        let (attempt, blocking) = tokio::select! {
+            biased;
+            // What the statement in flight still changes is undone after it, on the same connection.
+            () = withdraw.cancelled(), if claim.waiting.is_some() => return Ok(None),
+            answer = asked => answer?,
+        };
         if let Attempt::Granted { token, .. } = attempt {
             return Ok(Some(token));
         }
@@ -128,7 +114,14 @@ async fn try_acquire(
     loop {
         let mut batch = PoolBatch::default();
         batch.acquire(key.clone(), claim, Some(session.channel.clone()));
-        let rows = query(state, session, key, &batch).await?;
+        let waits = claim.waiting.is_some();
+        let patience = if waits { locked_row::RELEASE } else { locked_row::ATTEMPT };
+        let Some(rows) = locked_row::query(state, session, key, &batch, patience).await? else {
+            match waits {
+                true => continue,
+                false => return Ok((Attempt::busy(None), Vec::new())),
+            }
+        };
         let row = rows.first().ok_or_else(errors::too_few_answers)?;
         let Some(attempt) = pool_batch::attempt(row, claim)? else { continue };
         let blocking: Option<Vec<String>> = column(row, "blocking")?;
@@ -146,7 +139,8 @@ pub(super) fn session_lock(channel: &str) -> Option<i64> {
 async fn remove(state: &StoreState, session: &LockSession, key: &Key, id: &LockId) -> Result<()> {
     let mut batch = PoolBatch::default();
     batch.release(key.clone(), id);
-    query(state, session, key, &batch).await.map(drop)
+    let rows = locked_row::query(state, session, key, &batch, locked_row::RELEASE).await?;
+    rows.map(drop).ok_or_else(|| error::row_locked(None))
 }
 
 /// Removes the entries of ended sessions.

@@ -1,6 +1,6 @@
 //! The store: sends each claim to advisory locks or to pool rows.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use super::advisory_lock::{self, HeldLock, LockStatements};
 use super::batch::{self, BatchStatements};
 use super::holder_rows::RowStatements;
 use super::lock_session::LockSession;
+use super::locked_row::LockedRow;
 use super::shared_session::SharedSession;
 use super::sweep::SweepStatements;
 use super::{doctor, inspect, pool};
@@ -82,8 +83,7 @@ pub(super) struct StoreState {
     held: Mutex<HashMap<LockId, HeldLock>>,
     /// For each semaphore with waiters, the right to watch the sessions that block it: one watch in this process is enough.
     pub(super) watches: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
-    /// Semaphores whose rows another session had locked at the last request.
-    pub(super) locked_pools: Mutex<HashSet<String>>,
+    pub(super) locked_row: LockedRow,
 }
 
 impl AdvisoryStore {
@@ -151,6 +151,7 @@ impl StoreState {
                 tables,
                 &CANCEL,
             ),
+            locked_row: LockedRow::new(tables),
             config,
             schema,
             clock: OnceLock::new(),
@@ -159,7 +160,6 @@ impl StoreState {
             idle: Mutex::default(),
             held: Mutex::default(),
             watches: Mutex::default(),
-            locked_pools: Mutex::default(),
         }
     }
 

@@ -1,9 +1,13 @@
-//! Rows that another session has locked: by an administrator in a transaction, or by a program that was stopped inside of one.
-//! A statement waits for such a row only briefly and then fails as a whole. Here its items are separated: items whose rows are
-//! free are applied, and the others fail, each alone and with the reason.
+//! Rows that are locked when a statement comes to them. A statement waits for such a row only briefly and then fails as a whole.
+//! Here its items are separated, and each row is looked at:
 //!
-//! A row that was found locked is remembered: requests for it stay out of batches until it is free, so that they delay neither
-//! the batch nor the connection.
+//! - A row that one transaction keeps locked fails its own item, with the session named: an administrator's, or that of a program
+//!   that was stopped in the middle of one.
+//! - A row that one transaction after the other locks is one that clients of ours queue for. That is no error: the item queues
+//!   too. An attempt that does not get its turn soon is contended; the other verbs wait longer, so that they get theirs.
+//!
+//! The other items are applied. A row that stayed locked is remembered: requests for it stay out of batches until it is free, so
+//! that they delay neither the batch nor the connection.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,48 +16,33 @@ use std::time::{Duration, Instant};
 use distlock_core::store::Batch;
 use distlock_core::store::support::batch::BatchItem;
 use distlock_core::store::support::errors;
-use distlock_core::{Error, RecordKind, Resource, Result};
-use tokio_postgres::types::Type;
+use distlock_core::{Error, RecordKind, Result};
 
 use super::store::StoreState;
 use crate::error;
 use crate::keys::Key;
-use crate::statement::{Request, RowLockTimeout, Slot, Statement};
-use crate::tables::Tables;
-use crate::values::column;
+use crate::row_locks::{self, Blocker, CHECK_INTERVAL, IDLE_BLOCKER, ONE_BLOCKER, Session};
+use crate::statement::{Request, RowLockTimeout, Statement};
+use crate::tables::{PoolTable, Tables};
 
-/// How long one transaction may lock a row before that is an error, beyond the time for which the statement waited. The engine
-/// sends the next request of a verb after this one is answered, so other requests wait as well.
-const ONE_BLOCKER: Duration = Duration::from_millis(250);
-/// The same for a row that one transaction after another locks, on a busy server.
-const MANY_BLOCKERS: Duration = Duration::from_secs(1);
-/// The pause between two checks.
-const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 /// How many rows are remembered at most.
 const MAX_REMEMBERED: usize = 10_000;
 
-static ROW_LOCKS: [Type; 1] = [Type::TEXT_ARRAY];
-
-/// The transaction that has locked a row; `None` for a row that is not visible yet.
-type Blocker = Option<String>;
-
-/// The rows of a store that were found locked.
+/// The rows of a store that stayed locked.
 #[derive(Debug)]
 pub(super) struct LockedRows {
     lock_statement: Statement,
     pool_statement: Statement,
+    blockers: Statement,
     remembered: Mutex<HashMap<(RecordKind, String), Blocker>>,
 }
 
 impl LockedRows {
     pub(super) fn new(tables: &Tables) -> Self {
-        let statement = |slot: Slot, rows: &str| {
-            let template = include_str!("../sql/row_locks.sql").replace("{rows}", rows);
-            Statement::new(slot, &template, tables, &ROW_LOCKS)
-        };
         LockedRows {
-            lock_statement: statement(Slot::LockRowLocks, "{table}"),
-            pool_statement: statement(Slot::PoolRowLocks, "{pool}"),
+            lock_statement: row_locks::lock_statement(tables),
+            pool_statement: row_locks::pool_statement(tables, PoolTable::Leases),
+            blockers: row_locks::blockers_statement(tables),
             remembered: Mutex::default(),
         }
     }
@@ -68,10 +57,37 @@ impl LockedRows {
     }
 }
 
+/// What a verb does about a row that clients queue for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queueing {
+    /// How long it waits in the queue each time.
+    pub(super) turn: RowLockTimeout,
+    /// How long it queues in all.
+    pub(super) patience: Duration,
+    /// How long one transaction may lock the row.
+    pub(super) one_blocker: Duration,
+}
+
+impl Queueing {
+    /// For an attempt: the engine sends it again when the others are gone. It is answered before a short time limit of the user.
+    pub(super) const ATTEMPT: Queueing = Queueing {
+        turn: RowLockTimeout::Default,
+        patience: Duration::from_millis(700),
+        one_blocker: ONE_BLOCKER,
+    };
+    /// For what a user waits for, and others: it ends a hold.
+    pub(super) const RELEASE: Queueing =
+        Queueing { turn: RowLockTimeout::Turn, patience: Duration::from_secs(4), one_blocker: ONE_BLOCKER };
+    /// For a renewal: the engine sends it again if it fails, and the answers to the others of its batch wait for it.
+    pub(super) const RENEWAL: Queueing =
+        Queueing { turn: RowLockTimeout::Turn, patience: Duration::from_secs(2), one_blocker: IDLE_BLOCKER };
+}
+
 /// A verb of a lease store.
 pub(super) trait Verb {
     type Item: BatchItem;
     type Answer: Send;
+    const QUEUEING: Queueing;
 
     /// Sends all items in one statement on one table.
     fn send(
@@ -80,6 +96,11 @@ pub(super) trait Verb {
         items: &[&Self::Item],
         timeout: RowLockTimeout,
     ) -> impl Future<Output = Batch<Self::Answer>> + Send;
+
+    /// The answer to an item that queued for its row for too long.
+    fn crowded() -> Result<Self::Answer> {
+        Err(error::row_locked(None))
+    }
 }
 
 /// Whether a request failed because of a locked row, as a whole or for some of its items.
@@ -90,7 +111,7 @@ pub(super) fn is_blocked<A>(answers: &Batch<A>) -> bool {
     }
 }
 
-/// Sends the blocked items of a request again, each when its row is free.
+/// Sends the blocked items of a request again, each when its row is free or in the queue of its row.
 pub(super) async fn send_blocked<V: Verb>(
     state: &StoreState,
     record: RecordKind,
@@ -119,11 +140,15 @@ pub(super) async fn send_around<V: Verb>(
     split.finish().await
 }
 
-/// Whether another session has locked a row.
-#[derive(Clone, Debug)]
-enum RowState {
-    Free,
-    Locked { blocker: String, pid: Option<i32> },
+/// What the checks of a row have shown.
+#[derive(Debug)]
+struct Checked {
+    blocker: Blocker,
+    since: Instant,
+    /// Its session was looked up.
+    looked_up: bool,
+    /// Another transaction had locked it before, or none had: clients queue for it.
+    changed: bool,
 }
 
 /// A batch whose items are answered separately.
@@ -134,8 +159,8 @@ struct Split<'a, V: Verb> {
     keys: Vec<String>,
     answers: Vec<Option<Result<V::Answer>>>,
     started: Instant,
-    /// By key: the transaction that has locked the row, and since when.
-    blockers: HashMap<String, (Blocker, Instant)>,
+    /// By key.
+    checked: HashMap<String, Checked>,
 }
 
 impl<'a, V: Verb> Split<'a, V> {
@@ -148,7 +173,7 @@ impl<'a, V: Verb> Split<'a, V> {
             answers: items.iter().map(|_| None).collect(),
             items,
             started: Instant::now(),
-            blockers: HashMap::new(),
+            checked: HashMap::new(),
         }
     }
 
@@ -191,48 +216,28 @@ impl<'a, V: Verb> Split<'a, V> {
         }
     }
 
-    /// Checks the rows of the open items until each item is answered or its row was locked for too long.
+    /// Checks the rows of the open items until each item is answered.
     async fn finish(mut self) -> Batch<V::Answer> {
         loop {
             let open = self.open();
             if open.is_empty() {
                 break;
             }
-            let keys = open.iter().map(|at| self.keys[*at].as_str()).collect();
-            let rows = match row_states(self.state, self.record, keys).await {
-                Ok(rows) => rows,
+            if let Err(error) = self.check_rows(&open).await {
                 // The whole table is locked, or the server is unavailable.
-                Err(error) => {
-                    self.fail(&open, &error);
-                    break;
-                }
-            };
-            let (mut free, mut invisible) = (Vec::new(), Vec::new());
+                self.fail(&open, &error);
+                break;
+            }
+            let (mut queued, open) = (false, self.open());
             for at in open {
-                match rows.get(&self.keys[at]) {
-                    Some(RowState::Free) => free.push(at),
-                    Some(RowState::Locked { blocker, pid }) => {
-                        if self.is_locked_too_long(at, Some(blocker)) {
-                            self.answers[at] = Some(Err(error::row_locked(*pid)));
-                        }
-                    }
-                    None => invisible.push(at),
+                if self.has_changed(at) && self.started.elapsed() > V::QUEUEING.patience {
+                    self.answers[at] = Some(V::crowded());
+                } else if self.has_changed(at) {
+                    self.send(&[at], V::QUEUEING.turn).await;
+                    queued = true;
                 }
             }
-            self.send(&free, RowLockTimeout::Default).await;
-            self.send(&invisible, RowLockTimeout::Short).await;
-            invisible.retain(|at| self.answers[*at].is_none());
-            for at in invisible {
-                self.send(&[at], RowLockTimeout::Short).await;
-                if self.answers[at].is_none() && self.is_locked_too_long(at, None) {
-                    self.answers[at] = Some(Err(error::row_locked(None)));
-                }
-            }
-            let open = self.open();
-            if self.started.elapsed() > MANY_BLOCKERS {
-                // Free at every check, and locked at every request.
-                self.fail(&open, &error::row_locked(None));
-            } else if !open.is_empty() {
+            if !queued && self.answers.iter().any(Option::is_none) {
                 tokio::time::sleep(CHECK_INTERVAL).await;
             }
         }
@@ -240,60 +245,125 @@ impl<'a, V: Verb> Split<'a, V> {
         Ok(self.answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect())
     }
 
-    /// Whether the row is an error now. It is remembered then.
-    fn is_locked_too_long(&mut self, at: usize, blocker: Option<&String>) -> bool {
-        let (now, key) = (Instant::now(), &self.keys[at]);
-        let (last, since) = self.blockers.entry(key.clone()).or_insert_with(|| (blocker.cloned(), now));
-        if last.as_ref() != blocker {
-            (*last, *since) = (blocker.cloned(), now);
-        }
-        let mut remembered = self.state.locked_rows.remembered();
-        let row = (self.record, key.clone());
-        let known = remembered.get(&row).is_some_and(|known| known.as_ref() == blocker);
-        let too_long = known
-            || now.duration_since(*since) >= ONE_BLOCKER
-            || now.duration_since(self.started) >= MANY_BLOCKERS;
-        if too_long && !known {
-            if remembered.len() >= MAX_REMEMBERED {
-                remembered.clear();
+    /// Sends the items whose rows are free, and fails those whose rows stay locked.
+    async fn check_rows(&mut self, open: &[usize]) -> Result<()> {
+        let keys = open.iter().map(|at| self.keys[*at].as_str()).collect();
+        let rows = row_states(self.state, self.record, keys).await?;
+        let (mut free, mut invisible, mut locked) = (Vec::new(), Vec::new(), Vec::new());
+        for at in open.iter().copied() {
+            match rows.get(&self.keys[at]) {
+                Some(None) => free.push(at),
+                Some(Some(blocker)) => {
+                    self.note(at, Some(blocker));
+                    locked.push(at);
+                }
+                None => {
+                    self.note(at, None);
+                    invisible.push(at);
+                }
             }
-            remembered.insert(row, blocker.cloned());
         }
-        too_long
+        self.send(&free, RowLockTimeout::Default).await;
+        for at in free {
+            // Free at the check, and locked at the request.
+            if self.answers[at].is_none() {
+                let now = Instant::now();
+                let checked = Checked { blocker: None, since: now, looked_up: false, changed: true };
+                self.checked.insert(self.keys[at].clone(), checked);
+            }
+        }
+        self.send(&invisible, RowLockTimeout::Short).await;
+        invisible.retain(|at| self.answers[*at].is_none());
+        for at in invisible {
+            self.send(&[at], RowLockTimeout::Short).await;
+            if self.answers[at].is_none()
+                && (self.is_remembered(at) || self.locked_for(at) >= V::QUEUEING.one_blocker)
+            {
+                self.stays_locked(at, None);
+            }
+        }
+        self.fail_locked(&locked).await
+    }
+
+    fn note(&mut self, at: usize, blocker: Option<&String>) {
+        let now = Instant::now();
+        let first = || Checked { blocker: blocker.cloned(), since: now, looked_up: false, changed: false };
+        let checked = self.checked.entry(self.keys[at].clone()).or_insert_with(first);
+        if checked.blocker.as_ref() != blocker {
+            *checked = Checked { changed: true, ..first() };
+        }
+    }
+
+    fn has_changed(&self, at: usize) -> bool {
+        self.checked.get(&self.keys[at]).is_some_and(|checked| checked.changed)
+    }
+
+    /// Since when the same transaction has locked the row.
+    fn locked_for(&self, at: usize) -> Duration {
+        self.checked.get(&self.keys[at]).map_or(Duration::ZERO, |checked| checked.since.elapsed())
+    }
+
+    /// Whether the row stayed locked by the same transaction before.
+    fn is_remembered(&self, at: usize) -> bool {
+        let key = &self.keys[at];
+        let blocker = self.checked.get(key).map(|checked| &checked.blocker);
+        blocker.is_some() && self.state.locked_rows.remembered().get(&(self.record, key.clone())) == blocker
+    }
+
+    /// Fails the items whose rows one transaction keeps locked.
+    async fn fail_locked(&mut self, locked: &[usize]) -> Result<()> {
+        let mut blockers = Vec::new();
+        for at in locked {
+            let locked_for = self.locked_for(*at);
+            let known = self.is_remembered(*at);
+            let Some(checked) = self.checked.get_mut(&self.keys[*at]) else { continue };
+            let is_due = locked_for >= IDLE_BLOCKER && !checked.looked_up;
+            if known || is_due || locked_for >= V::QUEUEING.one_blocker {
+                checked.looked_up = true;
+                blockers.extend(checked.blocker.clone().map(|blocker| (*at, blocker)));
+            }
+        }
+        if blockers.is_empty() {
+            return Ok(());
+        }
+        let ids = blockers.iter().map(|(_, blocker)| blocker.as_str()).collect();
+        let sessions = sessions(self.state, ids).await?;
+        for (at, blocker) in blockers {
+            let session = sessions.get(&blocker).copied().unwrap_or_default();
+            let for_long = self.locked_for(at) >= V::QUEUEING.one_blocker;
+            if session.idle || for_long || self.is_remembered(at) {
+                self.stays_locked(at, session.pid);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails an item, and remembers its row.
+    fn stays_locked(&mut self, at: usize, pid: Option<i32>) {
+        self.answers[at] = Some(Err(error::row_locked(pid)));
+        let blocker = self.checked.get(&self.keys[at]).and_then(|checked| checked.blocker.clone());
+        let mut remembered = self.state.locked_rows.remembered();
+        if remembered.len() >= MAX_REMEMBERED {
+            remembered.clear();
+        }
+        remembered.insert((self.record, self.keys[at].clone()), blocker);
     }
 }
 
+/// For each row that is visible, the transaction that has locked it, or `None` if it is free.
 async fn row_states(
     state: &StoreState,
     record: RecordKind,
     keys: Vec<&str>,
-) -> Result<HashMap<String, RowState>> {
+) -> Result<HashMap<String, Option<String>>> {
     let statement = match record {
         RecordKind::Lock => &state.locked_rows.lock_statement,
         RecordKind::Pool => &state.locked_rows.pool_statement,
     };
-    let rows = state.shared.query(&Request::new(statement, &[&keys])).await?;
-    let read = |row: &tokio_postgres::Row| {
-        let found = match column(row, "free")? {
-            true => RowState::Free,
-            false => RowState::Locked { blocker: column(row, "blocker")?, pid: column(row, "pid")? },
-        };
-        Ok((column(row, "key")?, found))
-    };
-    rows.iter().map(read).collect()
+    row_locks::row_states(&state.shared.query(&Request::new(statement, &[&keys])).await?)
 }
 
-/// Adds the blocking session to the error of a lone request.
-pub(super) async fn explain(state: &StoreState, resource: &Resource, error: Error) -> Error {
-    if !error::is_row_locked(&error) {
-        return error;
-    }
-    let (record, key) = (resource.kind().record(), Key::new(resource, state.server.utf8).key);
-    match row_states(state, record, vec![&key]).await {
-        Ok(rows) => match rows.get(&key) {
-            Some(RowState::Locked { pid, .. }) => error::row_locked(*pid),
-            _ => error,
-        },
-        Err(_) => error,
-    }
+/// The sessions of transactions, without those that have ended.
+async fn sessions(state: &StoreState, blockers: Vec<&str>) -> Result<HashMap<String, Session>> {
+    row_locks::sessions(&state.shared.query(&Request::new(&state.locked_rows.blockers, &[&blockers])).await?)
 }

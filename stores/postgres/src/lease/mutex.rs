@@ -210,11 +210,16 @@ fn released(row: &Row, id: &str) -> Result<Released> {
     }
 }
 
-pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Result<Vec<Holder>> {
+pub(super) async fn break_lock(
+    state: &StoreState,
+    resource: &Resource,
+    timeout: RowLockTimeout,
+) -> Result<Vec<Holder>> {
     let key = Key::new(resource, state.server.utf8).key;
     let any_holder: Option<&str> = None;
     let parameters: [&(dyn ToSql + Sync); 3] = [&key, &any_holder, &GRANT_WINDOW_MICROS];
-    let rows = state.shared.query(&Request::new(&state.mutex.break_lock, &parameters)).await?;
+    let request = Request::new(&state.mutex.break_lock, &parameters).with_timeout(timeout);
+    let rows = state.shared.query(&request).await?;
     let mut broken = Vec::new();
     for row in &rows {
         if column(row, "released")? {

@@ -117,9 +117,15 @@ pub(super) async fn release(
     .await
 }
 
-pub(super) async fn break_lock(state: &StoreState, resource: &Resource) -> Result<Vec<Holder>> {
+pub(super) async fn break_lock(
+    state: &StoreState,
+    resource: &Resource,
+    timeout: RowLockTimeout,
+) -> Result<Vec<Holder>> {
     let mut batch = PoolBatch::default();
     batch.break_lock(Key::new(resource, state.server.utf8));
-    let rows = state.shared.query(&Request::new(&state.pool.break_lock, &batch.parameters())).await?;
+    let parameters = batch.parameters();
+    let request = Request::new(&state.pool.break_lock, &parameters).with_timeout(timeout);
+    let rows = state.shared.query(&request).await?;
     pool_batch::broken(&rows, PoolTable::Leases)
 }

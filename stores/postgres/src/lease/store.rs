@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_core::store::support::{batch, errors};
+use distlock_core::store::support::batch::{self, BatchItem};
+use distlock_core::store::support::errors;
 use distlock_core::store::{
     Attempt, Batch, Capabilities, Claim, Finding, Holder, Inbox, Lease, LeaseStore, Query, Record, Released,
     Renewal, Store, WakeStream,
@@ -12,7 +13,7 @@ use distlock_core::store::{
 use distlock_core::{RecordKind, Resource, Result};
 use tokio_postgres::Row;
 
-use super::locked_rows::{self, LockedRows, Verb};
+use super::locked_rows::{self, LockedRows, Queueing, Verb};
 use super::mutex::MutexStatements;
 use super::shared_connection::SharedConnection;
 use super::{doctor, inspect, listener, mutex, pool};
@@ -189,14 +190,9 @@ impl Store for PostgresStore {
     }
 
     async fn break_lock(&self, resource: &Resource) -> Result<Vec<Holder>> {
-        let broken = match resource.kind().record() {
-            RecordKind::Lock => mutex::break_lock(&self.0, resource).await,
-            RecordKind::Pool => pool::break_lock(&self.0, resource).await,
-        };
-        match broken {
-            Err(error) => Err(locked_rows::explain(&self.0, resource, error).await),
-            broken => broken,
-        }
+        let record = resource.kind().record();
+        let answers = send_to_table::<Break>(&self.0, record, vec![&BrokenLock(resource.clone())]).await?;
+        answers.into_iter().next().unwrap_or_else(|| Err(errors::too_few_answers()))
     }
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
@@ -227,10 +223,21 @@ impl LeaseStore for PostgresStore {
 struct Acquire;
 struct Renew;
 struct Release;
+struct Break;
+
+/// What a forced release is about.
+struct BrokenLock(Resource);
+
+impl BatchItem for BrokenLock {
+    fn resource(&self) -> &Resource {
+        &self.0
+    }
+}
 
 impl Verb for Acquire {
     type Item = Claim;
     type Answer = Attempt;
+    const QUEUEING: Queueing = Queueing::ATTEMPT;
 
     async fn send(
         state: &StoreState,
@@ -243,11 +250,16 @@ impl Verb for Acquire {
             RecordKind::Pool => pool::try_acquire(state, claims, timeout).await,
         }
     }
+
+    fn crowded() -> Result<Attempt> {
+        Ok(Attempt::busy(None))
+    }
 }
 
 impl Verb for Renew {
     type Item = Lease;
     type Answer = Renewal;
+    const QUEUEING: Queueing = Queueing::RENEWAL;
 
     async fn send(
         state: &StoreState,
@@ -265,6 +277,7 @@ impl Verb for Renew {
 impl Verb for Release {
     type Item = Lease;
     type Answer = Released;
+    const QUEUEING: Queueing = Queueing::RELEASE;
 
     async fn send(
         state: &StoreState,
@@ -276,6 +289,28 @@ impl Verb for Release {
             RecordKind::Lock => mutex::release(state, leases, timeout).await,
             RecordKind::Pool => pool::release(state, leases, timeout).await,
         }
+    }
+}
+
+impl Verb for Break {
+    type Item = BrokenLock;
+    type Answer = Vec<Holder>;
+    const QUEUEING: Queueing = Queueing::RELEASE;
+
+    async fn send(
+        state: &StoreState,
+        record: RecordKind,
+        locks: &[&BrokenLock],
+        timeout: RowLockTimeout,
+    ) -> Batch<Vec<Holder>> {
+        let mut answers = Vec::new();
+        for BrokenLock(resource) in locks {
+            answers.push(match record {
+                RecordKind::Lock => mutex::break_lock(state, resource, timeout).await,
+                RecordKind::Pool => pool::break_lock(state, resource, timeout).await,
+            });
+        }
+        Ok(answers)
     }
 }
 
