@@ -44,7 +44,7 @@ pub(crate) const OPTIONS: &[UrlOption] = &[
         name: "retention",
         value: "duration",
         default: "10m",
-        meaning: "how long the token of an unused name is kept",
+        meaning: "how long the last token is kept; of pools, that of an unused name",
     },
     TLS_CA,
     TLS_CERT,
@@ -273,8 +273,8 @@ impl RedisConfig {
         Ok(self)
     }
 
-    /// Sets how long the token of an unused name is kept, as one small key. Default 10 minutes. After that the server's clock alone
-    /// keeps tokens rising.
+    /// Sets how long the last token is kept: one key for all mutexes of a server, and one for each unused reader-writer lock,
+    /// semaphore and fair mutex. Default 10 minutes. After that the server's clock alone keeps tokens rising.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidInput`] below one second or above one year.

@@ -1,20 +1,30 @@
 //! Opens connections to servers: address, TLS, login, time limit.
 
-use std::sync::Arc;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use distlock_core::store::support::config::Certificates;
 use distlock_core::store::support::errors;
 use distlock_core::{Error, ErrorKind, Result};
+use futures_util::future::select_ok;
+use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    RedisConnectionInfo, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
+    PushInfo, RedisConnectionInfo, RedisResult, Value,
 };
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, lookup_host};
 
 use crate::config::{Address, Credentials, RedisConfig};
 use crate::error;
-use crate::net::{CommandChannel, ServerConnection, Subscriptions, check_master};
+use crate::net::{
+    CommandChannel, DirectConnection, ReadHalf, ServerConnection, Subscriptions, WriteHalf, check_master,
+};
 
 /// Opens connections with the settings of one store.
 #[derive(Clone)]
@@ -88,25 +98,9 @@ impl Connector {
         check_role: bool,
     ) -> Result<ServerConnection> {
         let subscriptions = Arc::new(Subscriptions::default());
-        let pushed = Arc::clone(&subscriptions);
-        let config = AsyncConnectionConfig::new()
-            // Each request has its own limit.
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_push_sender(move |info: PushInfo| {
-                pushed.deliver(info);
-                Ok::<(), ()>(())
-            });
         let connected = async {
-            let connection = client
-                .get_multiplexed_async_connection_with_config(&config)
-                .await
-                .map_err(error::connect_failed)?;
-            let connection = ServerConnection::new(
-                CommandChannel::Multiplexed(connection),
-                subscriptions,
-                address.clone(),
-            );
+            let channel = open_channel(client, &subscriptions).await.map_err(error::connect_failed)?;
+            let connection = ServerConnection::new(channel, subscriptions, address.clone());
             let mut first = redis::pipe();
             first.cmd("TIME");
             if check_role {
@@ -138,9 +132,8 @@ impl Connector {
 
     /// Sends one command over a connection of its own, as to sentinels.
     pub(crate) async fn send_once(&self, client: &Client, command: &Cmd) -> Result<Value> {
-        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let replied = async {
-            let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+            let mut connection = client.get_multiplexed_async_connection_with_config(&unlimited()).await?;
             connection.send_packed_command(command).await
         };
         match tokio::time::timeout(self.limit, replied).await {
@@ -148,6 +141,101 @@ impl Connector {
             Err(_) => Err(errors::connect_timeout(self.limit)),
         }
     }
+}
+
+/// Connects and logs in. TLS, and what the client wants of its sockets beyond TCP_NODELAY, is left to the driver's connection.
+async fn open_channel(client: &Client, subscriptions: &Arc<Subscriptions>) -> RedisResult<CommandChannel> {
+    let info = client.get_connection_info();
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) if is_plain(info.tcp_settings()) => {
+            let stream = connect_any(lookup_host((host.as_str(), *port)).await?.collect()).await?;
+            stream.set_nodelay(true)?;
+            let (read, write) = stream.into_split();
+            open_direct(info, (Box::new(read), Box::new(write)), subscriptions).await
+        }
+        #[cfg(unix)]
+        ConnectionAddr::Unix(path) => {
+            let (read, write) = tokio::net::UnixStream::connect(path).await?.into_split();
+            open_direct(info, (Box::new(read), Box::new(write)), subscriptions).await
+        }
+        _ => {
+            let pushed = Arc::clone(subscriptions);
+            let config = unlimited().set_push_sender(move |info: PushInfo| {
+                pushed.deliver(info);
+                Ok::<(), ()>(())
+            });
+            let connection = client.get_multiplexed_async_connection_with_config(&config).await?;
+            Ok(CommandChannel::Multiplexed(connection))
+        }
+    }
+}
+
+/// Connects to all addresses of a host at once, as the driver does, and keeps the first connection: one address may not answer.
+async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    if addresses.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+    }
+    let attempts = addresses.into_iter().map(|address| Box::pin(TcpStream::connect(address)));
+    select_ok(attempts).await.map(|(stream, _)| stream)
+}
+
+fn is_plain(settings: &TcpSettings) -> bool {
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    if settings.user_timeout().is_some() {
+        return false;
+    }
+    settings.keepalive().is_none()
+}
+
+/// Lets the driver log in on this stream, and takes it over afterwards.
+async fn open_direct(
+    info: &ConnectionInfo,
+    (read, write): (ReadHalf, WriteHalf),
+    subscriptions: &Arc<Subscriptions>,
+) -> RedisResult<CommandChannel> {
+    let lent = Arc::new(Mutex::new((read, write)));
+    let stream = LentStream(Arc::clone(&lent));
+    let login = MultiplexedConnection::new_with_config(info.redis_settings(), stream, unlimited()).await?;
+    // The driver has read the reply to its last command, and the server sends nothing unasked before a subscription.
+    drop(login);
+    let stream = Arc::into_inner(lent).ok_or_else(|| io::Error::other("the driver kept the stream"))?;
+    let (read, write) = stream.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(CommandChannel::Direct(DirectConnection::start(read, write, Arc::clone(subscriptions))))
+}
+
+/// A stream that is the driver's during the login.
+struct LentStream(Arc<Mutex<(ReadHalf, WriteHalf)>>);
+
+impl LentStream {
+    fn halves(&self) -> MutexGuard<'_, (ReadHalf, WriteHalf)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsyncRead for LentStream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.halves().0).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for LentStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.halves().1).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.halves().1).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The stream goes on after the login.
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The limits of the driver are off: each request has its own.
+pub(crate) fn unlimited() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None)
 }
 
 /// A client like the user's, with RESP3, which delivers messages over the connection that sends commands, and with
@@ -210,4 +298,30 @@ fn check_crypto_provider() -> Result<(), redis::RedisError> {
 #[cfg(not(feature = "tls"))]
 fn open(info: redis::ConnectionInfo, _: Option<&Certificates>) -> Result<Client, redis::RedisError> {
     Client::open(info)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// A listener that accepts nothing drops further connections once its backlog is full.
+    #[tokio::test]
+    async fn an_address_that_never_answers_does_not_delay_the_other_addresses_of_a_host() {
+        let silent = tokio::net::TcpSocket::new_v4().unwrap();
+        silent.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let silent = silent.listen(1).unwrap();
+        let unanswered = silent.local_addr().unwrap();
+        let mut backlog = Vec::new();
+        while let Ok(connected) =
+            tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(unanswered)).await
+        {
+            backlog.push(connected.unwrap());
+        }
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = vec![unanswered, server.local_addr().unwrap()];
+        let connected = tokio::time::timeout(Duration::from_secs(10), connect_any(addresses)).await;
+        let connected = connected.expect("the other address").unwrap();
+        assert_eq!(connected.peer_addr().unwrap(), server.local_addr().unwrap());
+        assert!(connect_any(Vec::new()).await.is_err());
+    }
 }

@@ -2,9 +2,9 @@
 //!
 //! | key | content |
 //! | --- | --- |
-//! | `distlock:orders` | the lock key of the mutex `orders`: the lock id of the holder |
-//! | `distlock:{Ab3}␀m:orders` | its record: the last token, when it was granted and to which lock id |
+//! | `distlock:orders` | the lock key of the mutex `orders`: the lock id of the holder and its token |
 //! | `distlock:{Ab3}␀w:orders` | its wait queue, while there are waiters |
+//! | `distlock:␀n:` | the last token of all mutexes; in a Cluster `distlock:{Ab3}␀n:`, one for each hash slot |
 //! | `distlock:{Ab3}␀r:orders` | the reader-writer lock `orders` |
 //! | `distlock:{Ab3}␀s:orders` | the semaphore `orders` |
 //! | `distlock:{Ab3}␀t:orders` | the queue of the fair mutex `orders` |
@@ -33,6 +33,8 @@ pub(crate) struct Keys {
     slot: Option<u16>,
     /// The checksum of the prefix; that of a whole key continues it.
     checksum: u16,
+    /// Each hash slot has tokens of its own, because the keys of a script are in one slot.
+    tokens_per_slot: bool,
 }
 
 /// One key of a resource, composed when it is written: a request has many.
@@ -52,6 +54,7 @@ pub(crate) struct ResourceKeys<'a> {
     prefix: &'a str,
     name: &'a str,
     tagged: bool,
+    pub(crate) tokens_per_slot: bool,
 }
 
 /// The resource that a key belongs to.
@@ -66,7 +69,7 @@ pub(crate) struct ParsedKey {
 impl Default for Keys {
     fn default() -> Self {
         let checksum = crc16(0, DEFAULT_PREFIX.as_bytes());
-        Keys { prefix: DEFAULT_PREFIX.to_owned(), slot: None, checksum }
+        Keys { prefix: DEFAULT_PREFIX.to_owned(), slot: None, checksum, tokens_per_slot: false }
     }
 }
 
@@ -91,11 +94,17 @@ impl Keys {
                 "leave it out, or write a whole tag such as {app}: to keep all locks in one slot",
             );
         }
-        Ok(Keys { prefix: prefix.to_owned(), slot, checksum: crc16(0, prefix.as_bytes()) })
+        let checksum = crc16(0, prefix.as_bytes());
+        Ok(Keys { prefix: prefix.to_owned(), slot, checksum, tokens_per_slot: false })
     }
 
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
+    }
+
+    /// The same keys for a Cluster or for one server.
+    pub(crate) fn for_cluster(self, tokens_per_slot: bool) -> Self {
+        Keys { tokens_per_slot, ..self }
     }
 
     /// The prefix of the channel of an inbox.
@@ -112,7 +121,8 @@ impl Keys {
             };
             hashed % SLOTS
         });
-        ResourceKeys { slot, kind, prefix: &self.prefix, name, tagged: self.slot.is_some() }
+        let (tagged, tokens_per_slot) = (self.slot.is_some(), self.tokens_per_slot);
+        ResourceKeys { slot, kind, prefix: &self.prefix, name, tagged, tokens_per_slot }
     }
 
     /// The resource that a key belongs to; `None` if the key is not ours.
@@ -160,15 +170,23 @@ impl<'a> ResourceKeys<'a> {
         (self.kind == Kind::Mutex).then_some(Key { prefix: self.prefix, suffix: None, name: self.name })
     }
 
-    /// The record beside the lock key of a mutex, or the whole record of a pool.
-    pub(crate) fn record(&self) -> Key<'a> {
-        self.key(match self.kind {
-            Kind::Mutex => b'm',
+    /// The record of a pool.
+    pub(crate) fn pool(&self) -> Option<Key<'a>> {
+        let letter = match self.kind {
+            Kind::Mutex => return None,
             Kind::RwLock => b'r',
             Kind::Semaphore => b's',
             // The core has no other kind.
             _ => b't',
-        })
+        };
+        Some(self.key(letter))
+    }
+
+    /// The last token of the mutexes of this server, or of this hash slot.
+    pub(crate) fn tokens(&self) -> Option<Key<'a>> {
+        let tag = (self.tokens_per_slot && !self.tagged).then(|| tag_for(self.slot));
+        let key = Key { prefix: self.prefix, suffix: Some((tag, b'n')), name: "" };
+        (self.kind == Kind::Mutex).then_some(key)
     }
 
     /// The wait queue of a mutex.
@@ -206,7 +224,7 @@ impl ToRedisArgs for Key<'_> {
 
 fn kind_of(letter: u8) -> Option<Kind> {
     match letter {
-        b'm' | b'w' => Some(Kind::Mutex),
+        b'w' => Some(Kind::Mutex),
         b'r' => Some(Kind::RwLock),
         b's' => Some(Kind::Semaphore),
         b't' => Some(Kind::FairQueue),
@@ -245,8 +263,11 @@ mod tests {
                 for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
                     let made = keys.of(kind, name);
                     assert_eq!(made.slot, slot_of(plain.as_bytes()), "{plain}");
-                    assert_eq!(slot_of(&made.record().to_vec()), made.slot, "{plain}");
-                    assert!(made.queue().is_none_or(|key| slot_of(&key.to_vec()) == made.slot));
+                    let in_cluster = keys.clone().for_cluster(true);
+                    let tokens = in_cluster.of(kind, name).tokens();
+                    for key in [made.pool(), made.queue(), tokens].into_iter().flatten() {
+                        assert_eq!(slot_of(&key.to_vec()), made.slot, "{plain}");
+                    }
                     assert!(made.lock().is_none_or(|key| key.to_vec() == plain.as_bytes()));
                 }
             }
@@ -262,7 +283,7 @@ mod tests {
                 for kind in [Kind::Mutex, Kind::RwLock, Kind::Semaphore, Kind::FairQueue] {
                     let made = keys.of(kind, name);
                     let found = ParsedKey { kind, name: (*name).to_owned(), is_lock_key: false };
-                    for key in [Some(made.record()), made.queue()].into_iter().flatten() {
+                    for key in [made.pool(), made.queue()].into_iter().flatten() {
                         assert_eq!(keys.parse(&key.to_vec()).as_ref(), Some(&found));
                         assert!(seen.insert(key.to_vec()));
                     }
@@ -275,6 +296,13 @@ mod tests {
             }
         }
         assert_eq!(Keys::new("app:").unwrap().parse(b"other"), None);
+        for prefix in ["", DEFAULT_PREFIX, "{app}:"] {
+            for cluster in [false, true] {
+                let keys = Keys::new(prefix).unwrap().for_cluster(cluster);
+                let tokens = keys.of(Kind::Mutex, "n:").tokens().unwrap().to_vec();
+                assert_eq!(keys.parse(&tokens), None, "the key of the tokens is no lock");
+            }
+        }
     }
 
     #[test]

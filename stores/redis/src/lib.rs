@@ -32,24 +32,25 @@
 //! | `distlock.response_timeout` | `2s` (`1s` on the servers of a Redlock) | how long a reply may take before the connection is replaced |
 //! | `distlock.connect_timeout` | the same | how long it may take to connect and log in |
 //! | `distlock.min_replicas` | `0` | how many replicas must confirm a grant or a renewal (`WAIT`) |
-//! | `distlock.retention` | `10m` | how long the token of an unused name is kept |
+//! | `distlock.retention` | `10m` | how long the last token is kept; of pools, that of an unused name |
 //! | `distlock.tls_ca`, `distlock.tls_cert`, `distlock.tls_key` | the system's | PEM files: the authority to trust, the client certificate and its key |
 //! | `distlock.sentinel_user`, `distlock.sentinel_password` | none | the login of the sentinels |
 //! | `distlock.node_timeout`, `distlock.min_validity`, `distlock.repair` | `50ms`, `10ms`, `on` | Redlock only: see [`QuorumOptions`](distlock_core::quorum::QuorumOptions) |
 //!
 //! # Sharing mutexes with other programs
-//! A mutex is the key *prefix + name*; its value is the lock id, and the key expires with the lease. That is the convention of
-//! `SET key value NX PX ms` with release by compare-and-delete, which redis-py, node-redlock, redsync and many others follow:
-//! they and we exclude each other on the same key. They do not take part in the wait queue; they poll. Tokens, wait queues and
-//! the other primitives are in keys beside it, in the same hash slot.
+//! A mutex is the key *prefix + name*; its value is the lock id, a space and the token, and the key expires with the lease. That is
+//! the convention of `SET key value NX PX ms` with release by compare-and-delete, which redis-py, node-redlock, redsync and many
+//! others follow: they and we exclude each other on the same key. They do not take part in the wait queue; they poll. Wait queues, the last
+//! token and the other primitives are in keys beside it; in a Cluster in the same hash slot.
 //!
 //! # Guarantees and limits
 //! - The server's clock decides expiry. A clock that is set forward ends leases early; fencing tokens protect the resource then.
 //! - A server without persistence forgets its locks when it restarts. Holders learn of it at their next renewal. Tokens still
 //!   rise, because they are at least the clock.
-//! - A used name leaves its token behind: 190 bytes for `distlock.retention` after the lease, so 120 MB at 1,000 new names a second.
-//!   Tokens of a name rise unless the clock is set back by more than the retention, also by a fail-over to a replica whose clock is
-//!   behind.
+//! - A mutex leaves nothing behind. One key for all mutexes of a server (in a Cluster, of a hash slot) has the last token for
+//!   `distlock.retention`; tokens are the server's clock in µs, or one more than the last one. They rise unless the clock is set
+//!   back by more than the retention, or by a fail-over to a replica whose clock is behind. An unused pool leaves its token.
+//! - Builds before this rule counted in ms and per name: do not mix them with this one, since their tokens are lower.
 //! - A release hands the mutex or the permits to the first waiters and notifies their processes: with many contenders an
 //!   acquisition costs two commands, whatever their number.
 //! - One script call takes the server about a millisecond at most, however many waiters withdrew or died before. Where more of

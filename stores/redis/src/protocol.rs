@@ -55,6 +55,8 @@ pub(crate) struct ScriptItem<'a> {
     /// Behind those that are used stand their defaults.
     words: [Word<'a>; MAX_WORDS],
     used: usize,
+    /// It is sent again because the call before could not finish it.
+    is_continued: bool,
 }
 
 impl<'a> ScriptItem<'a> {
@@ -62,7 +64,7 @@ impl<'a> ScriptItem<'a> {
         let mut words = [Word::Number(0); MAX_WORDS];
         words[2..6].copy_from_slice(&SINGLE_ATTEMPT);
         words[..N].copy_from_slice(&used);
-        ScriptItem { keys: keys.of(resource.kind(), resource.name()), words, used: N }
+        ScriptItem { keys: keys.of(resource.kind(), resource.name()), words, used: N, is_continued: false }
     }
 
     /// A claim. `push`: a release may grant to it, and the message is all it needs.
@@ -122,9 +124,22 @@ impl<'a> ScriptItem<'a> {
     }
 
     /// The keys of an item, in the order of the script.
-    fn keys(&self, verb: ScriptVerb) -> [Option<Key<'a>>; 3] {
+    fn keys(&self, verb: ScriptVerb) -> [Option<Key<'a>>; 2] {
         let queue = self.keys.queue().filter(|_| verb != ScriptVerb::Renew);
-        [self.keys.lock(), Some(self.keys.record()), queue]
+        [self.keys.lock().or(self.keys.pool()), queue]
+    }
+
+    /// The key of the last token. A renewal in a Cluster first goes without it: while a slot moves, the key may be at another node than
+    /// the lock, and then the Cluster serves no script that names both. The script needs it only for a token that is higher than
+    /// the stored one, which the renewals of a guard do not carry.
+    fn tokens(&self, verb: ScriptVerb) -> Option<Key<'a>> {
+        let is_needed = verb != ScriptVerb::Renew || !self.keys.tokens_per_slot || self.is_continued;
+        self.keys.tokens().filter(|_| is_needed)
+    }
+
+    /// The same item for the call that continues it.
+    pub(crate) fn continued(&self) -> Self {
+        ScriptItem { is_continued: true, ..self.clone() }
     }
 }
 
@@ -139,7 +154,8 @@ pub(crate) enum Eval {
 /// all items are sent once: each one takes the server time to parse. `deadline`: see [`Argument::Deadline`].
 pub(crate) fn command(script: &Script, eval: Eval, deadline: u64, items: &[&ScriptItem<'_>]) -> Cmd {
     let keys_of = |item: &ScriptItem<'_>| item.keys(script.verb).iter().flatten().count();
-    let keys: usize = items.iter().map(|item| keys_of(item)).sum();
+    let tokens = items.first().and_then(|item| item.tokens(script.verb));
+    let keys = items.iter().map(|item| keys_of(item)).sum::<usize>() + usize::from(tokens.is_some());
     let used = items.iter().map(|item| item.used).max().unwrap_or(0);
     let most = 6 + keys + used * items.len();
     let mut command = Cmd::with_capacity(most, 256 + 64 * most);
@@ -148,10 +164,13 @@ pub(crate) fn command(script: &Script, eval: Eval, deadline: u64, items: &[&Scri
         Eval::BySource => command.arg("EVAL").arg(&script.source),
     };
     command.arg(keys);
-    for column in 0..3 {
+    for column in 0..2 {
         for key in items.iter().filter_map(|item| item.keys(script.verb)[column]) {
             command.arg(key);
         }
+    }
+    if let Some(tokens) = tokens {
+        command.arg(tokens);
     }
     for argument in script.arguments {
         command.arg(match argument {
@@ -302,15 +321,15 @@ mod tests {
         let [a, b, c] = [("a", 30), ("b", 30), ("c", 40)].map(|(name, ms)| claim(Kind::Mutex, name, ms));
         assert_eq!(sent(acquire, &[item(&a)])[4..], ["7", "11", "id-a", "30"]);
         let both = sent(acquire, &[item(&a), item(&b)]);
-        assert_eq!(both[..3], ["6", "a", "b"]);
-        assert_eq!(both[3..7], ["\u{fffd}m:a", "\u{fffd}m:b", "\u{fffd}w:a", "\u{fffd}w:b"]);
-        assert_eq!(both[7..], ["7", "n1", "id-a", "id-b", "30"]);
+        assert_eq!(both[..3], ["5", "a", "b"]);
+        assert_eq!(both[3..6], ["\u{fffd}w:a", "\u{fffd}w:b", "\u{fffd}n:"]);
+        assert_eq!(both[6..], ["7", "n1", "id-a", "id-b", "30"]);
         let three = sent(acquire, &[item(&a), item(&b), item(&c)]);
-        assert_eq!(three[10..], ["7", "nn", "id-a", "id-b", "id-c", "30", "30", "40"]);
+        assert_eq!(three[8..], ["7", "nn", "id-a", "id-b", "id-c", "30", "30", "40"]);
         // One that says more than the others: they get the defaults.
         let in_order = b.clone().with_no_overtaking(true);
         let mixed = sent(acquire, &[item(&a), item(&in_order)]);
-        assert_eq!(mixed[7..], ["7", "n1n111", "id-a", "id-b", "30", "g", "gt", "0", "-", "0"]);
+        assert_eq!(mixed[6..], ["7", "n1n111", "id-a", "id-b", "30", "g", "gt", "0", "-", "0"]);
 
         let pool = claim(Kind::Semaphore, "s", 30);
         let acquire = scripts.get(ScriptVerb::Acquire, RecordKind::Pool);

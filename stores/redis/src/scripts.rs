@@ -69,19 +69,16 @@ struct VerbScripts {
 pub(crate) struct ScriptSettings {
     /// The prefix of the channel of an inbox.
     pub(crate) channel: String,
-    /// How long the token of an unused name is kept, in ms.
+    /// How long the last token is kept, in ms.
     pub(crate) retention: u64,
     /// Whether PUBLISH counts all subscribers. In a Cluster it counts those of one node.
     pub(crate) counts_subscribers: bool,
 }
 
-/// How many bytes at the end of a lock id identify it in a lock record. With 12 the record of an unused name is one small
-/// allocation of the server: 48 bytes, for a string of 28.
-const MARK: usize = 12;
-
 /// Files that others include by a line `-- include FILE`.
 const INCLUDES: &[(&str, &str)] = &[
     ("clock.lua", include_str!("lua/clock.lua")),
+    ("tokens.lua", include_str!("lua/tokens.lua")),
     ("batch.lua", include_str!("lua/batch.lua")),
     ("lock_record.lua", include_str!("lua/lock_record.lua")),
     ("lock_handoff.lua", include_str!("lua/lock_handoff.lua")),
@@ -154,7 +151,7 @@ impl ScriptSettings {
         // Each byte as its number, so that none has a meaning in Lua.
         let channel: String = channel.bytes().map(|byte| format!("\\{byte:03}")).collect();
         format!(
-            "local CHANNEL, RETENTION, COUNTS, MARK = '{channel}', {retention}, {counts_subscribers}, {MARK}\n"
+            "local CHANNEL, RETENTION, KEPT, COUNTS = '{channel}', {retention}, '{retention}', {counts_subscribers}\n"
         )
     }
 }
@@ -229,10 +226,10 @@ impl CallReply {
     }
 }
 
-/// The clock in ms, and the token behind it unless it is the same.
+/// The clock in ms and the token behind it.
 pub(crate) fn clock_and_token(text: &[u8]) -> Option<(u64, i64)> {
     let text = std::str::from_utf8(text).ok()?;
-    let (clock, token) = text.split_once(' ').unwrap_or((text, text));
+    let (clock, token) = text.split_once(' ')?;
     Some((clock.parse().ok()?, token.parse().ok()?))
 }
 
@@ -256,7 +253,7 @@ mod tests {
                 assert_eq!(script.verb, verb);
                 assert!(!script.source.contains("-- include"), "{verb:?} {record:?}");
                 assert!(
-                    script.source.starts_with(r"local CHANNEL, RETENTION, COUNTS, MARK = '\097\039\098'")
+                    script.source.starts_with(r"local CHANNEL, RETENTION, KEPT, COUNTS = '\097\039\098'")
                 );
             }
         }

@@ -106,7 +106,8 @@ impl RedisStore {
         Ok(RedisStore::of(config, servers))
     }
 
-    pub(crate) fn of(config: RedisConfig, servers: ServerSet) -> Self {
+    pub(crate) fn of(mut config: RedisConfig, servers: ServerSet) -> Self {
+        config.keys = config.keys.for_cluster(matches!(servers, ServerSet::Cluster(_)));
         let scripts = Scripts::new(&ScriptSettings {
             channel: config.keys.channel(),
             retention: milliseconds(config.retention),
@@ -159,7 +160,7 @@ impl Shared {
         while replies.iter().any(protocol::is_unfinished) && started.elapsed() < limit {
             let open: Vec<usize> =
                 (0..replies.len()).filter(|at| protocol::is_unfinished(&replies[*at])).collect();
-            let rest: Vec<ScriptItem<'_>> = open.iter().map(|at| items[*at].clone()).collect();
+            let rest: Vec<ScriptItem<'_>> = open.iter().map(|at| items[*at].continued()).collect();
             for (at, next) in open.into_iter().zip(self.servers.call(&call, &rest).await) {
                 replies[at] = protocol::merge_continued(&replies[at], next);
             }

@@ -100,11 +100,11 @@ async fn a_lock_whose_expiry_another_program_removed_expires_again_once_it_is_re
     }
 }
 
-/// The record of a lock lives as long as the lock is held, and that costs few commands.
+/// The value of a lock has its token, so it is known for as long as the lock is held, and a renewal costs few commands.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_held_for_longer_than_the_retention_keeps_its_token_and_its_time_of_acquisition() {
     let server = RedisServer::start();
-    let store = store(&format!("{}?distlock.retention=6s", server.url())).await;
+    let store = store(&format!("{}?distlock.retention=1s", server.url())).await;
     let ids = LockIds::new("held");
     let claims: Vec<Claim> = (0..3)
         .map(|n| claim(Kind::Mutex, &format!("x{n}"), ids.next().as_str()).with_expiry(ms(2500)))
@@ -114,36 +114,33 @@ async fn a_lock_held_for_longer_than_the_retention_keeps_its_token_and_its_time_
         leases.push(granted(&store, claim).await);
     }
     let before = holder(&store, Kind::Mutex, "x1").await;
-    let (begun, mut rounds, counted) = (std::time::Instant::now(), 0, commands(&server));
-    while begun.elapsed() < ms(8000) {
+    until("the last token is forgotten", async || {
         renewed(&store, &leases).await;
-        tokio::time::sleep(ms(50)).await;
-        renewed(&store, &leases[..1]).await;
-        tokio::time::sleep(ms(50)).await;
-        rounds += 1;
-    }
-    let cost = commands(&server) - counted;
+        server.command(&["DBSIZE"]) == Reply::Integer(3)
+    })
+    .await;
     let now = holder(&store, Kind::Mutex, "x1").await;
     assert_eq!((before.token, before.acquired_at), (now.token, now.acquired_at));
     assert_eq!(before.token, Some(leases[1].token));
-    // A batch reads all keys and the clock and sends one command per lock; a single renewal takes four. The rest lengthens the
-    // records, here in nearly all renewals after three seconds. Redis 6 has no GT and also reads the time left.
-    let most = if server.info("redis_version").starts_with("6.") { 19 } else { 15 };
-    assert!(cost <= rounds * most, "{cost} commands for {rounds} rounds");
+    let age = std::time::SystemTime::now().duration_since(now.acquired_at.unwrap()).unwrap();
+    assert!(age < LONG, "{age:?}");
+    // A batch reads all keys and sends one command for each lock; Redis 6 has no GT and also reads the time left.
+    let counted = commands(&server);
+    renewed(&store, &leases).await;
+    renewed(&store, &leases[..1]).await;
+    let cost = commands(&server) - counted;
+    assert!(cost <= 2 + 2 + 2 * 4 + 1, "{cost} commands");
 }
 
-/// Every used name leaves its token behind for a while. The crate's documentation states the figure.
+/// Only the last token of the server stays behind, whatever the number of names. The crate's documentation says so.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_tombstone_of_a_used_name_is_small_and_expires() {
+async fn a_used_name_leaves_nothing_behind() {
     const NAMES: usize = 20_000;
     let server = RedisServer::start();
     let store = store(&server.url()).await;
     let ids = LockIds::new("web-3.internal:81234");
-    let memory = || server.info("used_memory").parse::<u64>().unwrap();
     let names: Vec<String> = (0..NAMES).map(|n| format!("order/{n:08}")).collect();
-    // Memory that the server and the connection need in any case.
     granted(&store, &claim(Kind::Mutex, "alone", ids.next().as_str()).with_expiry(ms(30_000))).await;
-    let before = memory();
     for batch in names.chunks(250) {
         let claims: Vec<Claim> = batch
             .iter()
@@ -154,22 +151,15 @@ async fn the_tombstone_of_a_used_name_is_small_and_expires() {
         let released = store.release(&leases).await.unwrap();
         assert!(released.iter().all(|one| matches!(one, Ok(Released::Done { .. }))));
     }
-    let bytes = (memory() - before) / NAMES as u64;
-    let left = ["alone", &names[7]].map(|name| {
-        let key = format!("return redis.call('PTTL', redis.call('KEYS', '*:{name}')[1])");
-        match server.command(&["EVAL", &key.replace("*:alone", "*m:alone"), "0"]) {
-            Reply::Integer(left) => left,
-            other => panic!("{other:?}"),
-        }
-    });
-    println!("{bytes} bytes for {left:?} ms");
-    assert!(bytes <= 200, "{bytes} bytes");
-    assert!(left.iter().all(|left| (600_000..=675_000).contains(left)), "{left:?} ms");
+    // The lock that is still held, and the last token.
+    assert_eq!(server.command(&["DBSIZE"]), Reply::Integer(2));
+    let left = server.command(&["EVAL", "return redis.call('PTTL', 'distlock:\\255n:')", "0"]);
+    assert!(matches!(left, Reply::Integer(590_000..=600_000)), "{left:?}");
 }
 
 /// If the clock is set back by no more than the retention, the token is still there or the clock is past it.
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_rise_when_the_clock_is_set_back_by_the_retention_after_the_tombstones_expired() {
+async fn tokens_rise_when_the_clock_is_set_back_by_the_retention_after_the_last_token_expired() {
     let server = RedisServer::configure().valkey().movable_clock().start();
     let store = store(&server.url()).await;
     // Unlike DBSIZE, this does not count expired keys.

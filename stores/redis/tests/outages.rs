@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Instant;
 
-use common::{LIMIT, calls, locks, locks_of, loss_of, ms, store, until};
+use common::{LIMIT, calls, locks, locks_of, loss_of, ms, store, until, value_of};
 use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Released, Renewal};
 use distlock_core::{ErrorKind, FencingToken, Kind, LockId, LossReason, Options, Resource};
 use distlock_testkit::proxy::{AfterLoss, Proxy};
@@ -152,7 +152,7 @@ async fn a_grant_whose_reply_was_lost_is_recognised_as_ours() {
         locks.mutex("warm").acquire().await.unwrap().release().await.unwrap();
         proxy.lose_reply_to("EVALSHA", after);
         let guard = locks.mutex("m").acquire().timeout(LIMIT).await.unwrap();
-        assert_eq!(server.command(&["GET", "distlock:m"]).text(), guard.lock_id().as_str());
+        assert_eq!(server.command(&["GET", "distlock:m"]).text(), value_of(&guard));
         guard.release().await.unwrap();
         assert_eq!(server.command(&["EXISTS", "distlock:m"]), Reply::Integer(0));
     }
@@ -199,16 +199,17 @@ async fn waiters_are_woken_again_after_their_connections_were_cut() {
     until("a subscription", subscribed).await;
     proxy.cut();
     until("another subscription", subscribed).await;
-    let queued = async || server.command(&["HLEN", &side_key(&server)]) != Reply::Integer(2);
+    let queued = async || queue_length(&server) > 0;
     until("a queue entry", queued).await;
     guard.release().await.unwrap();
     waiting.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// The record key of a mutex.
-fn side_key(server: &RedisServer) -> String {
-    let keys = server.command(&["KEYS", "distlock:{*"]);
-    keys.list().first().map(Reply::text).unwrap_or_default()
+/// How many fields the wait queue of the only mutex has.
+fn queue_length(server: &RedisServer) -> u64 {
+    let script =
+        "local queue = redis.call('KEYS', 'distlock:{*')[1] return queue and redis.call('HLEN', queue) or 0";
+    server.command(&["EVAL", script, "0"]).text().parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

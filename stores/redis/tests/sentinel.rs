@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{LIMIT, locks, ms, until};
+use common::{LIMIT, locks, ms, until, value_of};
 use distlock_core::ErrorKind;
 use distlock_core::store::Query;
 use distlock_testkit::servers::redis::resp::Reply;
@@ -32,7 +32,7 @@ async fn a_lock_that_replicas_confirmed_survives_the_death_of_its_master_and_its
     let permit = holder.semaphore("s", 1).acquire().await.unwrap();
     let old = sentinel.master();
     let replicas = sentinel.data_servers().iter().filter(|server| server.port() != old.port());
-    assert!(replicas.into_iter().all(|server| has(server, "m", guard.lock_id().as_str())));
+    assert!(replicas.into_iter().all(|server| has(server, "m", &value_of(&guard))));
     let waiting = tokio::spawn({
         let mutex = waiter.mutex("m");
         async move { mutex.acquire().timeout(LIMIT * 3).await }
@@ -47,7 +47,7 @@ async fn a_lock_that_replicas_confirmed_survives_the_death_of_its_master_and_its
     let new = sentinel.master();
     assert_ne!(new.port(), old.port());
     // Two replicas can no longer confirm, so nothing new is granted; the granted lock is still there.
-    assert!(has(new, "m", guard.lock_id().as_str()));
+    assert!(has(new, "m", &value_of(&guard)));
     assert!(!guard.is_lost() && !permit.is_lost() && !waiting.is_finished());
 
     old.start_again();
@@ -86,5 +86,5 @@ async fn a_paused_master_is_replaced_and_does_no_harm_when_it_resumes() {
     old.resume();
     until("the old master has become a replica", async || old.info("role") == "slave").await;
     let guard = locks.mutex("m").acquire().timeout(LIMIT).await.unwrap();
-    assert!(has(new, "m", guard.lock_id().as_str()));
+    assert!(has(new, "m", &value_of(&guard)));
 }

@@ -21,17 +21,16 @@ local function waiters_from(queue, from)
   return found, -1
 end
 
--- The holder of a mutex, which may be another program's. The record is about it if the mark is the end of its lock id.
-local function lock_holder(lock, record)
-  local id = call('GET', lock)
-  if not id then return {} end
-  local token, at = -1, -1
-  local last, since, mark = match(call('GET', record) or '', '^(%d+) (%d+) (.*)$')
-  if mark and (mark == string.sub(id, -MARK) or string.sub(mark, -#id) == id) then
-    token = tonumber(last)
-    at = since == '0' and token or tonumber(since)
-  end
-  return { id, token, at, call('PTTL', lock), 1 }
+-- The holder of a mutex, which may be another program's: it has no token then. A token is the time of its grant in µs, unless
+-- the clock was set back or a quorum wrote a higher one.
+local function lock_holder(lock)
+  local value = call('GET', lock)
+  if not value then return {} end
+  local id, token = match(value, '^(.+) (%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d%d+)$')
+  if not id then return { value, -1, -1, call('PTTL', lock), 1 } end
+  local at = math.floor(tonumber(token) / 1000)
+  if at > now + 1000 then at = -1 end
+  return { id, tonumber(token), math.min(at, now), call('PTTL', lock), 1 }
 end
 
 -- The live ones of these pool holders.

@@ -4,7 +4,7 @@
 --
 -- The lock is written before the message is published: a message about a grant that is then refused (out of memory) would
 -- make a second holder.
-local function hand_off(lock, record, queue, was_held)
+local function hand_off(lock, queue, was_held)
   local unclaimed = false
   while true do
     local first = queue_first(queue)
@@ -17,7 +17,7 @@ local function hand_off(lock, record, queue, was_held)
     elseif first.mode == 'g' then
       queue_take(queue, first)
       local window = math.min(first.ms, GRANT_WINDOW)
-      local token = hold(lock, record, first.id, text(window))
+      local token = hold(lock, first.id, text(window))
       if notify(first.inbox, grant_message(first, token, window)) then
         queue_first(queue)
         return first.inbox

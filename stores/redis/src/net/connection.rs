@@ -11,6 +11,7 @@ use distlock_core::store::support::{errors, reconnect};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
 
+use super::direct::DirectConnection;
 use super::pubsub::Subscriptions;
 use crate::error;
 use crate::protocol::{Eval, ScriptItem, command};
@@ -59,16 +60,6 @@ impl ServerConnection {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.subscriptions.is_closed()
-    }
-
-    /// The driver's connection, for the baseline.
-    #[cfg(feature = "bench")]
-    pub(crate) fn driver_connection(&self) -> Option<MultiplexedConnection> {
-        match &self.connection {
-            CommandChannel::Multiplexed(connection) => Some(connection.clone()),
-            #[cfg(feature = "connection-manager")]
-            CommandChannel::Manager(_) => None,
-        }
     }
 
     /// Sends nothing more on it. Requests in flight may still be answered.
@@ -250,14 +241,14 @@ impl ServerConnection {
                 }
                 CallReply::Values(values)
             }
-            // The short replies of the lock scripts: granted or renewed, or the code of a release.
+            // The short replies of the lock scripts: granted, or the code of a renewal or a release.
             Value::BulkString(text) => match clock_and_token(&text) {
                 Some((now, token)) => {
                     self.set_clock(now);
                     CallReply::Same([Value::Int(1), Value::Int(token)])
                 }
                 None => CallReply::Refused(format!(
-                    "a reply that is no clock: {:?}",
+                    "a reply that is no clock and token: {:?}",
                     String::from_utf8_lossy(&text)
                 )),
             },
@@ -277,9 +268,10 @@ impl fmt::Debug for ServerConnection {
     }
 }
 
-/// What commands are sent over: a connection of the store's own, or one of the application.
+/// What commands are sent over: a connection of the store's own, which is the driver's for TLS, or one of the application.
 #[derive(Clone)]
 pub(crate) enum CommandChannel {
+    Direct(Arc<DirectConnection>),
     Multiplexed(MultiplexedConnection),
     #[cfg(feature = "connection-manager")]
     Manager(redis::aio::ConnectionManager),
@@ -303,6 +295,7 @@ impl From<redis::aio::ConnectionManager> for CommandChannel {
 impl CommandChannel {
     async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
         match self {
+            CommandChannel::Direct(connection) => connection.send(command).await,
             CommandChannel::Multiplexed(connection) => connection.send_packed_command(command).await,
             #[cfg(feature = "connection-manager")]
             CommandChannel::Manager(manager) => manager.send_packed_command(command).await,
@@ -311,6 +304,7 @@ impl CommandChannel {
 
     async fn send_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
         match self {
+            CommandChannel::Direct(connection) => connection.send_all(commands).await,
             CommandChannel::Multiplexed(connection) => {
                 connection.send_packed_commands(commands, 0, commands.len()).await
             }
@@ -323,6 +317,7 @@ impl CommandChannel {
 
     pub(super) async fn subscribe(&mut self, channel: &[u8]) -> RedisResult<()> {
         match self {
+            CommandChannel::Direct(connection) => connection.subscribe(channel).await,
             CommandChannel::Multiplexed(connection) => connection.subscribe(channel).await,
             #[cfg(feature = "connection-manager")]
             CommandChannel::Manager(manager) => manager.subscribe(channel).await,
@@ -331,6 +326,7 @@ impl CommandChannel {
 
     pub(super) async fn unsubscribe(&mut self, channel: &[u8]) -> RedisResult<()> {
         match self {
+            CommandChannel::Direct(connection) => connection.unsubscribe(channel).await,
             CommandChannel::Multiplexed(connection) => connection.unsubscribe(channel).await,
             #[cfg(feature = "connection-manager")]
             CommandChannel::Manager(manager) => manager.unsubscribe(channel).await,

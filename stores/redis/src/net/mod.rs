@@ -2,12 +2,15 @@
 
 mod cluster;
 mod connection;
+mod direct;
 mod pubsub;
+mod resp;
 mod sentinel;
 mod servers;
 mod topology;
 
 pub(crate) use connection::{CommandChannel, ServerConnection};
+pub(crate) use direct::{DirectConnection, ReadHalf, WriteHalf};
 pub(crate) use pubsub::Subscriptions;
 pub(crate) use servers::ServerSet;
 pub(crate) use topology::check_master;

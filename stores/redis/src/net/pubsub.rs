@@ -62,7 +62,7 @@ impl Subscriptions {
         streams.clear();
     }
 
-    /// Handles what the server pushes. Runs in the driver's task, so it must not block.
+    /// Handles what the server pushes. Runs where replies are read, so it must not block.
     pub(crate) fn deliver(&self, info: PushInfo) {
         match (info.kind, info.data.as_slice()) {
             (PushKind::Disconnection, _) => self.close(),

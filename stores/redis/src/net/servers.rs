@@ -162,6 +162,15 @@ impl ServerHandle {
         Ok(reply.for_each_item(call, confirmed, items.len()))
     }
 
+    /// A connection of the driver, for the baseline; `None` if sentinels name the server.
+    #[cfg(feature = "bench")]
+    pub(crate) async fn driver_connection(&self) -> Result<Option<redis::aio::MultiplexedConnection>> {
+        let Route::Direct(address, client) = &self.route else { return Ok(None) };
+        let connection =
+            client.get_multiplexed_async_connection_with_config(&crate::connect::unlimited()).await;
+        connection.map(Some).map_err(|error| crate::error::connect_failed(error).on(address.to_string()))
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         self.connection.current().is_some()
     }

@@ -50,6 +50,11 @@ pub(crate) async fn until(what: &str, condition: impl AsyncFnMut() -> bool) {
     distlock_testkit::servers::until(what, LIMIT, condition).await;
 }
 
+/// The value of the lock key of a mutex that this guard holds.
+pub(crate) fn value_of(guard: &Guard) -> String {
+    format!("{} {}", guard.lock_id(), guard.token())
+}
+
 /// How often the server executed a command.
 pub(crate) fn calls(server: &RedisServer, command: &str) -> u64 {
     let text = server.command(&["INFO", "commandstats"]).text();
