@@ -140,7 +140,13 @@ async fn a_replica_set_keeps_tokens_rising_without_a_witness() {
         hello().await.get_datetime("localTime").unwrap().timestamp_millis() < was - 3_000_000
     })
     .await;
-    let held = within("a grant", test_db.locks().await.mutex("alone").acquire()).await.unwrap();
+    // On a busy machine this server once did not answer within five seconds after its clock was set back.
+    let locks = test_db.locks().await;
+    let mut outcome = within("a grant", locks.mutex("alone").acquire()).await;
+    if outcome.as_ref().is_err_and(|error| error.can_retry()) {
+        outcome = within("a grant", locks.mutex("alone").acquire()).await;
+    }
+    let held = outcome.unwrap();
     assert!(held.token() > last, "{} after {last}", held.token());
     held.release().await.unwrap();
 }
