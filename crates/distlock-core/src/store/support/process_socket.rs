@@ -5,12 +5,14 @@
 //! the process ends, after its last thread. Its random name is written where the next holder reads it.
 //!
 //! The name begins with the kernel's boot id and the network namespace. Only a process that has the same two can ask, since abstract
-//! Unix sockets are known within a namespace. A forked child keeps the socket open. Two machines resumed from one snapshot of a
-//! running machine have both in common: compare what the server knows of them too.
+//! Unix sockets are known within a namespace. A forked child keeps the socket open. If it closes all its descriptors instead, as a
+//! program does that becomes a daemon, it has no name any more: the socket is its parent's. Two machines resumed from one snapshot
+//! of a running machine have both in common: compare what the server knows of them too.
 //!
 //! On other systems than Linux, and where `/proc` or the sockets are not as expected, there is no name and no answer.
 
-/// The name of this process's socket, which stays bound until the process ends; `None` where processes cannot tell.
+/// The name of this process's socket, which stays bound until the process ends; `None` where processes cannot tell. Ask each time
+/// that it is written: a process that closed the descriptor has no name any more.
 ///
 /// It consists of ASCII letters, digits and `-`, `:` and `/`, at most 128.
 #[must_use]
@@ -36,15 +38,25 @@ mod platform {
     const RANDOM_DIGITS: usize = 32;
 
     /// The socket of this process.
-    struct Bound {
-        name: String,
-        _socket: UnixDatagram,
+    pub(super) struct Bound {
+        pub(super) name: String,
+        pub(super) socket: UnixDatagram,
+    }
+
+    impl Bound {
+        /// Whether the descriptor still leads to the socket of this name. If it does not, another process may have the socket.
+        pub(super) fn is_ours(&self) -> bool {
+            let is_bound = |there: SocketAddr| {
+                address(&self.name).is_some_and(|own| own.as_abstract_name() == there.as_abstract_name())
+            };
+            self.socket.local_addr().is_ok_and(is_bound)
+        }
     }
 
     static BOUND: OnceLock<Option<Bound>> = OnceLock::new();
 
     pub(super) fn name() -> Option<&'static str> {
-        BOUND.get_or_init(bind).as_ref().map(|bound| bound.name.as_str())
+        BOUND.get_or_init(bind).as_ref().filter(|bound| bound.is_ours()).map(|bound| bound.name.as_str())
     }
 
     pub(super) fn has_ended(name: &str) -> bool {
@@ -59,14 +71,14 @@ mod platform {
         Closed,
     }
 
-    fn bind() -> Option<Bound> {
+    pub(super) fn bind() -> Option<Bound> {
         let random = (u128::from(getrandom::u64().ok()?) << 64) | u128::from(getrandom::u64().ok()?);
         let name = format!("{}/{random:0width$x}", machine()?, width = RANDOM_DIGITS);
         // In the namespace of this thread, as is the name.
         let socket = UnixDatagram::bind_addr(&address(&name)?).ok()?;
         // Nothing is ever read from it.
         socket.shutdown(Shutdown::Read).ok()?;
-        (state(&name)? == State::Bound).then_some(Bound { name, _socket: socket })
+        (state(&name)? == State::Bound).then_some(Bound { name, socket })
     }
 
     /// `None`: this thread cannot ask.
@@ -115,6 +127,7 @@ mod platform {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::io::{BufRead, BufReader};
+    use std::os::unix::net::UnixDatagram;
     use std::process::{Command, Stdio};
 
     use super::*;
@@ -149,6 +162,18 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(has_ended(theirs));
+    }
+
+    #[test]
+    fn a_socket_whose_descriptor_was_closed_is_not_ours_although_another_process_may_have_it() {
+        let bound = platform::bind().unwrap();
+        assert!(bound.is_ours());
+        // What the number of the descriptor leads to afterwards.
+        let parents = bound.socket.try_clone().unwrap();
+        let mut unbound = platform::Bound { socket: UnixDatagram::unbound().unwrap(), ..bound };
+        assert!(!unbound.is_ours() && !has_ended(&unbound.name), "{parents:?}");
+        unbound.socket = platform::bind().unwrap().socket;
+        assert!(!unbound.is_ours());
     }
 
     #[test]
