@@ -5,7 +5,7 @@ use mysql_async::Row;
 
 use crate::connections::{Connection, REQUEST_TIMEOUT};
 use crate::identifier::Tables;
-use crate::rows::text;
+use crate::rows::{required, text};
 
 /// Which tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,14 @@ impl Purpose {
             Purpose::Session => include_str!("sql/session_schema.sql"),
         }
     }
+
+    /// The column that was added last, and the ending of its table.
+    fn newest_column(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Purpose::Lease => None,
+            Purpose::Session => Some(("_session", "pending_process")),
+        }
+    }
 }
 
 /// The statements that create the tables.
@@ -35,7 +43,7 @@ pub(crate) fn print(tables: &Tables, purpose: Purpose) -> String {
     tables.schema(purpose.file())
 }
 
-/// Creates what is missing, and refuses tables of another engine.
+/// Creates what is missing, and refuses tables of another engine and of earlier versions.
 pub(crate) async fn ensure(connection: &mut Connection, tables: &Tables, purpose: Purpose) -> Result<()> {
     let mut found = look(connection, tables, purpose).await?;
     if found.len() < purpose.endings().len() {
@@ -50,7 +58,34 @@ pub(crate) async fn ensure(connection: &mut Connection, tables: &Tables, purpose
                 .advise("change it: ALTER TABLE … ENGINE = InnoDB, or use other names (distlock.table)"));
         }
     }
-    Ok(())
+    match purpose.newest_column() {
+        Some((ending, column)) => check_column(connection, tables, ending, column).await,
+        None => Ok(()),
+    }
+}
+
+async fn check_column(
+    connection: &mut Connection,
+    tables: &Tables,
+    ending: &str,
+    column: &str,
+) -> Result<()> {
+    let name = tables.name(ending);
+    // The server shows columns that the user may read, and without that right the first statement tells which one is missing.
+    let query = format!(
+        "SELECT COUNT(*) AS n, COALESCE(SUM(column_name = '{column}'), 0) AS found FROM information_schema.columns
+         WHERE table_schema = '{}' AND table_name = '{}'",
+        tables.database(),
+        name.as_str()
+    );
+    let rows = connection.query(&query, REQUEST_TIMEOUT).await.map_err(|failure| failure.error)?;
+    let number = |column: &str| rows.first().map_or(Ok(0), |row| required::<i64>(row, column));
+    if number("n")? == 0 || number("found")? > 0 {
+        return Ok(());
+    }
+    let what = format!("the table {} has no column {column}: it is of an earlier version", name.as_str());
+    Err(Error::new(ErrorKind::Unsupported, what)
+        .advise("drop it while no lock is held, or use another name (distlock.table); tokens still rise"))
 }
 
 /// The tables that are there, with their engines.

@@ -71,6 +71,22 @@ async fn a_table_of_another_engine_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_of_an_earlier_version_is_named_when_the_store_connects() {
+    let database = database_on(server());
+    let url = server().url_of("mysql+session", &database);
+    let connect = || MysqlSessionStore::connect(config(&url));
+    drop(connect().await.unwrap());
+    server().sql(&format!(
+        "ALTER TABLE {database}.distribute_lock_session DROP COLUMN process, DROP COLUMN pending_process"
+    ));
+    let error = connect().await.expect_err("every claim would fail");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("distribute_lock_session has no column"), "{error}");
+    server().sql(&format!("DROP TABLE {database}.distribute_lock_session"));
+    drop(connect().await.unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_of_another_program_is_an_error_and_not_contention() {
     let database = database_on(server());
     let url = server().url_of("mysql", &database);
