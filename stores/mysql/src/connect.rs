@@ -31,7 +31,7 @@ pub(crate) async fn connect(
     location: &str,
 ) -> Result<Connected> {
     let connected = async {
-        let connections = Connections::new(source?, SETUP.to_owned());
+        let mut connections = Connections::new(source?, SETUP.to_owned());
         let mut connection = connections.open().await?;
         let server = Server::examine(&mut connection).await?;
         match purpose {
@@ -40,7 +40,11 @@ pub(crate) async fn connect(
         }
         let tables = config.tables(server.database.as_deref())?;
         schema::ensure(&mut connection, &tables, purpose).await?;
-        connections.keep(connection);
+        if server.galera {
+            connections.send_statements_apart(server.product);
+        } else {
+            connections.keep(connection);
+        }
         Ok(Connected { connections, tables, server })
     };
     connected.await.map_err(|error: distlock_core::Error| error.on(location.to_owned()))

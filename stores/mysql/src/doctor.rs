@@ -32,8 +32,9 @@ pub(crate) async fn examine_lease(state: &LeaseState) -> Result<Vec<Finding>> {
     ));
     if state.server.galera {
         findings.push(Finding::warning(
-            "a Galera node: locks that are acquired on different nodes at once fail in certification and are sent again",
-            "let all clients write to one node",
+            "a Galera node: locks that are acquired on different nodes at once fail in certification and are sent again, and \
+             each node measures leases by its own clock",
+            "let all clients write to one node, and keep the clocks of the nodes synchronised",
         ));
     }
     Ok(findings)

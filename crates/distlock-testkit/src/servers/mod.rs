@@ -50,7 +50,7 @@ mod tree;
 pub use data::DataFolder;
 pub use etcd::{EtcdCluster, EtcdServer};
 pub use mongodb::{MongoReplicaSet, MongoServer};
-pub use mysql::MysqlServer;
+pub use mysql::{GaleraCluster, MysqlServer};
 pub use pgbouncer::PgBouncer;
 pub use port::Port;
 pub use postgres::{PostgresPair, PostgresServer};

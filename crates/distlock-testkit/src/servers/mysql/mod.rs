@@ -1,5 +1,6 @@
 //! MariaDB, or MySQL where `DISTLOCK_MARIADB_SERVER` names one.
 
+mod galera;
 pub mod wire;
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use super::process::Launch;
 use super::program::{MARIADB_INSTALL_DB, MARIADB_SERVER, MYSQL_5_6};
 use super::spawn;
 use super::sql::SqlServer;
+pub use galera::GaleraCluster;
 use wire::MysqlConnection;
 
 /// The database that every server has.
