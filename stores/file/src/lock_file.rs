@@ -135,14 +135,14 @@ impl LockFile {
         let NextToken { ceiling, moves_ceiling, .. } = next;
         let counted = CountedToken::of(next);
         let block = owner(counted.token, counted.last(boot).as_ref());
-        if content.counter == Counter::New {
-            let written = self.initialize(name, ceiling, block);
-            written.map_err(|error| self.failed(error, "write the lock file"))?;
-            return Ok(counted);
+        let is_new = content.counter == Counter::New;
+        if is_new {
+            self.initialize(name, ceiling).map_err(|error| self.failed(error, "write the lock file"))?;
+        } else {
+            self.check_name(name)?;
         }
-        self.check_name(name)?;
         let written = || {
-            if moves_ceiling {
+            if moves_ceiling && !is_new {
                 self.file.write_all_at(&format::counter_block(ceiling), format::counter_at(ceiling))?;
                 self.file.sync_data()?;
             }
@@ -177,9 +177,10 @@ impl LockFile {
     }
 
     /// Writes a new file in full, so that no later grant needs more disk space. The counter comes last: if the disk fills up
-    /// before, the file still counts as new.
-    fn initialize(&self, name: &str, ceiling: u64, owner: OwnerBlock) -> io::Result<()> {
-        let mut owner = owner.to_vec();
+    /// before, the file still counts as new. Without a last token: if this process dies before the ceiling is on disk, the next
+    /// client must not count below it.
+    fn initialize(&self, name: &str, ceiling: u64) -> io::Result<()> {
+        let mut owner = Owner::free_block(None).to_vec();
         owner.extend(format::name_text(name));
         self.file.write_all_at(&owner, OWNER_AT)?;
         let mut counters = vec![b' '; 2 * format::COUNTER];

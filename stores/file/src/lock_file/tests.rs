@@ -153,3 +153,16 @@ fn a_failed_sync_of_the_ceiling_leaves_no_token_to_repeat() {
     file.file.write_all_at(&format::counter_block(written), format::counter_at(written)).unwrap();
     assert!(next_token(&file, "a").unwrap() > written && written > first);
 }
+
+#[test]
+fn a_first_grant_that_ended_before_its_sync_leaves_no_ceiling_to_count_below() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = open(dir.path(), "a");
+    let ceiling = u64::try_from(format::time_of_day().as_micros()).unwrap() + 3_600_000_000;
+    // What a process that is killed in this call may leave.
+    file.initialize("a", ceiling).unwrap();
+    let (content, boot) = (file.content().unwrap(), BootId::parse(BOOT));
+    let counted = file.next_token_below_ceiling(&content, boot, |_, last| Owner::free_block(last)).unwrap();
+    assert!(counted.is_none(), "granted below a ceiling that may not be on disk: {counted:?}");
+    assert!(next_token(&file, "a").unwrap() > ceiling);
+}
