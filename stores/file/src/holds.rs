@@ -164,6 +164,11 @@ impl Holds {
         grown
     }
 
+    pub(crate) fn has_mutexes(&self) -> bool {
+        let is_mutex = |held: &HeldLock| matches!(held, HeldLock::Mutex(_));
+        self.shards.iter().any(|shard| lock(shard).locks.values().any(is_mutex))
+    }
+
     /// The held mutexes; only those with these files, if there are any.
     pub(crate) fn mutexes(&self, layout: &Layout, files: Option<&HashSet<Vec<u8>>>) -> Vec<HeldMutex> {
         let is_wanted = |held: &HeldMutex| {

@@ -39,6 +39,13 @@ impl Inotify {
         })
     }
 
+    /// An instance that refuses every watch, as one does whose user has none left.
+    #[cfg(test)]
+    pub(super) fn without_watches() -> io::Result<Self> {
+        let descriptor = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Ok(Inotify { inotify: descriptor()?, interrupt: descriptor()? })
+    }
+
     pub(super) fn add(&self, path: &Path, scope: WatchScope) -> io::Result<i32> {
         let moves = WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         let mask = match scope {
@@ -58,6 +65,8 @@ impl Inotify {
                     | WatchFlags::ONLYDIR
                     | WatchFlags::DONT_FOLLOW
             }
+            // The user's own path, which may be a link.
+            WatchScope::Place => WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR,
         };
         Ok(inotify::add_watch(&self.inotify, path, mask)?)
     }

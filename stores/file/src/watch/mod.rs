@@ -9,7 +9,9 @@
 //! every tick.
 //!
 //! For the files of mutexes that are held, one watch on their folder is enough: it reports the names that are removed or
-//! replaced. The thread looks after them in steps: see `holds`.
+//! replaced. The base folder is watched too: another one may take its place. The thread looks after them in steps: see `holds`.
+//!
+//! A user has a limited number of watches. While one for a hold is refused, the thread checks held files as if it had no inotify.
 //!
 //! Nothing is watched for a hold before it is 20 ms old: most locks are held for less, and an instance that ever had a watch
 //! delays the exit of its process by 10 to 20 ms.
@@ -56,6 +58,8 @@ pub(crate) enum WatchScope {
     Folder,
     /// A folder: a name in it is removed, or leads to another file.
     Names,
+    /// A folder: it is moved or removed.
+    Place,
 }
 
 /// A notification of the kernel.
@@ -103,8 +107,10 @@ struct WatcherState {
     refused: Option<Instant>,
     thread: Option<Thread>,
     watches: HashMap<i32, Vec<(u64, Listener)>>,
-    /// The watches on the folder of the mutexes: one, or more after the folder was replaced.
+    /// The watches on the base folder and the folder of the mutexes: one on each, or more after a folder was replaced.
     mutex_folders: HashSet<i32>,
+    /// A watch for a hold was refused.
+    is_blind: bool,
     /// The held files, and their watches if they have one.
     holds: HashMap<u64, (Arc<HeldFile>, Option<i32>)>,
     /// Holds without a watch, by age.
@@ -288,12 +294,41 @@ impl WatcherState {
             let Some((_, number)) = self.unwatched.pop_front() else { break };
             let Some((held, key)) = self.holds.get_mut(&number) else { continue };
             *key = self.inotify.as_ref().and_then(|inotify| inotify.add(&held.path, WatchScope::File).ok());
-            if let Some(key) = key {
-                self.watches.entry(*key).or_default().push((number, Listener::Hold(Arc::clone(held))));
+            match key {
+                Some(key) => {
+                    self.watches.entry(*key).or_default().push((number, Listener::Hold(Arc::clone(held))))
+                }
+                None => self.is_blind = true,
             }
             started.push(Arc::clone(held));
         }
         started
+    }
+
+    /// Watches the folders of held mutexes. Where they are watched already, this changes nothing.
+    fn watch_folders(&mut self, layout: &Layout) {
+        let Some(inotify) = &self.inotify else { return };
+        match inotify.add(&layout.mutexes(), WatchScope::Names) {
+            Ok(key) => drop(self.mutex_folders.insert(key)),
+            Err(error) => {
+                if !self.is_blind {
+                    tracing::debug!(%error, "cannot watch the lock folder, polling (see fs.inotify.max_user_watches)");
+                }
+                self.is_blind = true;
+            }
+        }
+        // A folder that this user may not read cannot be watched; the tick finds out then.
+        self.mutex_folders.extend(inotify.add(layout.base(), WatchScope::Place));
+    }
+
+    /// Asks again for the watches that were refused.
+    fn watch_again(&mut self) {
+        self.is_blind = false;
+        for (number, (_, key)) in &self.holds {
+            if key.is_none() && !self.unwatched.iter().any(|(_, other)| other == number) {
+                self.unwatched.push_back((Instant::now(), *number));
+            }
+        }
     }
 
     fn remove(&mut self, key: i32, number: u64) {
@@ -343,7 +378,7 @@ impl WatcherInner {
         drop(state);
         to_check.iter().for_each(|held| held.check());
         match mutexes {
-            MutexesToCheck { all: true, .. } => self.check_mutexes(None),
+            MutexesToCheck { all: true, .. } => self.check_all(),
             MutexesToCheck { names, .. } if names.is_empty() => {}
             MutexesToCheck { names, .. } => self.check_mutexes(Some(&names)),
         }
@@ -362,6 +397,16 @@ impl WatcherInner {
         held.iter().flatten().for_each(|held| held.check(&self.layout));
     }
 
+    /// Asks again for the watches that were refused.
+    fn watch_again(&self) {
+        let holds_mutexes = self.holds.upgrade().is_some_and(|holds| holds.has_mutexes());
+        let mut state = self.lock();
+        state.watch_again();
+        if holds_mutexes {
+            state.watch_folders(&self.layout);
+        }
+    }
+
     fn has_young_mutexes(&self) -> bool {
         self.holds.upgrade().is_some_and(|holds| holds.has_young())
     }
@@ -372,12 +417,8 @@ impl WatcherInner {
         if grown.is_empty() {
             return;
         }
-        // Each time: another folder may be in its place. On the same folder, this changes nothing.
-        let mut state = self.lock();
-        let folder = self.layout.mutexes();
-        let key = state.inotify.as_ref().and_then(|inotify| inotify.add(&folder, WatchScope::Names).ok());
-        state.mutex_folders.extend(key);
-        drop(state);
+        // Each time: another folder may be in its place.
+        self.lock().watch_folders(&self.layout);
         // Not before: changes before the watch began are not reported.
         grown.iter().for_each(|held| held.check(&self.layout));
     }
@@ -410,14 +451,14 @@ fn run(inner: &Weak<WatcherInner>) {
     let mut last_tick = Instant::now();
     let mut last_step = Instant::now();
     loop {
-        let Some((inotify, are_unwatched)) = inner.upgrade().map(|inner| {
+        let Some((inotify, are_unwatched, is_blind)) = inner.upgrade().map(|inner| {
             let state = inner.lock();
             let are_unwatched = !state.unwatched.is_empty() || inner.has_young_mutexes();
-            (state.inotify.clone(), are_unwatched)
+            (state.inotify.clone(), are_unwatched, state.is_blind)
         }) else {
             return;
         };
-        let tick = if inotify.is_some() { TICK } else { TICK_POLLING };
+        let tick = if inotify.is_some() && !is_blind { TICK } else { TICK_POLLING };
         let until_tick = tick.saturating_sub(last_tick.elapsed());
         let until_step = UNWATCHED.saturating_sub(last_step.elapsed());
         let pause = if are_unwatched { until_tick.min(until_step) } else { until_tick };
@@ -437,8 +478,14 @@ fn run(inner: &Weak<WatcherInner>) {
             inner.step();
         }
         if last_tick.elapsed() >= tick {
+            if is_blind {
+                inner.watch_again();
+            }
             inner.check_all();
             last_tick = Instant::now();
         }
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests;

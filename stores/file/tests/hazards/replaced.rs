@@ -83,6 +83,24 @@ async fn a_removed_lock_file_is_detected_before_the_next_tick() {
 }
 
 #[tokio::test]
+async fn a_base_folder_that_is_moved_away_is_detected_before_the_next_tick() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    let store = open(&base).await;
+    let held = mutex("x");
+    let hold = acquire(&store, &held).await;
+    // Longer than it takes for a hold to be watched.
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    let start = Instant::now();
+    fs::rename(&base, dir.path().join("away")).unwrap();
+    let next = acquire(&open(&base).await, &mutex("x")).await;
+    assert_lost(&hold).await;
+    // The tick comes every five seconds.
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(next.token > hold.token);
+}
+
+#[tokio::test]
 async fn a_lock_file_removed_right_after_the_grant_is_lost_soon() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).await;
