@@ -47,9 +47,11 @@
 //! One open file for each held claim, one for each waiter of a pool, two for each waiter of a mutex; one thread and three
 //! descriptors (inotify, an eventfd and the folder of the mutexes) for each store, so a file system cannot be unmounted while a
 //! store on it is in use. A mutex that was used before and is free is granted in the calling thread, by a few system calls that
-//! wait for no disk; all else runs on threads that may block. A mutex on a network file system is always one of those. On disk: 4 KiB for each mutex ever used (8 KiB if its name is long), 16 KiB for each pool. One
-//! `fdatasync` a second for each lock in use; on a network file system, or where the kernel has no boot id, one for each
-//! grant.
+//! wait for no disk; all else, and always a mutex on a network file system, runs on threads that may block. While the file system
+//! is frozen (`fsfreeze`) or its disk hangs, those calls block the calling thread, as does a release.
+//!
+//! On disk: 4 KiB for each mutex ever used (8 KiB if its name is long), 16 KiB for each pool. One `fdatasync` a second for each
+//! lock in use; on a network file system, or where the kernel has no boot id, one for each grant.
 //!
 //! # Limits
 //! * No forced release: the kernel never takes a lock from a live process.
@@ -57,8 +59,9 @@
 //!   detected reliably; `doctor` warns.
 //! * No exclusion while another program unlinks or replaces a lock file: the kernel lock is on the old file, and the next
 //!   client locks the new one. The old holder is told within milliseconds (a hold younger than 40 ms: at that age at the latest;
-//!   without inotify: within half a second), and there are two holders until it has stopped. `distlock run` stops its command
-//!   within a second. A resource that refuses old tokens is safe: the token of the new file is higher.
+//!   without inotify, or when the user has no watch left: within half a second; if a folder above the base folder is moved: within
+//!   five seconds), and there are two holders until it has stopped. `distlock run` stops its command within a second. A
+//!   resource that refuses old tokens is safe: the token of the new file is higher.
 //! * No end for the children of a killed holder. The kernel frees the lock of a killed process, whatever its children
 //!   still do. `distlock run` leaves a copy of the descriptor to its watchdog, which ends the command's processes first;
 //!   if both are killed with SIGKILL (by process id, by the path of the program, or by the kernel when memory is short),
