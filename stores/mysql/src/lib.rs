@@ -96,8 +96,10 @@
 //!
 //! The same machine means: Linux, one kernel (by its boot id), one network namespace, and one address as the server sees it. Containers
 //! that share the network of a pod are on one machine, others are not. A child that was forked without `exec` counts as its
-//! parent. Two machines that are resumed from one snapshot of memory, and reach the server from one address, are taken for one: do
-//! not use this store there.
+//! parent, and so does a process that has a copy of its descriptor (`Guard::descriptor`): the watchdog of `distlock run` ends the
+//! command of a killed `distlock` before the next client has the lock, if that takes no longer than the heartbeat time-out. Two
+//! machines that are resumed from one snapshot of memory, and reach the server from one address, are taken for one: do not use this
+//! store there.
 //!
 //! `break` ends the session of the holder, and with it every other lock that it holds. If nothing is heard of a client,
 //! its session ends after 15 s (`distlock.session_timeout`, as the session's `wait_timeout`).

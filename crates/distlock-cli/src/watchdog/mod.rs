@@ -8,7 +8,8 @@
 //! command started keep running; so no `pkill` pattern matches both.
 //!
 //! Where the lock is a kernel lock, the watchdog has a copy of the lock's descriptor, which the command does not get. So the
-//! lock of a killed `distlock` is not free before the command's processes are gone.
+//! lock of a killed `distlock` is not free before the command's processes are gone. On `GET_LOCK`, the descriptor is that of the
+//! socket which tells the next client that `distlock` has ended.
 
 mod boot_timer;
 mod launch;

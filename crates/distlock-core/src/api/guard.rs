@@ -170,9 +170,12 @@ impl Guard {
         }
     }
 
-    /// A copy of the open file that the lock lives with, on stores whose locks are the kernel's (files); `None` on others.
-    /// A process that has a copy keeps the lock held if this process dies, until it closes the copy: for a supervisor
+    /// A copy of the open file that the lock lives with, on stores whose locks are the kernel's (files) and on `GET_LOCK`; `None` on
+    /// others. A process that has a copy keeps the lock held if this process dies, until it closes the copy: for a supervisor
     /// that ends the work done under the lock. A release frees the lock whatever copies there are.
+    ///
+    /// On `GET_LOCK`, a copy makes the next client on this machine wait as clients on other machines do: for the heartbeat time-out
+    /// at most.
     #[cfg(unix)]
     #[must_use]
     pub fn descriptor(&self) -> Option<std::os::fd::OwnedFd> {

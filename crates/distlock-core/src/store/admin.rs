@@ -75,8 +75,9 @@ pub trait Store: Send + Sync + Debug + 'static {
     async fn doctor(&self) -> Result<Vec<Finding>>;
 
     /// A copy of the open file that a held lock lives with, where locks are the kernel's: the lock stays held for as long
-    /// as any copy is open, also if this process dies, and a release frees it whatever copies there are. `None` for
-    /// locks that live elsewhere, and for a lock id that holds nothing.
+    /// as any copy is open, also if this process dies, and a release frees it whatever copies there are. Where the kernel only
+    /// tells the next client that this process has ended, it does not as long as any copy is open. `None` for locks that live
+    /// elsewhere, and for a lock id that holds nothing.
     #[cfg(unix)]
     fn descriptor(&self, lock_id: &LockId) -> Option<std::os::fd::OwnedFd> {
         let _ = lock_id;

@@ -1,5 +1,7 @@
 //! The store: takes free locks on one shared session, and waits for others on sessions of their own.
 
+#[cfg(unix)]
+use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +12,8 @@ use distlock_core::store::{
     Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
 };
 use distlock_core::{CancellationToken, Kind, Resource, Result};
+#[cfg(unix)]
+use distlock_core::{LockId, store::support::process_socket};
 use tokio::time::timeout;
 
 use super::actor::{Drawn, SessionActor, Taken};
@@ -233,6 +237,11 @@ impl Store for MysqlSessionStore {
 
     async fn doctor(&self) -> Result<Vec<Finding>> {
         doctor::examine_session(&self.state).await
+    }
+
+    #[cfg(unix)]
+    fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
+        self.state.holds().contains_key(lock_id).then(process_socket::descriptor).flatten()
     }
 
     fn use_clock(&self, clock: Arc<dyn Clock>) {

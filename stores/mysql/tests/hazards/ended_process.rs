@@ -1,7 +1,9 @@
 //! `GET_LOCK`: the lock of a killed process is granted at once, that of a living process whose sessions ended only when its guard is
 //! lost.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -23,6 +25,21 @@ const SHORT: &str = "distlock.heartbeat_timeout=2s";
 #[test]
 fn actor_entry() {
     run_if_actor(|url| async move { SESSION_DRIVER.connect(StoreUrl::parse(&url).unwrap()).await.unwrap() });
+}
+
+const KEPT: &str = "DISTLOCK_TEST_KEPT";
+
+/// The entry point of a holder that leaves the descriptor of its lock to another process, as `distlock run` does to its watchdog.
+#[test]
+fn kept_holder_entry() {
+    let Ok(url) = std::env::var(KEPT) else { return };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let guard = session_locks(&url).await.mutex("a").acquire().await.unwrap();
+        let copy = guard.descriptor().map_or_else(Stdio::null, Stdio::from);
+        let keeper = Command::new("sleep").arg("60").stdin(copy).stdout(Stdio::null()).spawn().unwrap();
+        println!("keeper {}", keeper.id());
+        std::future::pending::<()>().await;
+    });
 }
 
 fn spec() -> LockSpec {
@@ -127,6 +144,33 @@ async fn the_lock_of_a_killed_process_is_granted_to_a_waiter_at_once() {
     println!("granted {:?} after the kill", killed.elapsed());
     assert!(next.token().get() > token && !next.is_lost());
     assert_eq!((fleet.column("pending_us"), fleet.column("pending_process")), ("0".into(), String::new()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_process_counts_as_living_while_its_watchdog_has_the_descriptor() {
+    let fleet = Fleet::new(LONG);
+    let mut holder = Command::new(std::env::current_exe().unwrap())
+        .args(["ended_process::kept_holder_entry", "--exact", "--nocapture"])
+        .env(KEPT, &fleet.url)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let line = lines.find(|line| line.contains("keeper ")).unwrap();
+    let (_, keeper) = line.split_once("keeper ").unwrap();
+    let locks = fleet.locks().await;
+    let waiting = tokio::spawn(async move { locks.mutex("a").acquire().timeout(PATIENCE).await });
+    fleet.until_one_waits().await;
+    let first = fleet.column("connection_id");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    eventually("its session ended", async || fleet.column("connection_id") != first).await;
+    // The kernel is asked every 100 ms at the latest.
+    tokio::time::sleep(SECOND).await;
+    let is_early = waiting.is_finished();
+    assert!(Command::new("kill").args(["-KILL", keeper]).status().unwrap().success());
+    assert!(!is_early, "granted while the watchdog ends the work");
+    waiting.await.unwrap().expect("a grant when the watchdog has ended");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

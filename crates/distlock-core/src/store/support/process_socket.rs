@@ -26,10 +26,19 @@ pub fn has_ended(name: &str) -> bool {
     platform::has_ended(name)
 }
 
+/// A copy of this process's socket: for as long as another process has it, this process has not ended. For a supervisor that ends
+/// what this process leaves behind.
+#[cfg(unix)]
+#[must_use]
+pub fn descriptor() -> Option<std::os::fd::OwnedFd> {
+    platform::descriptor()
+}
+
 #[cfg(target_os = "linux")]
 mod platform {
     use std::io::ErrorKind;
     use std::net::Shutdown;
+    use std::os::fd::{AsFd, OwnedFd};
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -55,8 +64,16 @@ mod platform {
 
     static BOUND: OnceLock<Option<Bound>> = OnceLock::new();
 
+    fn bound() -> Option<&'static Bound> {
+        BOUND.get_or_init(bind).as_ref().filter(|bound| bound.is_ours())
+    }
+
     pub(super) fn name() -> Option<&'static str> {
-        BOUND.get_or_init(bind).as_ref().filter(|bound| bound.is_ours()).map(|bound| bound.name.as_str())
+        bound().map(|bound| bound.name.as_str())
+    }
+
+    pub(super) fn descriptor() -> Option<OwnedFd> {
+        bound()?.socket.as_fd().try_clone_to_owned().ok()
     }
 
     pub(super) fn has_ended(name: &str) -> bool {
@@ -119,6 +136,11 @@ mod platform {
         None
     }
 
+    #[cfg(unix)]
+    pub(super) fn descriptor() -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+
     pub(super) fn has_ended(_: &str) -> bool {
         false
     }
@@ -128,40 +150,67 @@ mod platform {
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixDatagram;
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
 
     use super::*;
 
     const ENTRY: &str = "store::support::process_socket::tests::another_process";
     const VARIABLE: &str = "DISTLOCK_TEST_PROCESS_SOCKET";
 
+    /// Tells its name and, if it is to have one, the id of a process that has a copy of its socket.
     #[test]
     fn another_process() {
-        if std::env::var_os(VARIABLE).is_some() {
-            println!("name {}", name().unwrap());
-            std::thread::park();
-        }
+        let Some(wanted) = std::env::var_os(VARIABLE) else { return };
+        let mut keeper = Command::new("sleep");
+        let keeper = keeper.arg("60").stdin(descriptor().unwrap()).stdout(Stdio::null());
+        let keeper = (wanted == "keeper").then(|| keeper.spawn().unwrap().id());
+        println!("name {} {}", name().unwrap(), keeper.unwrap_or_default());
+        std::thread::park();
     }
 
-    #[test]
-    fn a_killed_process_has_ended_and_a_living_or_stopped_one_has_not() {
+    fn start(what: &str) -> (Child, String, String) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([ENTRY, "--exact", "--nocapture"])
-            .env(VARIABLE, "1")
+            .env(VARIABLE, what)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let line = lines.find(|line| line.contains("name ")).unwrap();
-        let (_, theirs) = line.split_once("name ").unwrap();
-        assert_ne!(Some(theirs), name());
-        assert!(!has_ended(theirs));
-        let stopped = Command::new("kill").args(["-STOP", &child.id().to_string()]).status().unwrap();
-        assert!(stopped.success());
-        assert!(!has_ended(theirs));
+        let (_, told) = line.split_once("name ").unwrap();
+        let (theirs, keeper) = told.split_once(' ').unwrap();
+        (child, theirs.to_owned(), keeper.to_owned())
+    }
+
+    fn signal(signal: &str, process: &str) {
+        assert!(Command::new("kill").args([signal, process]).status().unwrap().success());
+    }
+
+    #[test]
+    fn a_killed_process_has_ended_and_a_living_or_stopped_one_has_not() {
+        let (mut child, theirs, _) = start("alone");
+        assert_ne!(Some(theirs.as_str()), name());
+        assert!(!has_ended(&theirs));
+        signal("-STOP", &child.id().to_string());
+        assert!(!has_ended(&theirs));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(has_ended(theirs));
+        assert!(has_ended(&theirs));
+    }
+
+    #[test]
+    fn a_killed_process_has_not_ended_while_another_one_has_a_copy_of_its_socket() {
+        let (mut child, theirs, keeper) = start("keeper");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!has_ended(&theirs));
+        signal("-KILL", &keeper);
+        let begun = Instant::now();
+        while !has_ended(&theirs) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the copy is closed");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
