@@ -36,9 +36,10 @@ fn kept_holder_entry() {
     tokio::runtime::Runtime::new().unwrap().block_on(async {
         let guard = session_locks(&url).await.mutex("a").acquire().await.unwrap();
         let copy = guard.descriptor().map_or_else(Stdio::null, Stdio::from);
-        let keeper = Command::new("sleep").arg("60").stdin(copy).stdout(Stdio::null()).spawn().unwrap();
+        let mut keeper = Command::new("sleep").arg("60").stdin(copy).stdout(Stdio::null()).spawn().unwrap();
         println!("keeper {}", keeper.id());
-        std::future::pending::<()>().await;
+        // This process is killed before it.
+        keeper.wait().unwrap();
     });
 }
 
@@ -170,7 +171,7 @@ async fn a_killed_process_counts_as_living_while_its_watchdog_has_the_descriptor
     let is_early = waiting.is_finished();
     assert!(Command::new("kill").args(["-KILL", keeper]).status().unwrap().success());
     assert!(!is_early, "granted while the watchdog ends the work");
-    waiting.await.unwrap().expect("a grant when the watchdog has ended");
+    drop(waiting.await.unwrap().expect("a grant when the watchdog has ended"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

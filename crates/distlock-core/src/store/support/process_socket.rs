@@ -164,8 +164,10 @@ mod tests {
         let Some(wanted) = std::env::var_os(VARIABLE) else { return };
         let mut keeper = Command::new("sleep");
         let keeper = keeper.arg("60").stdin(descriptor().unwrap()).stdout(Stdio::null());
-        let keeper = (wanted == "keeper").then(|| keeper.spawn().unwrap().id());
-        println!("name {} {}", name().unwrap(), keeper.unwrap_or_default());
+        let mut keeper = (wanted == "keeper").then(|| keeper.spawn().unwrap());
+        println!("name {} {}", name().unwrap(), keeper.as_ref().map_or(0, Child::id));
+        // This process is killed before it.
+        keeper.as_mut().map(Child::wait);
         std::thread::park();
     }
 
