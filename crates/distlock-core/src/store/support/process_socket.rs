@@ -147,6 +147,7 @@ mod platform {
 }
 
 #[cfg(all(test, target_os = "linux"))]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use std::io::{BufRead, BufReader};
     use std::os::unix::net::UnixDatagram;
