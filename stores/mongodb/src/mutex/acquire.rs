@@ -19,7 +19,7 @@ use crate::batch;
 use crate::commands::{
     DocumentUpdate, Durability, Image, MULTI_UPDATE_SIZE, MultiUpdate, Namespace, NewDocument, Snapshot,
 };
-use crate::documents::{LockDocument, WaitQueueDocument, poll_interval, token, whole_ms};
+use crate::documents::{LockDocument, WaitQueueDocument, date_ms, poll_interval, token, whole_ms};
 use crate::error;
 use crate::pipelines::{self, LockClaim};
 use crate::state::StoreState;
@@ -96,7 +96,8 @@ impl Decision {
 
     /// Held by another lock id, and when to try again.
     fn busy(&self, state: &StoreState) -> Attempt {
-        let left = self.now.and_then(|now| self.lock.time_left(now));
+        let now = self.now.or_else(|| state.clock.estimate());
+        let left = now.and_then(|now| self.lock.time_left(now));
         let sooner = if is_foreign(&self.lock.lock_id) {
             Some(FOREIGN_POLL.0 + (FOREIGN_POLL.1 - FOREIGN_POLL.0).mul_f64(fastrand::f64()))
         } else if state.has_wait_queues() {
@@ -127,10 +128,24 @@ async fn try_lock(state: &Arc<StoreState>, claim: &Claim, announce: Option<i64>)
         pipeline: pipelines::lock_acquire(lock_claim),
         upsert: true,
     };
-    let found =
-        state.commands.find_and_modify(Namespace::Locks, &update, Image::After, Durability::Majority).await?;
+    // The first attempt does without the server's clock, which would make it more expensive. A waiter's later attempts
+    // need it, and so do waiters that poll.
+    let found = if announce.is_none() && state.has_wait_queues() {
+        let document = state.commands.modify_lock(&update).await.map_err(|failure| failure.error)?;
+        document.map(|document| Snapshot { now: grant_time(claim, &document), document })
+    } else {
+        let (image, durability) = (Image::After, Durability::Majority);
+        state.commands.find_and_modify(Namespace::Locks, &update, image, durability).await?
+    };
     let found = found.ok_or_else(|| error::unexpected_reply("an upsert without a document"))?;
     read_decision(state, claim, &found).await
+}
+
+/// The server's clock when it decided on a claim that holds the lock: every grant lasts its expiry from then on.
+fn grant_time(claim: &Claim, document: &Document) -> Option<i64> {
+    let is_ours = document.get_str("lockId") == Ok(claim.lock_id.as_str());
+    let until = date_ms(document, "expiresAt").filter(|_| is_ours)?;
+    Some(until.saturating_sub(whole_ms(claim.expiry)))
 }
 
 async fn read_decision(state: &Arc<StoreState>, claim: &Claim, found: &Snapshot) -> Result<Decision> {
