@@ -29,6 +29,9 @@ use crate::waiter_cache::{AnsweredAttempt, WaiterState};
 /// holds it for longer, and only the lock document says until when.
 const TRY_AFTER_EACH: Duration = Duration::from_millis(50);
 const TRY_AFTER_AT_MOST: Duration = Duration::from_secs(1);
+/// The age of the tombstone that a batch creates for a new name: older than any request, so that no release of another client
+/// is taken for the one that left it.
+const NEW_DOCUMENT_AGE_MS: i64 = 60_000;
 /// Other programs release by deleting the document and wake no waiter: poll this often, at random in between.
 const FOREIGN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(200));
 
@@ -163,10 +166,11 @@ async fn read_decision(state: &Arc<StoreState>, claim: &Claim, found: &Snapshot)
 /// twice, the update is for the first of its claims, and the other finds the lock held.
 async fn try_locks(state: &Arc<StoreState>, claims: &[&Claim]) -> Vec<Result<Decision>> {
     let names: Vec<&str> = claims.iter().map(|claim| claim.resource.name()).collect();
+    let released_at = state.clock.estimate().unwrap_or_default().saturating_sub(NEW_DOCUMENT_AGE_MS).max(0);
     let new = names
         .iter()
         .filter(|name| !state.documents.contains(name))
-        .map(|name| NewDocument { id: (*name).to_owned(), fields: pipelines::new_lock() });
+        .map(|name| NewDocument { id: (*name).to_owned(), fields: pipelines::new_lock(released_at) });
     let chunks = chunks_by_key(claims, MULTI_UPDATE_SIZE, |claim| claim.expiry);
     let updates = chunks.iter().map(|indices| multi_update(state, &batch::pick(claims, indices)));
     let found = async {
