@@ -66,6 +66,12 @@ impl ServerClock {
         self.ahead.load(Ordering::Relaxed).saturating_add(monotonic_ms()).max(0)
     }
 
+    /// The server's clock now, if it was read before. Too late if the clock was set back since.
+    pub(crate) fn estimate(&self) -> Option<i64> {
+        let ahead = self.ahead.load(Ordering::Relaxed);
+        (ahead != i64::MIN).then(|| ahead.saturating_add(monotonic_ms()))
+    }
+
     /// Records a reading of the server's clock. True: it is behind, and that is not written down yet.
     pub(crate) fn observe(&self, now: Option<i64>) -> bool {
         let Some(now) = now else { return false };

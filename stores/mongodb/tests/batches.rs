@@ -6,7 +6,7 @@ mod common;
 use std::collections::HashSet;
 
 use common::bare_store::BareStore;
-use common::{MS, SECOND, TestDatabase, commands, eventually};
+use common::{MS, SECOND, TestDatabase, commands, eventually, until_indexed};
 use distlock_core::store::{Attempt, Claim, Lease, Released, Renewal};
 use distlock_core::{ErrorKind, FencingToken, Kind};
 use distlock_testkit::servers::MongoServer;
@@ -198,6 +198,33 @@ async fn a_name_twice_in_a_batch_has_one_holder() {
         let done = [0, 1, 2].map(|n| matches!(released[n], Released::Done { .. }));
         assert_eq!(done, [true, true, false], "{round}");
     }
+}
+
+/// How often the server's TTL monitor has looked for documents to purge.
+async fn ttl_passes(database: &Database) -> i64 {
+    let status = database.client().database("admin").run_command(doc! { "serverStatus": 1 }).await.unwrap();
+    let ttl = status.get_document("metrics").unwrap().get_document("ttl").unwrap();
+    ttl.get_i64("passes").unwrap()
+}
+
+/// The server purges nothing between the creation of a batch's documents and their update: each of those claims would be
+/// sent once more, alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_documents_of_a_batch_are_not_purged() {
+    let server = MongoServer::start();
+    let test_db = TestDatabase::on(&server.url());
+    let (bare, database) = (BareStore::new(&test_db).await, test_db.database().await);
+    bare.ask(&bare.claim(Kind::Mutex, "first", SECOND)).await;
+    until_indexed(&database).await;
+    let (before, first_pass) = (commands(&database, &["findAndModify"]).await, ttl_passes(&database).await);
+    let mut batch = 0;
+    while ttl_passes(&database).await < first_pass + 5 {
+        batch += 1;
+        let claims: Vec<Claim> =
+            (0..1000).map(|n| bare.claim(Kind::Mutex, &format!("new-{batch}-{n}"), 60 * SECOND)).collect();
+        leases(&claims, bare.store.try_acquire(&claims).await.unwrap());
+    }
+    assert_eq!(commands(&database, &["findAndModify"]).await - before, 0, "claims that were sent alone");
 }
 
 /// A pool that does not exist, and a document that is not a pool.

@@ -10,6 +10,7 @@ use futures_core::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
+use tokio::task::coop;
 use tracing::Instrument;
 
 use super::command_channel::Command;
@@ -80,7 +81,8 @@ pub(super) async fn run(guard: EndGuard) {
         tokio::select! {
             biased;
             () = shared.commands.changed() => {}
-            Some(()) = one_ended(&mut work) => {}
+            // Many of them may be ready at once: the runtime runs other tasks in between.
+            Some(()) = one_of_many_ended(&mut work) => coop::consume_budget().await,
             Some(()) = one_ended(&mut stuck) => {}
             Some(()) = one_ended(&mut background) => {}
             () = sleep_until(&*shared.clock, next) => {}
@@ -92,6 +94,12 @@ pub(super) async fn run(guard: EndGuard) {
 /// a defect of the engine; the other futures continue, since one defect must not lose every lock of the process.
 async fn one_ended(tasks: &mut Tasks) -> Option<()> {
     AssertUnwindSafe(tasks.next()).catch_unwind().await.unwrap_or(Some(()))
+}
+
+/// [`one_ended`] without tokio's budget for a task. Once that is spent, every future that is polled is pending and will be
+/// polled again: of a hundred thousand that are ready, all would be polled for each hundred that make progress.
+async fn one_of_many_ended(tasks: &mut Tasks) -> Option<()> {
+    coop::unconstrained(one_ended(tasks)).await
 }
 
 fn finish_draining(
@@ -123,5 +131,30 @@ pub(super) struct EndGuard(pub(super) Arc<Shared>);
 impl Drop for EndGuard {
     fn drop(&mut self) {
         self.0.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn futures_that_are_ready_together_are_polled_once_each() {
+        const MANY: usize = 2000;
+        let polls = Arc::new(AtomicUsize::new(0));
+        let mut tasks = Tasks::new();
+        for _ in 0..MANY {
+            let (sender, receiver) = oneshot::channel();
+            sender.send(()).unwrap();
+            let (polls, mut receiver) = (Arc::clone(&polls), receiver);
+            tasks.push(Box::pin(std::future::poll_fn(move |context| {
+                polls.fetch_add(1, Ordering::Relaxed);
+                receiver.poll_unpin(context).map(drop)
+            })));
+        }
+        while one_of_many_ended(&mut tasks).await.is_some() {}
+        assert_eq!(polls.load(Ordering::Relaxed), MANY);
     }
 }

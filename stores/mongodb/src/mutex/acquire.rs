@@ -19,7 +19,7 @@ use crate::batch;
 use crate::commands::{
     DocumentUpdate, Durability, Image, MULTI_UPDATE_SIZE, MultiUpdate, Namespace, NewDocument, Snapshot,
 };
-use crate::documents::{LockDocument, WaitQueueDocument, poll_interval, token, whole_ms};
+use crate::documents::{LockDocument, WaitQueueDocument, date_ms, poll_interval, token, whole_ms};
 use crate::error;
 use crate::pipelines::{self, LockClaim};
 use crate::state::StoreState;
@@ -29,6 +29,9 @@ use crate::waiter_cache::{AnsweredAttempt, WaiterState};
 /// holds it for longer, and only the lock document says until when.
 const TRY_AFTER_EACH: Duration = Duration::from_millis(50);
 const TRY_AFTER_AT_MOST: Duration = Duration::from_secs(1);
+/// The age of the tombstone that a batch creates for a new name: older than any request, so that no release of another client
+/// is taken for the one that left it.
+const NEW_DOCUMENT_AGE_MS: i64 = 60_000;
 /// Other programs release by deleting the document and wake no waiter: poll this often, at random in between.
 const FOREIGN_POLL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(200));
 
@@ -96,7 +99,8 @@ impl Decision {
 
     /// Held by another lock id, and when to try again.
     fn busy(&self, state: &StoreState) -> Attempt {
-        let left = self.now.and_then(|now| self.lock.time_left(now));
+        let now = self.now.or_else(|| state.clock.estimate());
+        let left = now.and_then(|now| self.lock.time_left(now));
         let sooner = if is_foreign(&self.lock.lock_id) {
             Some(FOREIGN_POLL.0 + (FOREIGN_POLL.1 - FOREIGN_POLL.0).mul_f64(fastrand::f64()))
         } else if state.has_wait_queues() {
@@ -127,10 +131,24 @@ async fn try_lock(state: &Arc<StoreState>, claim: &Claim, announce: Option<i64>)
         pipeline: pipelines::lock_acquire(lock_claim),
         upsert: true,
     };
-    let found =
-        state.commands.find_and_modify(Namespace::Locks, &update, Image::After, Durability::Majority).await?;
+    // The first attempt does without the server's clock, which would make it more expensive. A waiter's later attempts
+    // need it, and so do waiters that poll.
+    let found = if announce.is_none() && state.has_wait_queues() {
+        let document = state.commands.modify_lock(&update).await.map_err(|failure| failure.error)?;
+        document.map(|document| Snapshot { now: grant_time(claim, &document), document })
+    } else {
+        let (image, durability) = (Image::After, Durability::Majority);
+        state.commands.find_and_modify(Namespace::Locks, &update, image, durability).await?
+    };
     let found = found.ok_or_else(|| error::unexpected_reply("an upsert without a document"))?;
     read_decision(state, claim, &found).await
+}
+
+/// The server's clock when it decided on a claim that holds the lock: every grant lasts its expiry from then on.
+fn grant_time(claim: &Claim, document: &Document) -> Option<i64> {
+    let is_ours = document.get_str("lockId") == Ok(claim.lock_id.as_str());
+    let until = date_ms(document, "expiresAt").filter(|_| is_ours)?;
+    Some(until.saturating_sub(whole_ms(claim.expiry)))
 }
 
 async fn read_decision(state: &Arc<StoreState>, claim: &Claim, found: &Snapshot) -> Result<Decision> {
@@ -148,10 +166,11 @@ async fn read_decision(state: &Arc<StoreState>, claim: &Claim, found: &Snapshot)
 /// twice, the update is for the first of its claims, and the other finds the lock held.
 async fn try_locks(state: &Arc<StoreState>, claims: &[&Claim]) -> Vec<Result<Decision>> {
     let names: Vec<&str> = claims.iter().map(|claim| claim.resource.name()).collect();
+    let released_at = state.clock.estimate().unwrap_or_default().saturating_sub(NEW_DOCUMENT_AGE_MS).max(0);
     let new = names
         .iter()
         .filter(|name| !state.documents.contains(name))
-        .map(|name| NewDocument { id: (*name).to_owned(), fields: pipelines::new_lock() });
+        .map(|name| NewDocument { id: (*name).to_owned(), fields: pipelines::new_lock(released_at) });
     let chunks = chunks_by_key(claims, MULTI_UPDATE_SIZE, |claim| claim.expiry);
     let updates = chunks.iter().map(|indices| multi_update(state, &batch::pick(claims, indices)));
     let found = async {

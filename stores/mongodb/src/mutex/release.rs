@@ -8,11 +8,11 @@ use distlock_core::store::support::batch::{all_failed, chunks_by_key};
 use distlock_core::store::{Batch, GRANT_WINDOW, Lease, Released};
 use distlock_core::{LockId, Result};
 use futures_util::future::{join, join_all};
-use mongodb::bson::doc;
+use mongodb::bson::{Document, doc};
 
 use super::{is_held_by_any, read, update_held, wait_queue};
 use crate::batch;
-use crate::commands::{Durability, MULTI_UPDATE_SIZE, MultiUpdate, Namespace};
+use crate::commands::{DocumentUpdate, Durability, MULTI_UPDATE_SIZE, MultiUpdate, Namespace, Snapshot};
 use crate::documents::{LockDocument, stored_token, whole_ms};
 use crate::error;
 use crate::pipelines::{self, CONVERSION_FAILURE, MergeHandoff};
@@ -92,18 +92,27 @@ async fn release_directly(state: &Arc<StoreState>, leases: Vec<&Lease>) -> Vec<R
     batch::merge((repeated, one_by_one), (unique, together))
 }
 
+/// The condition that the lock is ours stands in the pipeline, so that the server finds the document by its id alone.
 async fn release_one(state: &Arc<StoreState>, lease: &Lease) -> Result<Released> {
     let (name, lock_id) = (lease.resource.name(), &lease.lock_id);
-    let pipeline = if state.has_wait_queues() {
-        pipelines::lock_release_if(stored_token(lease.token))
-    } else {
-        pipelines::lock_release()
+    let token = state.has_wait_queues().then(|| stored_token(lease.token));
+    let update = DocumentUpdate {
+        id: name.to_owned(),
+        filter: Document::new(),
+        pipeline: pipelines::lock_release_if_held(lock_id.as_str(), token),
+        upsert: false,
     };
-    match update_held(state, name, lock_id, pipeline).await? {
-        None => Ok(Released::NotYours),
-        Some(lock) if lock.lock_id == *lock_id => hand_off(state, name, lock_id, lock.token).await,
-        Some(_) => Ok(Released::Done { woke: false }),
+    let found = match state.commands.modify_lock(&update).await {
+        Ok(Some(document)) => Snapshot { document, now: None },
+        Ok(None) => return Ok(Released::NotYours),
+        Err(failure) if failure.code == Some(CONVERSION_FAILURE) => return Ok(Released::NotYours),
+        Err(failure) => return Err(failure.error),
+    };
+    let lock = read(state, &found)?;
+    if lock.lock_id == *lock_id {
+        return hand_off(state, name, lock_id, lock.token).await;
     }
+    Ok(Released::Done { woke: false })
 }
 
 /// How often a release is repeated because yet another waiter announced itself. The last one is unconditional, and that

@@ -40,10 +40,11 @@ pub(crate) fn lock_acquire_each(
     vec![doc! { "$replaceWith": { "$let": { "vars": { "lockId": lock_id }, "in": acquired } } }]
 }
 
-/// The fields that [`lock_acquire_each`] expects of a document that did not exist: a free lock with the lowest token. It is
-/// old enough to be purged at once if the pipeline never runs.
-pub(crate) fn new_lock() -> Document {
-    doc! { "lockId": "", "acquiredAt": DateTime::from_millis(0), "fencingToken": 0_i64 }
+/// The fields that [`lock_acquire_each`] expects of a document that did not exist: a free lock with the lowest token. If the
+/// pipeline never runs, it is purged like a lock that was released then. A time in the distant past would do for that, but
+/// the server could purge such a document before the pipeline runs.
+pub(crate) fn new_lock(released_at: i64) -> Document {
+    doc! { "lockId": "", "acquiredAt": DateTime::from_millis(released_at), "fencingToken": 0_i64 }
 }
 
 fn acquired(lock_id: Bson, expiry_ms: i64, lowest_token: i64, held_by_another: Bson) -> Document {
