@@ -170,6 +170,11 @@ impl ScriptCall<'_> {
     pub(crate) fn has_deadline(&self) -> bool {
         self.script.arguments.contains(&Argument::Deadline)
     }
+
+    /// Whether a task of the user waits for the reply.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        matches!(self.script.verb, ScriptVerb::Acquire | ScriptVerb::Release)
+    }
 }
 
 /// The reply of a script for one item.

@@ -5,13 +5,13 @@
 //! to completion and undoes a result that no caller awaits. A request without an answer blocks no batch while another
 //! slot is free, and frees its own slot early enough for the items behind it to be served before they time out.
 
-use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
+use super::answer::{self, Answer};
 use super::command_channel::{Command, CommandChannel};
+use super::pending::Pending;
 use super::request::{LoneRequest, Submission, drive, gather, send_pending};
 use super::store_call::StoreOperation;
 use crate::error::{Error, Result};
@@ -23,8 +23,16 @@ pub(crate) struct Batcher<O: StoreOperation> {
     max_batch: usize,
     /// How long a caller waits for the answer to a request that the background task drives.
     pub(super) timeout: Duration,
+    /// How many items this batcher has, in flight and pending, and how many that of the other verb has.
+    loads: [Arc<AtomicUsize>; 2],
     state: Mutex<BatcherState<O>>,
 }
+
+/// A batch takes this part of the items of both verbs. So half of the tasks acquire while the other half releases, and neither waits
+/// for a batch of the other half, however far away the store is.
+const SHARES: usize = 2;
+/// The smallest share. As long as batches are so small, several of one verb may be in flight.
+const SMALLEST_SHARE: usize = 4;
 
 struct BatcherState<O: StoreOperation> {
     /// One for each request that may be in flight.
@@ -32,8 +40,9 @@ struct BatcherState<O: StoreOperation> {
     /// Set when there are more items than slots, until no more than half as many are left. While set, few requests are
     /// in flight: each carries a large batch, which costs the store less than many small requests.
     batching: bool,
-    /// How many requests may be in flight while batching.
+    /// How many requests may be in flight while batching, if their batches are small.
     max_batches: usize,
+    large_batches: bool,
     /// Items that wait for a slot. Not empty only while requests are in flight, all of them driven by the background
     /// task.
     pending: Pending<O>,
@@ -70,6 +79,7 @@ impl<O: StoreOperation> RequestSlot<O> {
         }
     }
 
+    /// How many items are in flight or pending.
     fn items(&self) -> usize {
         match self {
             RequestSlot::Free => 0,
@@ -95,14 +105,21 @@ impl<O: StoreOperation> BatcherState<O> {
             return Some(free);
         }
         let in_flight = self.slots.iter().filter(|slot| slot.number() > self.passed).count();
-        (in_flight < self.max_batches).then_some(free)
+        let most = if self.large_batches { 1 } else { self.max_batches };
+        (in_flight < most).then_some(free)
     }
 
-    /// Updates `batching` after a request with `ended` items has completed.
-    fn update_batching(&mut self, ended: usize) {
-        let items = ended + self.slots.iter().map(RequestSlot::items).sum::<usize>() + self.pending.len();
+    /// Updates `batching` after a request has completed. `items`: how many its tasks have, those of the other verb included. Tasks
+    /// acquire and release by turns, so the items of one verb alone come and go with each batch.
+    fn update_batching(&mut self, items: usize) {
         let slots = self.slots.len();
+        self.large_batches = items > SHARES * SMALLEST_SHARE;
         self.batching = items > slots || (self.batching && items > (slots / 2).max(1));
+    }
+
+    /// How many items are in flight or pending.
+    fn items(&self) -> usize {
+        self.slots.iter().map(RequestSlot::items).sum::<usize>() + self.pending.len()
     }
 
     fn next_number(&mut self) -> u64 {
@@ -111,26 +128,46 @@ impl<O: StoreOperation> BatcherState<O> {
     }
 }
 
+/// The two batchers of a store: one for attempts, one for releases.
+pub(super) fn pair<A, B>(
+    store: &Arc<A::Store>,
+    commands: &Arc<CommandChannel>,
+    capabilities: &Capabilities,
+    timeout: Duration,
+) -> (Arc<Batcher<A>>, Arc<Batcher<B>>)
+where
+    A: StoreOperation,
+    B: StoreOperation<Store = A::Store>,
+{
+    let [a, b] = [Arc::default(), Arc::default()];
+    (
+        Batcher::new(Arc::clone(store), Arc::clone(commands), capabilities, timeout, [&a, &b]),
+        Batcher::new(Arc::clone(store), Arc::clone(commands), capabilities, timeout, [&b, &a]),
+    )
+}
+
 impl<O: StoreOperation> Batcher<O> {
-    pub(crate) fn new(
+    fn new(
         store: Arc<O::Store>,
         commands: Arc<CommandChannel>,
         capabilities: &Capabilities,
         timeout: Duration,
+        loads: [&Arc<AtomicUsize>; 2],
     ) -> Arc<Self> {
         let slots = (0..capabilities.max_in_flight.max(1)).map(|_| RequestSlot::Free).collect();
         let max_batches = capabilities.max_batches_in_flight.max(1);
         let state = BatcherState {
             slots,
             batching: false,
+            large_batches: false,
             max_batches,
             pending: Pending::default(),
             last_number: 0,
             passed: 0,
         };
-        // Tasks that are answered together ask again together. If one batch took all of them, no other would be in flight.
-        let max_batch = (capabilities.max_batch / max_batches).max(1);
-        Arc::new(Batcher { store, commands, max_batch, timeout, state: Mutex::new(state) })
+        let max_batch = capabilities.max_batch.max(1);
+        let loads = loads.map(Arc::clone);
+        Arc::new(Batcher { store, commands, max_batch, timeout, loads, state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, BatcherState<O>> {
@@ -162,8 +199,8 @@ impl<O: StoreOperation> Batcher<O> {
         mut state: MutexGuard<'_, BatcherState<O>>,
         free: Option<usize>,
         item: O::Item,
-    ) -> oneshot::Receiver<Result<O::Outcome>> {
-        let (reply, answer) = oneshot::channel();
+    ) -> Answer<Result<O::Outcome>> {
+        let (reply, answer) = answer::channel();
         if self.commands.is_dead() {
             return answer;
         }
@@ -204,7 +241,8 @@ impl<O: StoreOperation> Batcher<O> {
         // Looked up before `batching` is updated: the pending items that start a batching phase do not wait for the
         // other requests in flight.
         let free = state.free_slot();
-        state.update_batching(ended.items());
+        let items = ended.items() + self.items(&state);
+        state.update_batching(items);
         let free = free.or_else(|| state.free_slot());
         self.send_next(state, free);
     }
@@ -243,6 +281,22 @@ impl<O: StoreOperation> Batcher<O> {
         self.commands.send(Command::Work(Box::pin(send_pending(permit))));
     }
 
+    /// How many items the next batch carries. Tasks that are answered together ask again together. If one batch took all of them, the
+    /// store would wait while their answers are processed, and they while the store works.
+    fn share(&self, state: &BatcherState<O>) -> usize {
+        if state.max_batches == 1 {
+            return usize::MAX;
+        }
+        self.items(state).div_ceil(SHARES).max(SMALLEST_SHARE)
+    }
+
+    /// How many items of either verb are in flight or pending.
+    fn items(&self, state: &BatcherState<O>) -> usize {
+        let [own, other] = &self.loads;
+        own.store(state.items(), Ordering::Relaxed);
+        state.items() + other.load(Ordering::Relaxed)
+    }
+
     /// Queues the two halves of a batch that panicked, each to be sent alone, so that one item that the driver cannot
     /// handle does not fail the others of its batch.
     pub(super) fn split(self: &Arc<Self>, items: Vec<O::Item>, replies: Vec<Reply<O>>, error: &Error) {
@@ -272,7 +326,8 @@ impl<O: StoreOperation> SlotPermit<O> {
     /// an item whose caller left meanwhile is not sent.
     pub(super) fn take_batch(&self) -> (Vec<O::Item>, Vec<Reply<O>>) {
         let mut state = self.batcher.lock();
-        let batch = state.pending.take_batch(self.batcher.max_batch, &self.batcher.commands);
+        let most = self.batcher.share(&state).min(self.batcher.max_batch);
+        let batch = state.pending.take_batch(most, &self.batcher.commands);
         let SlotId { index, number } = self.id;
         state.slots[index] = RequestSlot::Driven { number, items: batch.0.len() };
         batch
@@ -285,84 +340,4 @@ impl<O: StoreOperation> Drop for SlotPermit<O> {
     }
 }
 
-pub(super) type Reply<O> = oneshot::Sender<Result<<O as StoreOperation>::Outcome>>;
-
-/// The items that wait for a slot, in order.
-struct Pending<O: StoreOperation>(VecDeque<PendingItem<O>>);
-
-struct PendingItem<O: StoreOperation> {
-    item: O::Item,
-    reply: Reply<O>,
-    half: Option<BatchHalf>,
-}
-
-/// One half of a batch that panicked with this error. It is sent alone.
-#[derive(Clone)]
-struct BatchHalf {
-    number: u64,
-    error: Error,
-}
-
-impl<O: StoreOperation> PendingItem<O> {
-    fn half(&self) -> Option<u64> {
-        self.half.as_ref().map(|half| half.number)
-    }
-}
-
-impl<O: StoreOperation> Default for Pending<O> {
-    fn default() -> Self {
-        Pending(VecDeque::new())
-    }
-}
-
-impl<O: StoreOperation> Pending<O> {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn push(&mut self, item: O::Item, reply: Reply<O>) {
-        self.0.push_back(PendingItem { item, reply, half: None });
-    }
-
-    /// Puts the two halves of a batch that panicked at the front, under these numbers.
-    fn push_halves(&mut self, numbers: [u64; 2], items: Vec<O::Item>, replies: Vec<Reply<O>>, error: &Error) {
-        let middle = items.len() / 2;
-        let halves = numbers.map(|number| BatchHalf { number, error: error.clone() });
-        for (at, (item, reply)) in items.into_iter().zip(replies).enumerate().rev() {
-            let half = Some(halves[usize::from(at >= middle)].clone());
-            self.0.push_front(PendingItem { item, reply, half });
-        }
-    }
-
-    /// Takes at most `max_batch` items that are sent together. Empty only if nothing is left.
-    ///
-    /// Unless it [outlives](StoreOperation::OUTLIVES_CALLER) its caller, an item whose caller left is not sent: the caller
-    /// has already asked the background task to withdraw its lock id. If the item was part of a batch that panicked, that
-    /// withdrawal may have run before the batch was applied, so the item is withdrawn again.
-    fn take_batch(&mut self, max_batch: usize, commands: &CommandChannel) -> (Vec<O::Item>, Vec<Reply<O>>) {
-        let room = self.0.len().min(max_batch);
-        let (mut items, mut replies) = (Vec::with_capacity(room), Vec::with_capacity(room));
-        let mut together = None;
-        while items.len() < max_batch
-            && let Some(next) = self.0.pop_front()
-        {
-            if next.reply.is_closed() && !O::OUTLIVES_CALLER {
-                if let Some(half) = next.half {
-                    O::orphaned(commands, next.item, Err(half.error));
-                }
-                continue;
-            }
-            if *together.get_or_insert(next.half()) != next.half() {
-                self.0.push_front(next);
-                break;
-            }
-            items.push(next.item);
-            replies.push(next.reply);
-        }
-        (items, replies)
-    }
-}
+pub(super) type Reply<O> = answer::Reply<Result<<O as StoreOperation>::Outcome>>;

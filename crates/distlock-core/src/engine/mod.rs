@@ -6,6 +6,7 @@
 
 mod acquire_lease;
 mod acquire_session;
+mod answer;
 mod background;
 mod batcher;
 mod command_channel;
@@ -15,6 +16,7 @@ mod local_wait;
 mod local_wakeups;
 mod manual_renewal;
 mod own_holds;
+mod pending;
 mod pending_releases;
 mod release;
 mod renewal;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use futures_core::future::BoxFuture;
 use futures_util::task::AtomicWaker;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::answer::{Answer, WakeList};
 use super::batcher::{Batcher, Reply, SlotId, SlotPermit};
 use super::command_channel::{Command, CommandChannel};
 use super::store_call::{StoreOperation, no_answer, per_item};
@@ -150,7 +150,7 @@ pub(crate) struct Submission<O: StoreOperation>(SubmissionKind<O>);
 
 enum SubmissionKind<O: StoreOperation> {
     Lone(Arc<LoneRequest<O>>),
-    Queued(oneshot::Receiver<Result<O::Outcome>>),
+    Queued(Answer<Result<O::Outcome>>),
 }
 
 impl<O: StoreOperation> Submission<O> {
@@ -158,7 +158,7 @@ impl<O: StoreOperation> Submission<O> {
         Submission(SubmissionKind::Lone(request))
     }
 
-    pub(super) fn queued(answer: oneshot::Receiver<Result<O::Outcome>>) -> Self {
+    pub(super) fn queued(answer: Answer<Result<O::Outcome>>) -> Self {
         Submission(SubmissionKind::Queued(answer))
     }
 
@@ -166,8 +166,7 @@ impl<O: StoreOperation> Submission<O> {
     /// sent to it; the batch undoes what arrives later, and a lone request undoes its own answer.
     pub(super) fn take_unread(&mut self) -> Option<Result<O::Outcome>> {
         let SubmissionKind::Queued(answer) = &mut self.0 else { return None };
-        answer.close();
-        answer.try_recv().ok()
+        answer.close()
     }
 }
 
@@ -274,10 +273,11 @@ async fn run_batch<O: StoreOperation>(permit: SlotPermit<O>, items: Vec<O::Item>
     }
     // Sends the next batch before these answers are processed, also if this request had no answer.
     drop(permit);
+    let mut woken = WakeList::with_capacity(items.len());
     match answers {
         Some(answers) => {
             for ((item, reply), answer) in items.into_iter().zip(replies).zip(per_item(answers)) {
-                if let Err(answer) = reply.send(answer) {
+                if let Err(answer) = reply.send(answer, &mut woken) {
                     O::orphaned(&batcher.commands, item, answer);
                 }
             }
@@ -285,7 +285,7 @@ async fn run_batch<O: StoreOperation>(permit: SlotPermit<O>, items: Vec<O::Item>
         None => {
             let error = no_answer::<O>(batcher.timeout);
             for reply in replies {
-                let _ = reply.send(Err(error.clone()));
+                let _ = reply.send(Err(error.clone()), &mut woken);
             }
             adopt::<O>(&batcher.commands, batcher.timeout, call, items);
         }

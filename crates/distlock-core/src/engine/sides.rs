@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::batcher::Batcher;
+use super::batcher::{self, Batcher};
 use super::command_channel::CommandChannel;
 use super::local_wakeups::LocalWakeups;
 use super::renewal;
@@ -33,10 +33,11 @@ impl LeaseSide {
         request_timeout: Duration,
         wakeups: Arc<Wakeups>,
     ) -> Self {
+        let (acquire, release) = batcher::pair(store, commands, capabilities, request_timeout);
         LeaseSide {
             store: Arc::clone(store),
-            acquire: Batcher::new(Arc::clone(store), Arc::clone(commands), capabilities, request_timeout),
-            release: Batcher::new(Arc::clone(store), Arc::clone(commands), capabilities, request_timeout),
+            acquire,
+            release,
             wakeups,
             renewing: Semaphore::new(renewal::MAX_IN_FLIGHT),
             local_wakeups: Arc::default(),
@@ -57,9 +58,7 @@ impl SessionSide {
         capabilities: &Capabilities,
         request_timeout: Duration,
     ) -> Self {
-        SessionSide {
-            attempt: Batcher::new(Arc::clone(store), Arc::clone(commands), capabilities, request_timeout),
-            release: Batcher::new(Arc::clone(store), Arc::clone(commands), capabilities, request_timeout),
-        }
+        let (attempt, release) = batcher::pair(store, commands, capabilities, request_timeout);
+        SessionSide { attempt, release }
     }
 }

@@ -41,17 +41,17 @@ pub struct Capabilities {
     pub minimum_hold: bool,
     /// What was granted and counted survives a restart of the store.
     pub durable: bool,
-    /// How many items one request may carry. Acquisitions and releases are sent in batches of this divided by
-    /// [`max_batches_in_flight`](Capabilities::max_batches_in_flight), so that one batch does not take the tasks of all.
+    /// How many items one request may carry.
     pub max_batch: usize,
     /// How many acquisitions, and how many releases, of a process may be in flight at once. As soon as there are more
     /// tasks than that, what arrives while a request is in flight goes out together as the next one. One where a request
     /// costs about as much as a whole batch; more where the way there and back is most of it. A request that was not
     /// answered within half of the request time-out does not count any more.
     pub max_in_flight: usize,
-    /// How many batches of acquisitions, and of releases, may be in flight once there are more tasks than
-    /// [`max_in_flight`](Capabilities::max_in_flight). Two keep a server busy while this process handles the replies; one where
-    /// half a batch costs about as much as a whole one.
+    /// How many small batches of acquisitions, and of releases, may be in flight once there are more tasks than
+    /// [`max_in_flight`](Capabilities::max_in_flight). With more than one, a batch takes at most half of the tasks, so that half
+    /// of them acquire while the others release, and large batches are sent one at a time. One where half a batch costs about as
+    /// much as a whole one.
     pub max_batches_in_flight: usize,
     /// Why something above is missing, for the error: `("semaphores", "two majorities may …")`.
     pub reasons: &'static [(&'static str, &'static str)],

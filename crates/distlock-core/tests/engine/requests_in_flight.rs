@@ -138,7 +138,7 @@ async fn no_more_batches_are_in_flight_than_the_store_wants() {
         let locks = counting.locks();
         // Starts a batching phase, with as many lone requests in flight as there are slots. The last batch is not small enough
         // to end it.
-        rush(&locks, 13).await;
+        rush(&locks, 17).await;
         counting.most_acquiring.store(0, Ordering::SeqCst);
         counting.take_sizes();
         // Four groups, each of which arrives while the requests of the others are in flight.

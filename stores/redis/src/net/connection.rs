@@ -86,7 +86,7 @@ impl ServerConnection {
     /// Sends one command. An error of the server is a reply: [`Value::ServerError`].
     pub(crate) async fn send(&self, command: &Cmd, limit: Duration) -> Result<Value> {
         let mut connection = self.connection.clone();
-        self.within(limit, pin!(connection.send(command))).await
+        self.within(limit, pin!(connection.send(command, false))).await
     }
 
     /// Sends several commands at once and returns the reply to each.
@@ -166,7 +166,11 @@ impl ServerConnection {
     ) -> Result<(Vec<CallReply>, Option<u64>)> {
         let deadline = if call.has_deadline() { self.deadline(call.limit) } else { 0 };
         if let ([only], 0, false) = (groups, call.replicas, asking) {
-            let value = self.send(&command(call.script, eval, deadline, only), call.limit).await?;
+            let command = command(call.script, eval, deadline, only);
+            let mut connection = self.connection.clone();
+            // A batch has tasks that need the thread.
+            let sent = connection.send(&command, call.is_waited_for() && only.len() == 1);
+            let value = self.within(call.limit, pin!(sent)).await?;
             return Ok((vec![self.parse(value)], None));
         }
         let mut pipeline = redis::pipe();
@@ -293,9 +297,10 @@ impl From<redis::aio::ConnectionManager> for CommandChannel {
 }
 
 impl CommandChannel {
-    async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+    /// `may_poll`: see [`DirectConnection::send`]. The driver's connections sleep.
+    async fn send(&mut self, command: &Cmd, may_poll: bool) -> RedisResult<Value> {
         match self {
-            CommandChannel::Direct(connection) => connection.send(command).await,
+            CommandChannel::Direct(connection) => connection.send(command, may_poll).await,
             CommandChannel::Multiplexed(connection) => connection.send_packed_command(command).await,
             #[cfg(feature = "connection-manager")]
             CommandChannel::Manager(manager) => manager.send_packed_command(command).await,

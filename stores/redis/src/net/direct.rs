@@ -6,6 +6,11 @@
 //! Replies that arrive together wake several tasks, which often send their next requests at once. These are written together: by the
 //! last of them, or by a task that runs after them.
 
+mod polling;
+mod reader;
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
@@ -17,15 +22,14 @@ use redis::{Cmd, Pipeline, PushInfo, PushKind, RedisError, RedisResult, Value};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, oneshot};
 
+use super::busy_poll::BusyPoll;
 use super::pubsub::Subscriptions;
-use super::resp::{Malformed, first_frame};
+pub(crate) use reader::ReadHalf;
+use reader::Reader;
 
-/// The room for replies. A larger reply makes it grow for as long as it takes to read it.
-const READ_BUFFER: usize = 16 * 1024;
 /// A larger buffer for requests is not kept after they are written.
 const KEPT_WRITE_BUFFER: usize = 64 * 1024;
 
-pub(crate) type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// An open connection that has logged in with RESP3. It is closed when it is dropped.
@@ -39,13 +43,7 @@ pub(crate) struct DirectConnection {
     on_writable: Waker,
     /// Wakes the task that writes what the woken tasks have left.
     flush: Arc<Notify>,
-}
-
-struct Reader {
-    half: ReadHalf,
-    buffer: Vec<u8>,
-    /// How much of the buffer is read from the socket and not parsed yet.
-    filled: usize,
+    busy_poll: BusyPoll,
 }
 
 struct Writer {
@@ -111,7 +109,7 @@ impl DirectConnection {
             tokio::spawn(write_rests(weak.clone(), Arc::clone(&flush)));
             let waker = |does| Waker::from(Arc::new(SocketWaker { connection: weak.clone(), does }));
             DirectConnection {
-                reader: Mutex::new(Reader { half: read, buffer: vec![0; READ_BUFFER], filled: 0 }),
+                reader: Mutex::new(Reader::new(read)),
                 writer: Mutex::new(Writer {
                     half: write,
                     unsent: Vec::new(),
@@ -124,6 +122,7 @@ impl DirectConnection {
                 on_readable: waker(DirectConnection::read),
                 on_writable: waker(|connection| connection.write(&mut connection.writer())),
                 flush,
+                busy_poll: BusyPoll::new(),
             }
         });
         // Registers for the first reply.
@@ -139,14 +138,22 @@ impl DirectConnection {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends one command. An error of the server is a reply.
+    /// Sends one command. An error of the server is a reply. With `may_poll` the task may look at the
+    /// socket for it instead of sleeping.
     ///
     /// # Cancel safety
     /// Once polled, the command is sent. Its reply is dropped if the future is.
-    pub(super) async fn send(&self, command: &Cmd) -> RedisResult<Value> {
-        let (reply, answer) = oneshot::channel();
+    pub(super) async fn send(&self, command: &Cmd, may_poll: bool) -> RedisResult<Value> {
+        let (reply, mut answer) = oneshot::channel();
         self.submit(Request::Command(reply), |out| command.write_packed_command(out))?;
-        answer.await.unwrap_or_else(|_| Err(self.failure()))
+        let sent = self.busy_poll.now();
+        if may_poll && let Some(reply) = self.poll_for(&mut answer, sent) {
+            self.busy_poll.replied(sent, self.busy_poll.now(), false);
+            return reply;
+        }
+        let reply = answer.await;
+        self.busy_poll.replied(sent, self.busy_poll.now(), true);
+        reply.unwrap_or_else(|_| Err(self.failure()))
     }
 
     /// Sends several commands at once and returns the reply to each.
@@ -238,15 +245,28 @@ impl DirectConnection {
         }
     }
 
+    /// Delivers all complete replies and messages of the buffer. False if the connection has failed.
+    fn deliver_all(&self, reader: &mut Reader) -> bool {
+        let mut woken = 0;
+        if reader.parse(|value| woken += usize::from(self.deliver(value))).is_err() {
+            let what = "the server sent something that is no reply";
+            self.fail(io::Error::new(io::ErrorKind::InvalidData, what));
+            return false;
+        }
+        // Two are as fast side by side.
+        if woken > 2 {
+            self.writer().expected = woken;
+            self.flush.notify_one();
+        }
+        true
+    }
+
     /// Reads what has arrived, and registers for what arrives next.
     fn read(&self) {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let mut context = Context::from_waker(&self.on_readable);
         loop {
-            if reader.filled == reader.buffer.len() {
-                let larger = reader.buffer.len().max(READ_BUFFER) * 2;
-                reader.buffer.resize(larger, 0);
-            }
+            reader.make_room();
             let Reader { half, buffer, filled } = &mut *reader;
             let mut room = ReadBuf::new(buffer.get_mut(*filled..).unwrap_or_default());
             match without_budget(&mut context, |context| Pin::new(&mut *half).poll_read(context, &mut room)) {
@@ -258,16 +278,8 @@ impl DirectConnection {
                         return self.fail(io::ErrorKind::UnexpectedEof.into());
                     }
                     *filled += count;
-                    let mut woken = 0;
-                    let parsed = reader.parse(|value| woken += usize::from(self.deliver(value)));
-                    if parsed.is_err() {
-                        let what = "the server sent something that is no reply";
-                        return self.fail(io::Error::new(io::ErrorKind::InvalidData, what));
-                    }
-                    // Two are as fast side by side.
-                    if woken > 2 {
-                        self.writer().expected = woken;
-                        self.flush.notify_one();
+                    if !self.deliver_all(&mut reader) {
+                        return;
                     }
                 }
             }
@@ -357,25 +369,6 @@ impl Drop for DirectConnection {
     }
 }
 
-impl Reader {
-    /// Takes all complete values out of the buffer.
-    fn parse(&mut self, mut deliver: impl FnMut(Value)) -> Result<(), Malformed> {
-        let mut from = 0;
-        while from < self.filled {
-            let unparsed = self.buffer.get(from..self.filled).unwrap_or_default();
-            let Some((value, length)) = first_frame(unparsed)? else { break };
-            from += length;
-            deliver(value);
-        }
-        self.buffer.copy_within(from..self.filled, 0);
-        self.filled -= from;
-        if self.filled == 0 && self.buffer.len() > READ_BUFFER {
-            self.buffer = vec![0; READ_BUFFER];
-        }
-        Ok(())
-    }
-}
-
 impl Request {
     /// Answers it with its last reply, or with an error. A caller that left takes no answer.
     fn answer(self, value: RedisResult<Value>) {
@@ -403,6 +396,3 @@ impl fmt::Debug for DirectConnection {
             .finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

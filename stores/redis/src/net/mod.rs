@@ -1,5 +1,6 @@
 //! Connections: one to each server, replaced when it breaks, and the discovery of the right server.
 
+mod busy_poll;
 mod cluster;
 mod connection;
 mod direct;

@@ -5,10 +5,12 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt, join_all};
 use futures_util::poll;
 
+use super::reader::{READ_BUFFER, ReadNow};
 use super::*;
+use crate::net::resp::first_frame;
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -117,10 +119,10 @@ async fn replies_in_pieces_with_pushes_between_them_reach_their_requests() {
     let (echo, commands) = (echo(0), pipeline(&[0, 0]));
     let requests = async {
         tokio::join!(
-            connection.send(&echo),
+            connection.send(&echo, false),
             connection.send_all(&commands),
             connection.subscribe(b"c"),
-            connection.send(&echo)
+            connection.send(&echo, false)
         )
     };
     let (one, both, subscribed, four) = within_limit(requests).await;
@@ -139,7 +141,7 @@ async fn a_refused_subscription_answers_itself_alone() {
     server.write_all(b"-NOPERM no\r\n:2\r\n").unwrap();
     let echo = echo(0);
     let (refused, two) =
-        within_limit(async { tokio::join!(connection.subscribe(b"c"), connection.send(&echo)) }).await;
+        within_limit(async { tokio::join!(connection.subscribe(b"c"), connection.send(&echo, false)) }).await;
     assert_eq!(refused.unwrap_err().code(), Some("NOPERM"));
     assert_eq!(two.unwrap(), Value::Int(2));
 }
@@ -152,13 +154,14 @@ async fn a_reply_that_cannot_be_parsed_gives_no_request_the_reply_to_another() {
         let (connection, mut server) = pair().await;
         server.write_all(&[unparsable, b":11\r\n:2\r\n"].concat()).unwrap();
         let (commands, echo) = (pipeline(&[0, 0]), echo(2));
-        let (both, later) =
-            within_limit(async { tokio::join!(connection.send_all(&commands), connection.send(&echo)) })
-                .await;
+        let (both, later) = within_limit(async {
+            tokio::join!(connection.send_all(&commands), connection.send(&echo, false))
+        })
+        .await;
         assert!(both.is_err(), "{both:?}");
         assert!(later.is_err(), "the reply to another request: {later:?}");
         assert!(connection.subscriptions.is_closed());
-        assert!(within_limit(connection.send(&echo)).await.is_err());
+        assert!(within_limit(connection.send(&echo, false)).await.is_err());
     }
 }
 
@@ -168,7 +171,7 @@ async fn a_server_that_closes_at_any_byte_fails_every_request_that_has_no_reply(
     for cut in 0..replies.len() {
         let (connection, mut server) = pair().await;
         let (echo, commands) = (echo(0), pipeline(&[0, 0]));
-        let mut first = std::pin::pin!(connection.send(&echo));
+        let mut first = std::pin::pin!(connection.send(&echo, false));
         let mut both = std::pin::pin!(connection.send_all(&commands));
         assert!(poll!(first.as_mut()).is_pending() && poll!(both.as_mut()).is_pending());
         let mut requests = Requests::of(&server);
@@ -181,7 +184,7 @@ async fn a_server_that_closes_at_any_byte_fails_every_request_that_has_no_reply(
         assert_eq!(first.is_ok(), cut >= 4, "cut at {cut}");
         let error = both.expect_err("a reply that was cut");
         assert!(error.is_io_error(), "{error}");
-        assert!(within_limit(connection.send(&echo)).await.is_err(), "closed");
+        assert!(within_limit(connection.send(&echo, false)).await.is_err(), "closed");
         assert!(connection.subscriptions.is_closed());
     }
 }
@@ -191,7 +194,7 @@ async fn garbage_instead_of_a_reply_fails_the_connection() {
     for garbage in ["HTTP/1.1 400 Bad Request\r\n", "\0\0\0\0", ":1x\r\n", "$2\r\nabcd\r\n"] {
         let (connection, mut server) = pair().await;
         server.write_all(garbage.as_bytes()).unwrap();
-        let error = within_limit(connection.send(&echo(0))).await.unwrap_err();
+        let error = within_limit(connection.send(&echo(0), false)).await.unwrap_err();
         assert!(!error.to_string().contains("HTTP"), "{error}");
         assert!(connection.subscriptions.is_closed());
     }
@@ -204,14 +207,14 @@ async fn dropped_requests_leave_each_other_request_its_own_reply() {
     for number in 0..300 {
         let (echo, commands) = (echo(number), pipeline(&[number, number]));
         if number % 3 == 1 {
-            let mut dropped = Box::pin(connection.send(&echo));
+            let mut dropped = Box::pin(connection.send(&echo, false));
             assert!(poll!(dropped.as_mut()).is_pending());
         } else if number % 3 == 2 {
             let mut dropped = Box::pin(connection.send_all(&commands));
             assert!(poll!(dropped.as_mut()).is_pending());
         } else {
             let connection = Arc::clone(&connection);
-            let mut request = Box::pin(async move { (number, connection.send(&echo).await.unwrap()) });
+            let mut request = Box::pin(async move { (number, connection.send(&echo, false).await.unwrap()) });
             assert!(poll!(request.as_mut()).is_pending());
             kept.push(request);
         }
@@ -240,7 +243,7 @@ async fn what_a_full_socket_did_not_take_follows_in_order_and_is_not_kept() {
         let connection = Arc::clone(&connection);
         let mut command = redis::cmd("ECHO");
         command.arg(&padding).arg(number);
-        let mut request = Box::pin(async move { connection.send(&command).await.unwrap() });
+        let mut request = Box::pin(async move { connection.send(&command, false).await.unwrap() });
         assert!(poll!(request.as_mut()).is_pending());
         requests.push(request);
     }
@@ -281,6 +284,12 @@ impl AsyncWrite for Slow {
 /// A server that sends nothing.
 struct Silent;
 
+impl ReadNow for Silent {
+    fn read_now(&self, _: &mut [u8]) -> Option<usize> {
+        None
+    }
+}
+
 impl AsyncRead for Silent {
     fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Poll::Pending
@@ -294,7 +303,7 @@ async fn a_socket_that_is_never_empty_does_not_keep_what_was_written() {
     let mut command = redis::cmd("ECHO");
     command.arg(vec![b'x'; 1000]);
     for _ in 0..10_000 {
-        let mut request = Box::pin(connection.send(&command));
+        let mut request = Box::pin(connection.send(&command, false));
         assert!(poll!(request.as_mut()).is_pending());
         // As if the socket could take more.
         connection.on_writable.wake_by_ref();
@@ -320,7 +329,7 @@ fn a_task_without_budget_does_not_block_itself() {
         let (connection, server) = pair().await;
         let server = echoing(server, 2000);
         let commands: Vec<Cmd> = (0..2000).map(echo).collect();
-        let replies = join_all(commands.iter().map(|command| connection.send(command))).await;
+        let replies = join_all(commands.iter().map(|command| connection.send(command, false))).await;
         for (number, reply) in replies.into_iter().enumerate() {
             assert_eq!(reply.unwrap(), Value::Int(number.try_into().unwrap()));
         }
@@ -341,11 +350,11 @@ fn a_runtime_that_ends_fails_the_requests_of_another_runtime() {
         .unwrap();
         let (connection, _server) = opened;
         let echo = echo(1);
-        let mut request = std::pin::pin!(connection.send(&echo));
+        let mut request = std::pin::pin!(connection.send(&echo, false));
         assert!(poll!(request.as_mut()).is_pending());
         runtime.shutdown_background();
         assert!(request.await.unwrap_err().is_io_error());
-        assert!(connection.send(&echo).await.is_err());
+        assert!(connection.send(&echo, false).await.is_err());
         assert!(connection.subscriptions.is_closed());
     });
 }
@@ -355,6 +364,12 @@ struct DropsLast {
     half: ReadHalf,
     last: Arc<Mutex<Option<Arc<DirectConnection>>>>,
     dropped: Arc<AtomicBool>,
+}
+
+impl ReadNow for DropsLast {
+    fn read_now(&self, _: &mut [u8]) -> Option<usize> {
+        None
+    }
 }
 
 impl AsyncRead for DropsLast {
@@ -399,7 +414,7 @@ fn the_last_handle_may_go_while_the_runtime_wakes_the_connection() {
         // The runtime still serves other sockets.
         let (connection, server) = pair().await;
         let server = echoing(server, 1);
-        assert_eq!(connection.send(&echo(7)).await.unwrap(), Value::Int(7));
+        assert_eq!(connection.send(&echo(7), false).await.unwrap(), Value::Int(7));
         server.join().unwrap();
     });
 }
@@ -417,7 +432,8 @@ async fn a_huge_reply_is_delivered_and_its_memory_is_given_back() {
     });
     let echo = echo(0);
     let (huge, small) =
-        within_limit(async { tokio::join!(connection.send(&echo), connection.send(&echo)) }).await;
+        within_limit(async { tokio::join!(connection.send(&echo, false), connection.send(&echo, false)) })
+            .await;
     assert_eq!(huge.unwrap(), Value::BulkString(vec![b'x'; large]));
     assert_eq!(small.unwrap(), Value::Int(2));
     let kept = connection.reader.lock().unwrap().buffer.len();
@@ -440,10 +456,58 @@ async fn a_request_is_written_although_the_tasks_woken_with_its_own_send_none() 
         server
     });
     let command = echo(7);
-    let answers = within_limit(join_all((0..3).map(|_| connection.send(&command)))).await;
+    let answers = within_limit(join_all((0..3).map(|_| connection.send(&command, false)))).await;
     assert!(answers.into_iter().all(|answer| answer == Ok(Value::Int(7))));
     for _ in 0..2 {
-        assert_eq!(within_limit(connection.send(&command)).await, Ok(Value::Int(7)));
+        assert_eq!(within_limit(connection.send(&command, false)).await, Ok(Value::Int(7)));
     }
     drop(replies.join().unwrap());
+}
+
+/// A lone task whose server is near: its replies are there when it looks for them, so it never sleeps.
+#[tokio::test]
+async fn a_lone_task_reads_its_reply_without_the_runtime() {
+    let (connection, mut server) = pair().await;
+    for number in 0..3 {
+        connection.busy_poll.count_as_lone();
+        // The runtime looks for nothing between these lines, so it does not take the reply for one to no request.
+        server.write_all(format!(":{number}\r\n").as_bytes()).unwrap();
+        let reply = connection.send(&echo(number), true).now_or_never();
+        assert_eq!(reply, Some(Ok(Value::Int(i64::try_from(number).unwrap()))));
+    }
+    // A caller that may not poll sleeps.
+    server.write_all(b":7\r\n").unwrap();
+    let echo = echo(7);
+    let mut request = std::pin::pin!(connection.send(&echo, false));
+    assert!(poll!(&mut request).is_pending());
+    assert_eq!(within_limit(request).await, Ok(Value::Int(7)));
+}
+
+/// A reply that comes late, in pieces, or not at all: the task stops polling and sleeps.
+#[tokio::test]
+async fn a_lone_task_whose_reply_is_late_or_in_pieces_sleeps_until_it_is_there() {
+    let (connection, mut server) = pair().await;
+    connection.busy_poll.count_as_lone();
+    server.write_all(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n$9\r\nin pi").unwrap();
+    let echo = echo(0);
+    let mut request = std::pin::pin!(connection.send(&echo, true));
+    assert!(poll!(&mut request).is_pending());
+    server.write_all(b"eces\r\n").unwrap();
+    assert_eq!(within_limit(request).await, Ok(Value::BulkString(b"in pieces".to_vec())));
+
+    connection.busy_poll.count_as_lone();
+    let mut request = std::pin::pin!(connection.send(&echo, true));
+    assert!(poll!(&mut request).is_pending());
+    drop(server);
+    assert!(within_limit(request).await.is_err(), "the connection has ended");
+}
+
+#[tokio::test]
+async fn what_is_no_reply_ends_the_connection_also_while_a_task_polls() {
+    let (connection, mut server) = pair().await;
+    connection.busy_poll.count_as_lone();
+    server.write_all(b":1\r\nHTTP/1.1 400\r\n").unwrap();
+    assert_eq!(within_limit(connection.send(&echo(1), true)).await, Ok(Value::Int(1)));
+    let error = within_limit(connection.send(&echo(2), true)).await.unwrap_err();
+    assert!(error.to_string().contains("no reply"), "{error}");
 }
