@@ -237,7 +237,10 @@ impl BatchItem for BrokenLock {
 impl Verb for Acquire {
     type Item = Claim;
     type Answer = Attempt;
-    const QUEUEING: Queueing = Queueing::ATTEMPT;
+
+    fn queueing(_: &[&Claim]) -> Queueing {
+        Queueing::ATTEMPT
+    }
 
     async fn send(
         state: &StoreState,
@@ -259,7 +262,10 @@ impl Verb for Acquire {
 impl Verb for Renew {
     type Item = Lease;
     type Answer = Renewal;
-    const QUEUEING: Queueing = Queueing::RENEWAL;
+
+    fn queueing(leases: &[&Lease]) -> Queueing {
+        Queueing::of_renewals(leases.iter().copied())
+    }
 
     async fn send(
         state: &StoreState,
@@ -277,7 +283,10 @@ impl Verb for Renew {
 impl Verb for Release {
     type Item = Lease;
     type Answer = Released;
-    const QUEUEING: Queueing = Queueing::RELEASE;
+
+    fn queueing(_: &[&Lease]) -> Queueing {
+        Queueing::RELEASE
+    }
 
     async fn send(
         state: &StoreState,
@@ -295,7 +304,10 @@ impl Verb for Release {
 impl Verb for Break {
     type Item = BrokenLock;
     type Answer = Vec<Holder>;
-    const QUEUEING: Queueing = Queueing::RELEASE;
+
+    fn queueing(_: &[&BrokenLock]) -> Queueing {
+        Queueing::RELEASE
+    }
 
     async fn send(
         state: &StoreState,
