@@ -15,6 +15,7 @@ pub(crate) enum Slot {
     LockBreak,
     LockInspect,
     LockSweep,
+    LockQueueFull,
     LockRowLocks,
     RowBlockers,
     PoolBatch,

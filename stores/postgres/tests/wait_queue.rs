@@ -275,3 +275,70 @@ async fn a_batch_with_a_handoff_is_on_the_disk() {
         assert_eq!(held, expected, "{handed_off:?} was handed off");
     }
 }
+
+fn has_room(answer: &Attempt) -> bool {
+    match answer {
+        Attempt::Busy { poll_after, .. } => poll_after.is_none(),
+        granted => panic!("{granted:?}"),
+    }
+}
+
+/// A thousand processes that wait for one mutex: each claim would write a queue of a thousand waiters.
+#[tokio::test]
+async fn a_full_wait_queue_takes_no_new_waiter_and_keeps_its_own() {
+    for sender in Sender::all().await {
+        granted(&sender.send(claim("m", "holder")).await);
+        let mut queued: Vec<String> = (0..128).map(|n| format!("waiter {n}")).collect();
+        for id in &queued {
+            assert!(has_room(&sender.send(waits("m", id)).await));
+        }
+        let row = format!("SELECT ctid::text FROM {} WHERE key = 'm'", sender.table());
+        for id in ODD_IDS {
+            assert!(!has_room(&sender.send(waits("m", id)).await), "{id}");
+            assert!(!has_room(&sender.send(claim("m", id)).await), "{id}");
+        }
+        // It asked once by its claim; afterwards by a read, which changes nothing.
+        let before = server().value(&row);
+        for id in ODD_IDS {
+            assert!(!has_room(&sender.send(waits("m", id)).await), "{id}");
+            assert!(!has_room(&sender.send(claim("m", id)).await), "{id}");
+        }
+        assert_eq!(server().value(&row), before);
+        // The attempt of a waiter with an entry is never answered by a read: a grant names the newest one.
+        let again = Waiting::new(Inbox::new("inbox"), Duration::from_secs(60), 2);
+        let again = claim("m", &queued[0]).with_waiting(again);
+        assert!(!has_room(&sender.send(waits("m", "one more")).await));
+        assert!(has_room(&sender.send(again).await));
+        let attempt = format!("SELECT waiters -> 0 ->> 'attempt' FROM {} WHERE key = 'm'", sender.table());
+        assert_eq!(server().value(&attempt), "2");
+
+        assert_eq!(sender.release(lease("m", "holder")).await, Released::Done { woke: true });
+        let holder = queued.remove(0);
+        assert!(has_room(&sender.send(waits("m", "late")).await));
+        assert!(!has_room(&sender.send(waits("m", "too late")).await));
+        queued.push("late".to_owned());
+        let queue: Vec<&str> = queued.iter().map(String::as_str).collect();
+        sender.assert("m", &[holder.as_str()], &queue).await;
+        // A queue of dead waiters has room.
+        sender.change("m", ALL_EXPIRED);
+        assert!(has_room(&sender.send(waits("m", "alive")).await));
+        sender.assert("m", &[holder.as_str()], &["alive"]).await;
+    }
+}
+
+/// Also one that remembers that the queue was full.
+#[tokio::test]
+async fn a_claim_for_a_free_mutex_with_a_full_wait_queue_is_granted() {
+    for sender in Sender::all().await {
+        granted(&sender.send(claim("m", "holder")).await);
+        for n in 0..128 {
+            sender.send(waits("m", &format!("waiter {n}"))).await;
+        }
+        assert!(!has_room(&sender.send(waits("m", "other")).await));
+        // The waiters of the queue come first. If none of them takes it, any claim does.
+        sender.change("m", "expire_time = now()");
+        assert!(!has_room(&sender.send(waits("m", "other")).await));
+        sender.change("m", "expire_time = now() - interval '2 seconds'");
+        granted(&sender.send(waits("m", "other")).await);
+    }
+}

@@ -307,7 +307,12 @@ impl<'a> Acquisition<'a> {
             own_holds::warn_if_self(self.shared, self.claim);
         }
         let mut pause = polled;
-        if self.shared.capabilities.push {
+        let subscribes = self.claim.waiting.is_some() || wakeups.is_live();
+        if let Some(no_room) = poll_after.filter(|_| self.shared.capabilities.push && !subscribes) {
+            // A subscription would wake nothing: no release grants to a waiter without an entry in the store's wait queue.
+            // A thousand waiters may ask at one moment, so they are spread over the whole pause.
+            pause = no_room.mul_f64(0.5 + fastrand::f64());
+        } else if self.shared.capabilities.push {
             if self.registration.is_none() {
                 self.registration = Some(wakeups.register(&self.claim.lock_id));
             }

@@ -217,6 +217,9 @@ pub enum Attempt {
         retry_after: Option<Duration>,
         /// For a store that cannot push: how long a waiter sleeps until it asks again, within
         /// [`Options::busy_wait_sleep`](crate::Options::busy_wait_sleep). `None`: a random time of that range.
+        ///
+        /// From a store that pushes: its wait queue has no room. A waiter without a subscription asks again after about this
+        /// time, and subscribes when there is room.
         poll_after: Option<Duration>,
     },
 }
@@ -234,7 +237,8 @@ impl Attempt {
         Attempt::Busy { retry_after: retry_after.into(), poll_after: None }
     }
 
-    /// A busy answer with the time until a waiter asks again, for a store that cannot push. A grant stays as it is.
+    /// A busy answer with the time until a waiter asks again, for a store that cannot push or whose wait queue has no room. A
+    /// grant stays as it is.
     #[must_use]
     pub fn with_poll_after(mut self, pause: impl Into<Option<Duration>>) -> Self {
         if let Attempt::Busy { poll_after, .. } = &mut self {

@@ -12,6 +12,7 @@ mod early_ends;
 mod fair_queue;
 mod faulty_store;
 mod forced_release;
+mod full_wait_queue;
 mod hold_times;
 mod late_pushed_grants;
 mod late_pushed_grants_threads;

@@ -10,7 +10,7 @@ use distlock_testkit::servers::EtcdServer;
 /// No test waits longer than this.
 pub(crate) const LIMIT: Duration = Duration::from_secs(40);
 
-pub(crate) fn ms(milliseconds: u64) -> Duration {
+pub(crate) const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 

@@ -31,7 +31,7 @@ pub(super) struct LockSession {
     pub(super) channel: String,
     pub(super) life: Arc<SessionLife>,
     /// After this long without a message from us the session ends.
-    timeout: Duration,
+    pub(super) timeout: Duration,
     /// The server ends the session then. Otherwise it keeps the session until TCP finds the client gone, which is later.
     pub(super) ends_when_silent: bool,
     /// A statement waits for a lock: the session is not idle, and cannot reply.

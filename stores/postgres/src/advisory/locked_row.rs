@@ -18,10 +18,29 @@ use crate::row_locks::{self, Blocker, CHECK_INTERVAL, IDLE_BLOCKER, ONE_BLOCKER,
 use crate::statement::{Request, RowLockTimeout, Statement};
 use crate::tables::{PoolTable, Tables};
 
-/// How long an attempt that does not wait for the permit queues for the row. Then it is contended.
-pub(super) const ATTEMPT: Duration = Duration::from_millis(700);
-/// The same for what ends a hold, and for a claim that waits.
-pub(super) const RELEASE: Duration = Duration::from_secs(4);
+/// A session with a shorter time-out than this must reply sooner than after [`RowLockTimeout::Turn`].
+const PATIENT_SESSION: Duration = Duration::from_secs(4);
+
+/// What a request does about a row that clients queue for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queueing {
+    /// How long it waits in the queue each time.
+    turn: RowLockTimeout,
+    /// How long it queues in all.
+    patience: Duration,
+}
+
+impl Queueing {
+    /// For an attempt that does not wait for the permit: then it is contended.
+    pub(super) const ATTEMPT: Queueing =
+        Queueing { turn: RowLockTimeout::Default, patience: Duration::from_millis(700) };
+    /// For a claim that waits: it is sent again.
+    pub(super) const WAITER: Queueing =
+        Queueing { turn: RowLockTimeout::Default, patience: Duration::from_secs(4) };
+    /// For what ends a hold: a user waits for it, and so do others. It gets its turn, because claims leave the queue before it.
+    pub(super) const RELEASE: Queueing =
+        Queueing { turn: RowLockTimeout::Turn, patience: Duration::from_secs(4) };
+}
 
 #[derive(Debug)]
 pub(super) struct LockedRow {
@@ -55,15 +74,16 @@ pub(super) async fn query(
     session: &LockSession,
     key: &Key,
     batch: &PoolBatch,
-    patience: Duration,
+    queueing: Queueing,
 ) -> Result<Option<Vec<Row>>> {
     let parameters = batch.parameters();
     let request = Request::new(&state.pool.batch, &parameters);
     let known = state.locked_row.remembered().get(&key.key).cloned();
+    let turn = if session.timeout < PATIENT_SESSION { RowLockTimeout::Default } else { queueing.turn };
     let mut timeout = if known.is_some() { RowLockTimeout::Short } else { RowLockTimeout::Default };
     let started = Instant::now();
     let mut last: Option<(Blocker, Instant)> = None;
-    let mut changed = false;
+    let (mut changed, mut ended) = (false, false);
     loop {
         let rows = session.connection.query(&request.with_timeout(timeout)).await;
         if !rows.as_ref().is_err_and(error::is_row_locked) {
@@ -73,17 +93,19 @@ pub(super) async fn query(
         // While one transaction keeps the row locked, another statement would only wait for it too.
         loop {
             let Some(blocker) = row_blocker(state, session, key).await? else {
-                (timeout, last, changed) = (RowLockTimeout::Default, None, true);
+                // Free: after a blocker that has ended, or one after the other.
+                timeout = if changed { turn } else { RowLockTimeout::Default };
+                (last, changed) = (None, true);
                 break;
             };
             let now = Instant::now();
             let since = match &last {
                 Some((before, since)) if *before == blocker => *since,
                 before => {
-                    let is_other = before.is_some();
+                    let is_other = before.is_some() || changed;
                     last = Some((blocker.clone(), now));
                     if is_other {
-                        (timeout, changed) = (RowLockTimeout::Default, true);
+                        (timeout, changed, ended) = (turn, true, false);
                         break;
                     }
                     now
@@ -92,8 +114,13 @@ pub(super) async fn query(
             let locked_for = now.duration_since(since);
             let is_known = known.as_ref() == Some(&blocker);
             if is_known || locked_for >= IDLE_BLOCKER {
-                let owner = owner(state, session, &blocker).await?;
-                if is_known || owner.idle || locked_for >= ONE_BLOCKER {
+                let found = owner(state, session, &blocker).await?;
+                // If it ended between the check and the look-up, the next check tells. Locks that several transactions share
+                // have no session that could be found.
+                let has_just_ended =
+                    found.is_none() && blocker.is_some() && !std::mem::replace(&mut ended, true);
+                let owner = found.unwrap_or_default();
+                if !has_just_ended && (is_known || owner.idle || locked_for >= ONE_BLOCKER) {
                     state.locked_row.remembered().insert(key.key.clone(), blocker);
                     return Err(error::row_locked(owner.pid));
                 }
@@ -105,7 +132,7 @@ pub(super) async fn query(
                 break;
             }
         }
-        if changed && started.elapsed() > patience {
+        if changed && started.elapsed() > queueing.patience {
             return Ok(None);
         }
     }
@@ -122,10 +149,10 @@ async fn row_blocker(state: &StoreState, session: &LockSession, key: &Key) -> Re
     })
 }
 
-/// The session of a transaction, as far as the server shows it.
-async fn owner(state: &StoreState, session: &LockSession, blocker: &Blocker) -> Result<Session> {
-    let Some(blocker) = blocker else { return Ok(Session::default()) };
+/// The session of a transaction, as far as the server shows it. `None` if it has ended.
+async fn owner(state: &StoreState, session: &LockSession, blocker: &Blocker) -> Result<Option<Session>> {
+    let Some(blocker) = blocker else { return Ok(None) };
     let blockers = [blocker.as_str()];
     let rows = session.connection.query(&Request::new(&state.locked_row.blockers, &[&&blockers[..]])).await?;
-    Ok(row_locks::sessions(&rows)?.remove(blocker).unwrap_or_default())
+    Ok(row_locks::sessions(&rows)?.remove(blocker))
 }

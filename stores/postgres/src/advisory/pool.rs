@@ -10,7 +10,7 @@ use distlock_core::{CancellationToken, ErrorKind, FencingToken, LockId, Resource
 use tokio::sync::oneshot;
 
 use super::lock_session::LockSession;
-use super::locked_row;
+use super::locked_row::{self, Queueing};
 use super::session_watch;
 use super::shared_session::SharedSession;
 use super::store::StoreState;
@@ -115,8 +115,8 @@ async fn try_acquire(
         let mut batch = PoolBatch::default();
         batch.acquire(key.clone(), claim, Some(session.channel.clone()));
         let waits = claim.waiting.is_some();
-        let patience = if waits { locked_row::RELEASE } else { locked_row::ATTEMPT };
-        let Some(rows) = locked_row::query(state, session, key, &batch, patience).await? else {
+        let queueing = if waits { Queueing::WAITER } else { Queueing::ATTEMPT };
+        let Some(rows) = locked_row::query(state, session, key, &batch, queueing).await? else {
             match waits {
                 true => continue,
                 false => return Ok((Attempt::busy(None), Vec::new())),
@@ -139,7 +139,7 @@ pub(super) fn session_lock(channel: &str) -> Option<i64> {
 async fn remove(state: &StoreState, session: &LockSession, key: &Key, id: &LockId) -> Result<()> {
     let mut batch = PoolBatch::default();
     batch.release(key.clone(), id);
-    let rows = locked_row::query(state, session, key, &batch, locked_row::RELEASE).await?;
+    let rows = locked_row::query(state, session, key, &batch, Queueing::RELEASE).await?;
     rows.map(drop).ok_or_else(|| error::row_locked(None))
 }
 

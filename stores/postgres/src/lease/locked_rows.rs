@@ -13,9 +13,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use distlock_core::store::Batch;
 use distlock_core::store::support::batch::BatchItem;
 use distlock_core::store::support::errors;
+use distlock_core::store::{Batch, Lease};
 use distlock_core::{Error, RecordKind, Result};
 
 use super::store::StoreState;
@@ -78,16 +78,27 @@ impl Queueing {
     /// For what a user waits for, and others: it ends a hold.
     pub(super) const RELEASE: Queueing =
         Queueing { turn: RowLockTimeout::Turn, patience: Duration::from_secs(4), one_blocker: ONE_BLOCKER };
-    /// For a renewal: the engine sends it again if it fails, and the answers to the others of its batch wait for it.
-    pub(super) const RENEWAL: Queueing =
-        Queueing { turn: RowLockTimeout::Turn, patience: Duration::from_secs(2), one_blocker: IDLE_BLOCKER };
+
+    /// For renewals: the engine sends one again if it fails, and the answers to the others of its batch wait for it. So a batch of
+    /// short leases is answered soon.
+    pub(super) fn of_renewals<'a>(leases: impl IntoIterator<Item = &'a Lease>) -> Queueing {
+        let shortest = leases.into_iter().map(|lease| lease.expiry).fold(Duration::MAX, Duration::min);
+        let most = Duration::from_secs(2);
+        Queueing {
+            turn: if shortest >= 2 * most { RowLockTimeout::Turn } else { RowLockTimeout::Default },
+            patience: (shortest / 6).clamp(2 * IDLE_BLOCKER, most),
+            one_blocker: (shortest / 12).clamp(IDLE_BLOCKER, most / 2),
+        }
+    }
 }
 
 /// A verb of a lease store.
 pub(super) trait Verb {
     type Item: BatchItem;
     type Answer: Send;
-    const QUEUEING: Queueing;
+
+    /// What these items do about a row that clients queue for.
+    fn queueing(items: &[&Self::Item]) -> Queueing;
 
     /// Sends all items in one statement on one table.
     fn send(
@@ -147,6 +158,8 @@ struct Checked {
     since: Instant,
     /// Its session was looked up.
     looked_up: bool,
+    /// When it was looked up, it had ended. Locks that several transactions share have no session that could be found.
+    ended: bool,
     /// Another transaction had locked it before, or none had: clients queue for it.
     changed: bool,
 }
@@ -158,6 +171,7 @@ struct Split<'a, V: Verb> {
     items: Vec<&'a V::Item>,
     keys: Vec<String>,
     answers: Vec<Option<Result<V::Answer>>>,
+    queueing: Queueing,
     started: Instant,
     /// By key.
     checked: HashMap<String, Checked>,
@@ -171,6 +185,7 @@ impl<'a, V: Verb> Split<'a, V> {
             record,
             keys: items.iter().map(key).collect(),
             answers: items.iter().map(|_| None).collect(),
+            queueing: V::queueing(&items),
             items,
             started: Instant::now(),
             checked: HashMap::new(),
@@ -230,10 +245,10 @@ impl<'a, V: Verb> Split<'a, V> {
             }
             let (mut queued, open) = (false, self.open());
             for at in open {
-                if self.has_changed(at) && self.started.elapsed() > V::QUEUEING.patience {
+                if self.has_changed(at) && self.started.elapsed() > self.queueing.patience {
                     self.answers[at] = Some(V::crowded());
                 } else if self.has_changed(at) {
-                    self.send(&[at], V::QUEUEING.turn).await;
+                    self.send(&[at], self.queueing.turn).await;
                     queued = true;
                 }
             }
@@ -268,7 +283,8 @@ impl<'a, V: Verb> Split<'a, V> {
             // Free at the check, and locked at the request.
             if self.answers[at].is_none() {
                 let now = Instant::now();
-                let checked = Checked { blocker: None, since: now, looked_up: false, changed: true };
+                let checked =
+                    Checked { blocker: None, since: now, looked_up: false, ended: false, changed: true };
                 self.checked.insert(self.keys[at].clone(), checked);
             }
         }
@@ -277,7 +293,7 @@ impl<'a, V: Verb> Split<'a, V> {
         for at in invisible {
             self.send(&[at], RowLockTimeout::Short).await;
             if self.answers[at].is_none()
-                && (self.is_remembered(at) || self.locked_for(at) >= V::QUEUEING.one_blocker)
+                && (self.is_remembered(at) || self.locked_for(at) >= self.queueing.one_blocker)
             {
                 self.stays_locked(at, None);
             }
@@ -287,7 +303,13 @@ impl<'a, V: Verb> Split<'a, V> {
 
     fn note(&mut self, at: usize, blocker: Option<&String>) {
         let now = Instant::now();
-        let first = || Checked { blocker: blocker.cloned(), since: now, looked_up: false, changed: false };
+        let first = || Checked {
+            blocker: blocker.cloned(),
+            since: now,
+            looked_up: false,
+            ended: false,
+            changed: false,
+        };
         let checked = self.checked.entry(self.keys[at].clone()).or_insert_with(first);
         if checked.blocker.as_ref() != blocker {
             *checked = Checked { changed: true, ..first() };
@@ -318,7 +340,7 @@ impl<'a, V: Verb> Split<'a, V> {
             let known = self.is_remembered(*at);
             let Some(checked) = self.checked.get_mut(&self.keys[*at]) else { continue };
             let is_due = locked_for >= IDLE_BLOCKER && !checked.looked_up;
-            if known || is_due || locked_for >= V::QUEUEING.one_blocker {
+            if known || is_due || locked_for >= self.queueing.one_blocker {
                 checked.looked_up = true;
                 blockers.extend(checked.blocker.clone().map(|blocker| (*at, blocker)));
             }
@@ -329,13 +351,25 @@ impl<'a, V: Verb> Split<'a, V> {
         let ids = blockers.iter().map(|(_, blocker)| blocker.as_str()).collect();
         let sessions = sessions(self.state, ids).await?;
         for (at, blocker) in blockers {
-            let session = sessions.get(&blocker).copied().unwrap_or_default();
-            let for_long = self.locked_for(at) >= V::QUEUEING.one_blocker;
+            let found = sessions.get(&blocker).copied();
+            if found.is_none() && self.has_just_ended(at) {
+                // It ended between the check and the look-up. The next check tells.
+                continue;
+            }
+            let session = found.unwrap_or_default();
+            let for_long = self.locked_for(at) >= self.queueing.one_blocker;
             if session.idle || for_long || self.is_remembered(at) {
                 self.stays_locked(at, session.pid);
             }
         }
         Ok(())
+    }
+
+    /// Notes that a transaction had ended when it was looked up. False if that was noted before.
+    fn has_just_ended(&mut self, at: usize) -> bool {
+        self.checked
+            .get_mut(&self.keys[at])
+            .is_some_and(|checked| !std::mem::replace(&mut checked.ended, true))
     }
 
     /// Fails an item, and remembers its row.

@@ -5,6 +5,7 @@
 //! `sql/pool_batch.sql`. `locked_rows.rs` handles rows that another session has locked.
 
 mod doctor;
+mod full_queues;
 mod inspect;
 mod listener;
 mod locked_rows;

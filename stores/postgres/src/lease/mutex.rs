@@ -9,6 +9,7 @@ use distlock_core::{Error, ErrorKind, LockId, Resource, Result};
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::full_queues;
 use super::store::StoreState;
 use crate::keys::{Key, channel};
 use crate::statement::{Request, RowLockTimeout, Slot, Statement};
@@ -50,7 +51,8 @@ impl MutexStatements {
     pub(super) fn new(tables: &Tables) -> Self {
         let acquire = |claims, waits, attempt| {
             let text = include_str!("../sql/lock_acquire.sql").replace("{claims}", claims);
-            text.replace("{waits}", waits).replace("{attempt}", attempt)
+            let text = text.replace("{waits}", waits).replace("{attempt}", attempt);
+            text.replace("{most}", &full_queues::MOST_WAITERS.to_string())
         };
         // `granted`: how many locks the statement hands off.
         let release = |leases, granted, broken| {
@@ -138,6 +140,11 @@ pub(super) async fn try_acquire(
         let Some(row) = rows.get(name) else { return Err(errors::too_few_answers()) };
         if column::<&str>(row, "value")? == *id {
             return Ok(Attempt::granted(to_token(column(row, "token")?)));
+        }
+        let has_no_room = column::<Option<bool>>(row, "no_room")? == Some(true);
+        state.full_queues.note(name, has_no_room);
+        if has_no_room {
+            return Ok(full_queues::no_room());
         }
         let remaining: Option<i64> = column(row, "remaining")?;
         Ok(Attempt::busy(remaining.map(from_micros)))

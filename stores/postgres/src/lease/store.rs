@@ -13,6 +13,7 @@ use distlock_core::store::{
 use distlock_core::{RecordKind, Resource, Result};
 use tokio_postgres::Row;
 
+use super::full_queues::{self, FullQueues};
 use super::locked_rows::{self, LockedRows, Queueing, Verb};
 use super::mutex::MutexStatements;
 use super::shared_connection::SharedConnection;
@@ -58,6 +59,7 @@ pub(super) struct StoreState {
     pub(super) mutex: MutexStatements,
     pub(super) pool: PoolStatements,
     pub(super) locked_rows: LockedRows,
+    pub(super) full_queues: FullQueues,
     sweep: [Statement; 2],
 }
 
@@ -135,6 +137,7 @@ impl StoreState {
             mutex: MutexStatements::new(tables),
             pool: PoolStatements::new(tables, PoolTable::Leases),
             locked_rows: LockedRows::new(tables),
+            full_queues: FullQueues::new(tables),
             sweep: [sweep::lock_statement(tables), sweep::pool_statement(tables, PoolTable::Leases)],
             shared,
         }
@@ -237,7 +240,10 @@ impl BatchItem for BrokenLock {
 impl Verb for Acquire {
     type Item = Claim;
     type Answer = Attempt;
-    const QUEUEING: Queueing = Queueing::ATTEMPT;
+
+    fn queueing(_: &[&Claim]) -> Queueing {
+        Queueing::ATTEMPT
+    }
 
     async fn send(
         state: &StoreState,
@@ -252,14 +258,17 @@ impl Verb for Acquire {
     }
 
     fn crowded() -> Result<Attempt> {
-        Ok(Attempt::busy(None))
+        Ok(full_queues::no_room())
     }
 }
 
 impl Verb for Renew {
     type Item = Lease;
     type Answer = Renewal;
-    const QUEUEING: Queueing = Queueing::RENEWAL;
+
+    fn queueing(leases: &[&Lease]) -> Queueing {
+        Queueing::of_renewals(leases.iter().copied())
+    }
 
     async fn send(
         state: &StoreState,
@@ -277,7 +286,10 @@ impl Verb for Renew {
 impl Verb for Release {
     type Item = Lease;
     type Answer = Released;
-    const QUEUEING: Queueing = Queueing::RELEASE;
+
+    fn queueing(_: &[&Lease]) -> Queueing {
+        Queueing::RELEASE
+    }
 
     async fn send(
         state: &StoreState,
@@ -295,7 +307,10 @@ impl Verb for Release {
 impl Verb for Break {
     type Item = BrokenLock;
     type Answer = Vec<Holder>;
-    const QUEUEING: Queueing = Queueing::RELEASE;
+
+    fn queueing(_: &[&BrokenLock]) -> Queueing {
+        Queueing::RELEASE
+    }
 
     async fn send(
         state: &StoreState,
@@ -346,9 +361,32 @@ async fn send_to_table<V: Verb>(
     }
 }
 
+/// Waiters for which a wait queue has no room are answered by a plain read, the others by [`try_acquire_now`].
+async fn try_acquire(state: &StoreState, claims: Vec<&Claim>) -> Batch<Attempt> {
+    let mut full = full_queues::answer(state, &claims).await?;
+    if full.is_empty() {
+        return try_acquire_now(state, claims).await;
+    }
+    let left: Vec<usize> = (0..claims.len()).filter(|at| !full.contains_key(at)).collect();
+    let mut answers: Vec<Result<Attempt>> = Vec::with_capacity(claims.len());
+    let mut others = match left.is_empty() {
+        true => Vec::new(),
+        false => {
+            let sent = try_acquire_now(state, left.iter().map(|at| claims[*at]).collect()).await;
+            batch::each(sent, left.len())
+        }
+    }
+    .into_iter();
+    for at in 0..claims.len() {
+        let other = |_| others.next().unwrap_or_else(|| Err(errors::too_few_answers()));
+        answers.push(full.remove(&at).map(Ok).ok_or(()).unwrap_or_else(other));
+    }
+    Ok(answers)
+}
+
 /// A statement can change a row only once. Claims that would change a row a second time are sent in a further batch. That is
 /// rare: the engine has one claim for a mutex in flight at a time, and claims for one pool go into one batch.
-async fn try_acquire(state: &StoreState, mut claims: Vec<&Claim>) -> Batch<Attempt> {
+async fn try_acquire_now(state: &StoreState, mut claims: Vec<&Claim>) -> Batch<Attempt> {
     let mut positions: Vec<usize> = (0..claims.len()).collect();
     let mut answers: Vec<Option<Result<Attempt>>> = claims.iter().map(|_| None).collect();
     loop {

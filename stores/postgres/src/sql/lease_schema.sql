@@ -8,7 +8,7 @@ CREATE TABLE IF NOT EXISTS {table} (
     acquired_at timestamp with time zone NOT NULL DEFAULT pg_catalog.clock_timestamp(),
     inbox       pg_catalog.text,                       -- the channel that wakes the holder's process
     waits       bigint,                                -- these two pass parameters of a claim to the statement that
-    in_turn     boolean,                               -- decides; in a stored row they have no meaning
+    in_turn     boolean,                               -- decides, and its answer; in a stored row they have no meaning
     waiters     pg_catalog.jsonb,                      -- the wait queue: [{id, inbox, expiry, attempt, asked, until}]
     name        pg_catalog.bytea                       -- the name, where the key has only its hash
 ) WITH (fillfactor = 50, toast_tuple_target = 8160, autovacuum_vacuum_scale_factor = 0.05);

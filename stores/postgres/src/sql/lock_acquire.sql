@@ -17,7 +17,7 @@ FROM (
     {claims}
 ) c
 ON CONFLICT (key) DO UPDATE
-SET (value, expire_time, token, acquired_at, inbox, waiters) = (
+SET (value, expire_time, token, acquired_at, inbox, in_turn, waiters) = (
     SELECT
         CASE WHEN d.granted THEN EXCLUDED.value WHEN d.free THEN '' ELSE l.value END,
         -- A repeated claim of the holder never shortens its lease: `now` may be older than the row.
@@ -26,6 +26,7 @@ SET (value, expire_time, token, acquired_at, inbox, waiters) = (
         CASE WHEN d.granted THEN greatest(l.token + 1, EXCLUDED.token) ELSE l.token END,
         CASE WHEN d.granted THEN EXCLUDED.acquired_at ELSE l.acquired_at END,
         CASE WHEN d.granted THEN EXCLUDED.inbox ELSE l.inbox END,
+        d.no_room,
         CASE
             WHEN l.waiters IS NULL THEN '[]' || d.entry
             WHEN d.entry IS NULL THEN CASE
@@ -44,11 +45,11 @@ SET (value, expire_time, token, acquired_at, inbox, waiters) = (
             ELSE l.waiters || d.entry
         END
     FROM (
-        -- `known` is the present entry of the claim, `entry` the new one. A claim that need not wait gets none. An attempt
-        -- that is applied after a later one of the same lock id changes nothing.
+        -- `known` is the present entry of the claim, `entry` the new one. A claim that need not wait gets none, and neither does
+        -- a new waiter that finds no room. An attempt that is applied after a later one of the same lock id changes nothing.
         SELECT s.*, s.free AND NOT s.behind AS granted,
                CASE
-                   WHEN s.mine OR (s.free AND NOT s.behind) OR EXCLUDED.waits IS NULL THEN NULL
+                   WHEN s.mine OR (s.free AND NOT s.behind) OR EXCLUDED.waits IS NULL OR s.no_room THEN NULL
                    WHEN (s.known ->> 'attempt'::text)::bigint > {attempt} THEN s.known
                    ELSE pg_catalog.jsonb_build_object(
                        'id', EXCLUDED.value, 'inbox', EXCLUDED.inbox,
@@ -58,6 +59,10 @@ SET (value, expire_time, token, acquired_at, inbox, waiters) = (
         FROM (
             SELECT t.*, NOT t.free AND l.value = EXCLUDED.value AS mine,
                    pg_catalog.jsonb_path_query_first(l.waiters, '$[*] ? (@.id == $id)', t.vars) AS known,
+                   CASE WHEN pg_catalog.jsonb_array_length(l.waiters) >= {most} THEN
+                       NOT pg_catalog.jsonb_path_exists(l.waiters, '$[*] ? (@.id == $id)', t.vars)
+                       AND pg_catalog.jsonb_array_length(pg_catalog.jsonb_path_query_array(
+                               l.waiters, '$[*] ? (@.until > $now)', t.vars)) >= {most} END AS no_room,
                    t.free AND EXCLUDED.in_turn AND coalesce(pg_catalog.jsonb_path_query_first(
                        l.waiters, '$[*] ? (@.until > $now)', t.vars) ->> 'id'::text <> EXCLUDED.value, false) AS behind
             FROM (
@@ -72,7 +77,7 @@ SET (value, expire_time, token, acquired_at, inbox, waiters) = (
         OFFSET 0
     ) d
 )
-RETURNING l.key, l.value, l.token,
+RETURNING l.key, l.value, l.token, l.in_turn AS no_room,
     -- For claims that were not granted: the time left to the holder, or to the queue head.
     CASE
         WHEN l.value <> '' THEN {micros(l.expire_time - pg_catalog.clock_timestamp())}

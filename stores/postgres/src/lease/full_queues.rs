@@ -1,0 +1,105 @@
+//! Mutexes with a full wait queue. Each claim writes the wait queue of its mutex, under the lock of its row, so a queue of a thousand
+//! waiters costs a hundred times one of ten, for every release as well. So a queue has a limit. A waiter for which it has no room
+//! asks again by a plain read, which locks and writes nothing, until there is room. It has no entry, so no release grants it the
+//! lock; it may wait longer than those that came after it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use distlock_core::store::{Attempt, Claim};
+use distlock_core::{RecordKind, Result};
+use tokio_postgres::types::Type;
+
+use super::store::StoreState;
+use crate::keys::Key;
+use crate::statement::{Request, Slot, Statement};
+use crate::tables::Tables;
+use crate::values::item_position;
+
+/// How many waiters a queue has at most.
+pub(super) const MOST_WAITERS: usize = 128;
+/// How long a waiter without an entry pauses until it asks again.
+pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a full queue is remembered after the last claim that found it full.
+const REMEMBERED_FOR: Duration = Duration::from_secs(3);
+/// How many are remembered at most.
+const MAX_REMEMBERED: usize = 10_000;
+
+static KEYS_AND_IDS: [Type; 2] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY];
+
+/// The mutexes whose wait queues were full a moment ago.
+#[derive(Debug)]
+pub(super) struct FullQueues {
+    statement: Statement,
+    /// By key: when that was seen last.
+    seen: Mutex<HashMap<String, Instant>>,
+}
+
+impl FullQueues {
+    pub(super) fn new(tables: &Tables) -> Self {
+        let text = include_str!("../sql/lock_queue_full.sql").replace("{most}", &MOST_WAITERS.to_string());
+        let statement = Statement::new(Slot::LockQueueFull, &text, tables, &KEYS_AND_IDS);
+        FullQueues { statement, seen: Mutex::default() }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what an answer has shown.
+    pub(super) fn note(&self, key: &str, is_full: bool) {
+        let mut seen = self.seen();
+        if !is_full {
+            seen.remove(key);
+            return;
+        }
+        if seen.len() >= MAX_REMEMBERED {
+            seen.retain(|_, at| at.elapsed() < REMEMBERED_FOR);
+        }
+        if seen.len() < MAX_REMEMBERED {
+            seen.insert(key.to_owned(), Instant::now());
+        }
+    }
+
+    /// The claims for mutexes whose queues were full a moment ago: their positions and keys.
+    fn candidates(&self, claims: &[&Claim], utf8: bool) -> Vec<(usize, String)> {
+        let seen = self.seen();
+        if seen.is_empty() {
+            return Vec::new();
+        }
+        let mutexes =
+            claims.iter().enumerate().filter(|(_, claim)| claim.resource.kind().record() == RecordKind::Lock);
+        let keyed = mutexes.map(|(at, claim)| (at, Key::new(&claim.resource, utf8).key));
+        keyed.filter(|(_, key)| seen.get(key).is_some_and(|at| at.elapsed() < REMEMBERED_FOR)).collect()
+    }
+}
+
+/// The answer to a claim for whose waiter the queue has no room. It does not say when the lease ends: the waiters of the queue ask at
+/// that moment.
+pub(super) fn no_room() -> Attempt {
+    Attempt::busy(None).with_poll_after(ASK_AGAIN)
+}
+
+/// Answers the claims for which the wait queues, as far as they are known to be full, have still no room. By position.
+///
+/// # Cancel safety
+/// Dropping the future changes nothing.
+pub(super) async fn answer(state: &StoreState, claims: &[&Claim]) -> Result<HashMap<usize, Attempt>> {
+    let candidates = state.full_queues.candidates(claims, state.server.utf8);
+    if candidates.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let keys: Vec<&str> = candidates.iter().map(|(_, key)| key.as_str()).collect();
+    let ids: Vec<&str> = candidates.iter().map(|(at, _)| claims[*at].lock_id.as_str()).collect();
+    let rows = state.shared.query(&Request::new(&state.full_queues.statement, &[&keys, &ids])).await?;
+    let mut answers = HashMap::new();
+    for row in &rows {
+        if let Some((at, key)) = item_position(row, candidates.len())?.and_then(|place| candidates.get(place))
+        {
+            answers.insert(*at, no_room());
+            state.full_queues.note(key, true);
+        }
+    }
+    Ok(answers)
+}
