@@ -26,8 +26,8 @@ const MAX_BATCH: usize = 256;
 /// of client and server per cycle: 29 µs with a limit of 16, 17 µs with 4. With 4 tasks a limit of 2 gave 1.1 times as many cycles.
 const MAX_IN_FLIGHT: usize = 2;
 
-/// How many small batches of a verb are in flight. With 8 tasks, two gave 1.3 times as many cycles as one. Large ones are sent one
-/// at a time: with 64 tasks, one of each verb gave 1.3 times as many cycles as two (client and server on the same two cores).
+/// How many small batches of a verb are in flight: the server works on one while the client handles the replies of the other. Large
+/// ones are sent one at a time: with 64 tasks, one of each verb gave 1.3 times as many cycles as two.
 const MAX_BATCHES_IN_FLIGHT: usize = 2;
 
 /// No request times out sooner than this, however short the expiry: a loaded server is not a dead one.

@@ -32,7 +32,7 @@ pub(crate) struct Batcher<O: StoreOperation> {
 /// for a batch of the other half, however far away the store is.
 const SHARES: usize = 2;
 /// The smallest share. As long as batches are so small, several of one verb may be in flight.
-const SMALLEST_SHARE: usize = 4;
+const SMALLEST_SHARE: usize = 16;
 
 struct BatcherState<O: StoreOperation> {
     /// One for each request that may be in flight.
@@ -283,11 +283,13 @@ impl<O: StoreOperation> Batcher<O> {
 
     /// How many items the next batch carries. Tasks that are answered together ask again together. If one batch took all of them, the
     /// store would wait while their answers are processed, and they while the store works.
-    fn share(&self, state: &BatcherState<O>) -> usize {
+    fn share(&self, state: &mut BatcherState<O>) -> usize {
         if state.max_batches == 1 {
             return usize::MAX;
         }
-        self.items(state).div_ceil(SHARES).max(SMALLEST_SHARE)
+        let share = self.items(state).div_ceil(SHARES);
+        state.large_batches |= share > SMALLEST_SHARE;
+        share.max(SMALLEST_SHARE)
     }
 
     /// How many items of either verb are in flight or pending.
@@ -326,7 +328,7 @@ impl<O: StoreOperation> SlotPermit<O> {
     /// an item whose caller left meanwhile is not sent.
     pub(super) fn take_batch(&self) -> (Vec<O::Item>, Vec<Reply<O>>) {
         let mut state = self.batcher.lock();
-        let most = self.batcher.share(&state).min(self.batcher.max_batch);
+        let most = self.batcher.share(&mut state).min(self.batcher.max_batch);
         let batch = state.pending.take_batch(most, &self.batcher.commands);
         let SlotId { index, number } = self.id;
         state.slots[index] = RequestSlot::Driven { number, items: batch.0.len() };

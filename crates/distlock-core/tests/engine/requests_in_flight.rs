@@ -18,6 +18,8 @@ use distlock_core::{Locks, VirtualClock};
 struct Counting {
     max_in_flight: usize,
     max_batches_in_flight: usize,
+    /// 0: ten.
+    max_batch: usize,
     acquiring: AtomicUsize,
     most_acquiring: AtomicUsize,
     /// The number of claims in each request.
@@ -32,7 +34,7 @@ impl StoreHooks for Counting {
     fn capabilities(&self, mut inner: Capabilities) -> Capabilities {
         inner.max_in_flight = self.max_in_flight;
         inner.max_batches_in_flight = self.max_batches_in_flight;
-        inner.max_batch = 10;
+        inner.max_batch = if self.max_batch == 0 { 10 } else { self.max_batch };
         inner
     }
 
@@ -164,14 +166,19 @@ async fn no_more_batches_are_in_flight_than_the_store_wants() {
 /// Tasks that are answered together ask again together, so a batch that took all of them would keep them together for ever.
 #[tokio::test(start_paused = true)]
 async fn one_batch_does_not_take_the_tasks_of_all_batches_in_flight() {
-    for (batches, most, in_flight) in [(1, 10, 1), (2, 5, 2)] {
-        let counting =
-            Arc::new(Counting { max_in_flight: 2, max_batches_in_flight: batches, ..Counting::default() });
+    // Large batches are sent one at a time: the other half of the tasks has the other verb.
+    for (tasks, batches, most, in_flight) in [(32, 1, 32, 1), (32, 2, 16, 2), (80, 2, 40, 1)] {
+        let counting = Arc::new(Counting {
+            max_batch: tasks,
+            max_in_flight: 2,
+            max_batches_in_flight: batches,
+            ..Counting::default()
+        });
         let locks = counting.locks();
-        rush(&locks, 10).await;
+        rush(&locks, tasks).await;
         counting.take_sizes();
         counting.most_acquiring.store(0, Ordering::SeqCst);
-        rush(&locks, 10).await;
+        rush(&locks, tasks).await;
         let sizes = counting.take_sizes();
         assert_eq!(sizes.iter().max(), Some(&most), "{sizes:?}");
         assert_eq!(counting.most_acquiring.load(Ordering::SeqCst), in_flight, "{sizes:?}");
