@@ -146,7 +146,7 @@ async fn try_lock(state: &Arc<StoreState>, claim: &Claim, announce: Option<i64>)
 
 /// The server's clock when it decided on a claim that holds the lock: every grant lasts its expiry from then on.
 fn grant_time(claim: &Claim, document: &Document) -> Option<i64> {
-    let is_ours = document.get_str("lockId") == Ok(claim.lock_id.as_str());
+    let is_ours = document.get_str("lockId").is_ok_and(|id| id == claim.lock_id.as_str());
     let until = date_ms(document, "expiresAt").filter(|_| is_ours)?;
     Some(until.saturating_sub(whole_ms(claim.expiry)))
 }
