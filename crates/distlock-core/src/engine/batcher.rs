@@ -42,6 +42,8 @@ struct BatcherState<O: StoreOperation> {
     batching: bool,
     /// How many requests may be in flight while batching, if their batches are small.
     max_batches: usize,
+    /// A share is larger than [`SMALLEST_SHARE`]: batches are sent one at a time. Set as soon as one is taken, and decided anew when
+    /// one has ended, because only then its tasks are counted.
     large_batches: bool,
     /// Items that wait for a slot. Not empty only while requests are in flight, all of them driven by the background
     /// task.
@@ -281,7 +283,7 @@ impl<O: StoreOperation> Batcher<O> {
         self.commands.send(Command::Work(Box::pin(send_pending(permit))));
     }
 
-    /// How many items the next batch carries. Tasks that are answered together ask again together. If one batch took all of them, the
+    /// How many items the next batch carries at most. Tasks that are answered together ask again together. If one batch took all of them, the
     /// store would wait while their answers are processed, and they while the store works.
     fn share(&self, state: &mut BatcherState<O>) -> usize {
         if state.max_batches == 1 {
