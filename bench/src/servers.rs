@@ -54,26 +54,27 @@ pub(crate) const ALL: &[StoreServer] = &[
         name: "mysql",
         setup: "lease table, durable (innodb_flush_log_at_trx_commit = 1)",
         start: || mysql("mysql"),
-        max_held: || 10_000,
+        max_held: unlimited,
     },
     StoreServer {
         name: "mysql-session",
         setup: "GET_LOCK; each token is durable (innodb_flush_log_at_trx_commit = 1)",
         start: || mysql("mysql+session"),
-        max_held: || 10_000,
+        // Each token waits for the disk, and a session draws few of them at once.
+        max_held: || 20_000,
     },
     StoreServer {
         name: "etcd",
         setup: "one member, durable (fsync on)",
         start: etcd,
         // Each grant waits for the disk.
-        max_held: || 10_000,
+        max_held: || 100_000,
     },
     StoreServer {
         name: "zookeeper",
         setup: "one server, every transaction on disk",
         start: zookeeper,
-        max_held: || 10_000,
+        max_held: || 100_000,
     },
     StoreServer {
         name: "file",

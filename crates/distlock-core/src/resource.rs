@@ -1,6 +1,7 @@
 //! What a lock is about: its kind, its name, who asks for it and the token of a grant.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -124,6 +125,11 @@ impl Resource {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// The same text, for one more owner.
+    pub(crate) fn shared_name(&self) -> Arc<str> {
+        Arc::clone(&self.name)
+    }
 }
 
 /// `mutex "orders/42"`: quoted, control characters escaped, long names cut, so that it fits into one line.
@@ -240,6 +246,29 @@ impl LockIds {
         if std::process::id() != self.process {
             return LockId(format!("{}-{n:x}", unique_prefix(&self.label)).into());
         }
+        self.with_number(n)
+    }
+
+    /// The number of an id of this maker: all that a process with many holds needs to keep of each. `None` if it made another
+    /// text, as a forked child does.
+    pub(crate) fn number_of(&self, id: &LockId) -> Option<NonZeroU64> {
+        let digits = id.0.strip_prefix(&*self.prefix)?.strip_prefix('-')?;
+        if digits.len() > 16 || digits.starts_with('0') {
+            return None;
+        }
+        let number = digits.bytes().try_fold(0_u64, |number, digit| {
+            let digit = match digit {
+                b'0'..=b'9' => digit - b'0',
+                b'a'..=b'f' => digit - b'a' + 10,
+                _ => return None,
+            };
+            Some(number << 4 | u64::from(digit))
+        });
+        number.and_then(NonZeroU64::new)
+    }
+
+    /// The id of this number.
+    pub(crate) fn with_number(&self, n: u64) -> LockId {
         // One allocation of the right size: an id is made for every acquisition.
         let digits = (n.max(1).ilog2() / 4 + 1) as usize;
         let length = self.prefix.len() + 1 + digits;
@@ -352,6 +381,24 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_id_is_rebuilt_from_its_number_or_not_at_all() {
+        let ids = LockIds::new("web-3:812");
+        for n in [1, 9, 0xa, 0xff, 0x1234_5678, u64::MAX] {
+            let id = ids.with_number(n);
+            assert_eq!(ids.number_of(&id).map(NonZeroU64::get), Some(n));
+        }
+        let prefix = ids.prefix();
+        for digits in ["", "0", "01", "A", "+1", "1g", "1-1", "10000000000000000"] {
+            let other = LockId::from_stored(format!("{prefix}-{digits}"));
+            assert_eq!(ids.number_of(&other), None, "{other:?}");
+        }
+        for other in [LockIds::new("web-3:812").next(), LockId::from_stored("x"), LockId::from_stored(prefix)]
+        {
+            assert_eq!(ids.number_of(&other), None, "{other:?}");
+        }
+    }
+
+    #[test]
     fn lock_ids_do_not_repeat_when_the_random_generator_is_seeded_alike() {
         let seeded = || {
             fastrand::seed(7);
@@ -371,6 +418,7 @@ mod tests {
             next: std::sync::atomic::AtomicU64::new(1),
         };
         let ids = [child.next(), parent.next(), child.next(), parent.next()];
+        assert_eq!(ids.each_ref().map(|id| parent.number_of(id).is_some()), [false, true, false, true]);
         for (at, id) in ids.iter().enumerate() {
             assert!(!ids[..at].contains(id), "{ids:?}");
             assert_eq!(id.label(), "web-3:812");

@@ -8,6 +8,7 @@ use distlock_core::{Kind, LockId, Resource, Result};
 use crate::api::{TxnRequest, TxnResponse};
 use crate::client::Answer;
 use crate::error::NextStep;
+use crate::held::HeldClaim;
 use crate::keys::{ClaimValue, Keys};
 use crate::queue::{self, Predecessor};
 use crate::session::EtcdSession;
@@ -31,6 +32,8 @@ pub(crate) struct Entry {
     pub(crate) armed: bool,
     /// The key says that it is granted.
     pub(crate) is_marked: bool,
+    /// It holds, and [`HeldClaim`] has it.
+    is_kept: bool,
 }
 
 /// What became of an attempt to enter.
@@ -58,6 +61,7 @@ impl Entry {
             uncertain: false,
             armed: false,
             is_marked: false,
+            is_kept: false,
         }
     }
 
@@ -149,6 +153,13 @@ impl Entry {
         }
     }
 
+    /// Keeps the claim, which holds.
+    pub(crate) fn keep(mut self) -> HeldClaim {
+        self.is_kept = true;
+        let (session, lock_id) = (Arc::clone(&self.session), self.lock_id.clone());
+        HeldClaim { session, lock_id, revision: self.revision, uncertain: self.uncertain }
+    }
+
     /// Deletes the key and waits until the server has confirmed. If it fails, the session deletes it later.
     pub(crate) async fn leave(mut self) -> Result<()> {
         if !self.armed {
@@ -168,6 +179,9 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
         self.session.remove_claim(&self.lock_id);
         if self.armed {
             self.session.delete_later(self.claim.key.clone(), self.revision, self.uncertain);

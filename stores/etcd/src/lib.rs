@@ -64,6 +64,7 @@ mod connect;
 mod doctor;
 mod entry;
 mod error;
+mod held;
 mod inspect;
 mod keep_alive;
 mod keys;

@@ -63,13 +63,14 @@ pub(crate) struct EtcdSession {
 /// A claim of the session: a holder or a waiter.
 #[derive(Debug)]
 struct ClaimState {
-    key: Vec<u8>,
+    key: Box<[u8]>,
     /// The life of this claim alone: it ends with the session, or when the claim is broken.
     life: Session,
     /// It holds, so its key must be there.
     granted: bool,
     /// It holds, and its key does not say so yet: the value to write, and the creation revision.
-    unmarked: Option<(ClaimKey, i64)>,
+    /// Boxed: few have one.
+    unmarked: Option<Box<(ClaimKey, i64)>>,
 }
 
 impl EtcdSession {
@@ -153,7 +154,7 @@ impl EtcdSession {
     /// Adds a claim before its first request is sent, so that a forced release finds it from the beginning.
     pub(crate) fn add_claim(&self, lock_id: &LockId, key: Vec<u8>) -> Session {
         let life = Session::until(self.life.deadline());
-        let claim = ClaimState { key, life: life.clone(), granted: false, unmarked: None };
+        let claim = ClaimState { key: key.into(), life: life.clone(), granted: false, unmarked: None };
         let mut claims = self.claims();
         if let Some(reason) = self.life.ended() {
             claim.life.end(reason.clone());
@@ -166,14 +167,15 @@ impl EtcdSession {
     pub(crate) fn mark_held(&self, lock_id: &LockId, unmarked: Option<(ClaimKey, i64)>) {
         if let Some(claim) = self.claims().get_mut(lock_id) {
             claim.granted = true;
-            claim.unmarked = unmarked;
+            claim.unmarked = unmarked.map(Box::new);
             claim.life.keep_until(self.life.deadline());
         }
     }
 
-    pub(crate) fn remove_claim(&self, lock_id: &LockId) {
+    /// Removes a claim and returns its key.
+    pub(crate) fn remove_claim(&self, lock_id: &LockId) -> Option<Vec<u8>> {
         self.last_used.store(self.clock.now().as_nanos(), Ordering::SeqCst);
-        self.claims().remove(lock_id);
+        self.claims().remove(lock_id).map(|claim| claim.key.into())
     }
 
     fn claims(&self) -> MutexGuard<'_, HashMap<LockId, ClaimState>> {
@@ -184,19 +186,19 @@ impl EtcdSession {
     pub(crate) fn held(&self) -> Vec<(LockId, Vec<u8>)> {
         let claims = self.claims();
         let held = claims.iter().filter(|(_, claim)| claim.granted);
-        held.map(|(lock_id, claim)| (lock_id.clone(), claim.key.clone())).collect()
+        held.map(|(lock_id, claim)| (lock_id.clone(), claim.key.to_vec())).collect()
     }
 
     /// Writes into the keys of holders that had to wait since when they hold, for operators. Short holds are not worth the
     /// request, so this happens at renewals.
     pub(crate) async fn mark_holders(&self) {
-        let unmarked: Vec<(ClaimKey, i64)> = self
+        let unmarked: Vec<Box<(ClaimKey, i64)>> = self
             .claims()
             .values_mut()
             .filter_map(|claim| claim.unmarked.take())
             .take(MARKED_AT_ONCE)
             .collect();
-        for (claim, revision) in unmarked {
+        for (claim, revision) in unmarked.into_iter().map(|unmarked| *unmarked) {
             // A mark that is lost is missed by nothing but `inspect`.
             let _ = self.client.send(txn::mark_granted(&claim, &self.key, revision)).await;
         }
@@ -307,7 +309,7 @@ async fn watch_own_key(session: Arc<EtcdSession>, mut from: i64) {
                     Change::Written(broken) => {
                         let claims = session.claims();
                         let lock_id =
-                            claims.iter().find(|(_, claim)| claim.key == broken).map(|(id, _)| id.clone());
+                            claims.iter().find(|(_, claim)| *claim.key == *broken).map(|(id, _)| id.clone());
                         drop(claims);
                         if let Some(lock_id) = lock_id {
                             session.lose_claim(&lock_id);

@@ -13,7 +13,7 @@ use distlock_core::{CancellationToken, Clock, Error, FencingToken, LockId, Resou
 use crate::acquire;
 use crate::client::Client;
 use crate::config::EtcdConfig;
-use crate::entry::Entry;
+use crate::held::HeldClaim;
 use crate::sessions::Sessions;
 use crate::{doctor, inspect};
 
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) config: EtcdConfig,
     sessions: Sessions,
     /// What this store holds.
-    held: Mutex<HashMap<LockId, Entry>>,
+    held: Mutex<HashMap<LockId, HeldClaim>>,
 }
 
 impl EtcdStore {
@@ -35,7 +35,7 @@ impl EtcdStore {
         EtcdStore(Arc::new(Shared { client, config, sessions, held: Mutex::default() }))
     }
 
-    fn held(&self) -> MutexGuard<'_, HashMap<LockId, Entry>> {
+    fn held(&self) -> MutexGuard<'_, HashMap<LockId, HeldClaim>> {
         self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -89,14 +89,14 @@ impl SessionStore for EtcdStore {
         // Revisions are positive.
         let token = FencingToken::new(u64::try_from(entry.revision).unwrap_or(0));
         let hold = SessionHold { token, session: entry.life.clone() };
-        self.held().insert(claim.lock_id.clone(), entry);
+        self.held().insert(claim.lock_id.clone(), entry.keep());
         Ok(Some(hold))
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        let Some(entry) = self.held().remove(&lease.lock_id) else { return Ok(()) };
+        let Some(held) = self.held().remove(&lease.lock_id) else { return Ok(()) };
         // If this fails, the session deletes the key as soon as it can, and otherwise the lease ends.
-        let released = entry.leave().await;
+        let released = held.leave().await;
         released.map_err(|error| error.doing("release").about(&lease.resource).on(self.describe()))
     }
 }

@@ -115,6 +115,11 @@ impl Holds {
         is_mutex && !self.has_young.load(Ordering::SeqCst) && !self.has_young.swap(true, Ordering::SeqCst)
     }
 
+    /// A lock is about to be granted to a waiter: the watcher takes steps from now on, so `insert` need not wake it.
+    pub(crate) fn expect(&self) {
+        self.has_young.store(true, Ordering::SeqCst);
+    }
+
     pub(crate) fn remove(&self, lock_id: &LockId) -> Option<HeldLock> {
         let mut shard = self.shard(lock_id);
         if shard.young.last() == Some(lock_id) {

@@ -185,7 +185,8 @@ pub(crate) async fn acquire(
         if file.try_lock()? {
             match mutex.grant_locked(file).await? {
                 MutexAttempt::Granted(hold) => {
-                    WaiterFile::remove_later(waiter_file);
+                    // Both take system calls that wake other threads, so they end when the caller has its lock.
+                    state.watcher.drop_soon((waiter_file, watched));
                     return Ok(Some(hold));
                 }
                 MutexAttempt::Busy(reopened) => file = reopened,

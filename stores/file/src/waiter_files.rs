@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use distlock_core::Error;
 use distlock_core::store::Claim;
-use tokio::runtime::Handle;
 
 use crate::error::io_error;
 use crate::folder::Folder;
@@ -82,14 +81,6 @@ impl WaiterFile {
         folder.rename(split(&created.path)?.1, &folder, split(&path)?.1)?;
         created.path = path;
         Ok(created)
-    }
-
-    /// Removes the file on a thread that may block: a waiter that is granted the lock does not wait for that.
-    pub(crate) fn remove_later(waiter_file: Option<WaiterFile>) {
-        // Without a runtime, or if it shuts down, the file is removed here.
-        if let (Some(file), Ok(runtime)) = (waiter_file, Handle::try_current()) {
-            drop(runtime.spawn_blocking(move || drop(file)));
-        }
     }
 
     /// The waiter file to watch; `None`: watch the lock file itself.

@@ -57,9 +57,14 @@ pub(crate) fn literal(bytes: &[u8]) -> String {
 
 fn push_hex(text: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    for part in bytes.chunks(32) {
+        let mut digits = [0; 64];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(part) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        // Always UTF-8.
+        text.push_str(std::str::from_utf8(&digits[..2 * part.len()]).unwrap_or_default());
     }
 }
 
@@ -87,6 +92,8 @@ pub(crate) struct Item<'a> {
     in_order: bool,
     /// A pool in use gets the capacity of this claim.
     pub(crate) resizes: bool,
+    /// It may make the row of its resource, which then has a kind and a name. A lease never does.
+    makes_row: bool,
 }
 
 impl<'a> Item<'a> {
@@ -103,6 +110,7 @@ impl<'a> Item<'a> {
             token: 0,
             in_order: claim.no_overtaking,
             resizes: claim.resizes,
+            makes_row: true,
         }
     }
 
@@ -119,6 +127,7 @@ impl<'a> Item<'a> {
             token: lease.token.get(),
             in_order: false,
             resizes: false,
+            makes_row: false,
         }
     }
 
@@ -245,7 +254,8 @@ fn one_row(item: &Item<'_>) -> String {
 
 /// An array of arrays; digits, quotes and brackets only.
 fn json(items: &[Item<'_>]) -> String {
-    let mut text = String::from("[");
+    let mut text = String::with_capacity(items.iter().map(|item| 160 + 2 * item.id.len()).sum());
+    text.push('[');
     for item in items {
         if text.len() > 1 {
             text.push(',');
@@ -266,10 +276,14 @@ fn json(items: &[Item<'_>]) -> String {
             u8::from(item.in_order),
             u8::from(item.resizes),
         );
-        push_hex(&mut text, item.resource.kind().as_str().as_bytes());
-        text.push_str("\",\"");
-        push_hex(&mut text, item.resource.name().as_bytes());
-        text.push_str("\"]");
+        if item.makes_row {
+            push_hex(&mut text, item.resource.kind().as_str().as_bytes());
+            text.push_str("\",\"");
+            push_hex(&mut text, item.resource.name().as_bytes());
+            text.push_str("\"]");
+        } else {
+            text.push_str("\",\"\"]");
+        }
     }
     text.push(']');
     text
@@ -310,7 +324,12 @@ mod tests {
     #[test]
     fn no_value_can_leave_its_literal() {
         let leases = [lease("a'); DROP TABLE x; --", "id' OR 1=1"), lease("\\'\"`\0", "\"]]")];
-        let rows = Rows::new(leases.iter().enumerate().map(|(n, lease)| Item::of_lease(n, lease)).collect());
+        let claims = leases
+            .each_ref()
+            .map(|lease| Claim::new(lease.resource.clone(), lease.lock_id.clone(), lease.expiry));
+        let of_claims = claims.iter().enumerate().map(|(n, claim)| Item::of_claim(n, claim));
+        let of_leases = leases.iter().enumerate().map(|(n, lease)| Item::of_lease(n + 2, lease));
+        let rows = Rows::new(of_claims.chain(of_leases).collect());
         let text = rows.fill("{batch} {rows}");
         let values = text.split_once('\n').unwrap().0.to_owned() + text.rsplit(')').next().unwrap();
         assert!(values.chars().all(|c| !"\\`-".contains(c)), "{values}");

@@ -263,9 +263,8 @@ impl Wait<'_> {
 
     /// The grant, and what goes on behind it.
     fn hold(self, token: FencingToken, followed: bool) -> Result<Outcome> {
-        let (node, path) = (self.contender.node().to_owned(), self.contender.path());
-        let lock_id = self.claim.lock_id.clone();
-        let hold = match self.session.grant(&lock_id, self.contender, token) {
+        let own = OwnNode { lock_id: self.claim.lock_id.clone(), attempt: self.contender.attempt() };
+        let hold = match self.session.grant(&own.lock_id, self.contender, token) {
             Ok(hold) => hold,
             Err((contender, _)) => {
                 tokio::spawn(contender.remove(Arc::clone(self.session)));
@@ -274,7 +273,6 @@ impl Wait<'_> {
         };
         // The next waiter may wait for the announcement of our grant.
         let announce = followed && self.claim.resource.kind() == Kind::Semaphore && self.claim.capacity > 1;
-        let own = OwnNode { lock_id, node, path };
         tokio::spawn(own.guard(Arc::clone(self.session), self.own_watch, announce));
         Ok(Outcome::Granted(hold))
     }
@@ -292,45 +290,38 @@ async fn watch_node(session: &KeptSession, path: &str) -> Result<Option<WatchEve
 /// The node of a hold.
 struct OwnNode {
     lock_id: LockId,
-    node: String,
-    path: String,
+    attempt: u64,
 }
 
 impl OwnNode {
     /// Announces the grant, and ends the hold as soon as another client deletes its node.
+    ///
+    /// Its future lives as long as the hold, and a process may have many. So what is awaited for a short time only is boxed.
     async fn guard(self, mut session: Arc<KeptSession>, mut watch: Option<WatchEvent>, announce: bool) {
         if announce {
-            let write = || session.client.set_data(&self.path, self.lock_id.as_str().as_bytes(), None);
-            if let Err(error) = session.repeat(write).await
-                && Failure::of(&error) == Failure::Refused
-                && error != DriverError::NoNode
-            {
-                // Its successor would wait until the release.
-                tracing::warn!("a grant could not be announced on {}: {error}", self.path);
-            }
+            Box::pin(self.announce(&session)).await;
         }
         if watch.is_none() {
             let (weak, ended) = (Arc::downgrade(&session), session.ended_token());
             drop(session);
-            tokio::select! {
-                () = tokio::time::sleep(WATCHED_FROM) => {}
-                () = ended.cancelled() => return,
-            }
-            let Some(again) = weak.upgrade().filter(|session| session.holds(&self.lock_id, &self.node))
-            else {
-                return;
-            };
+            let is_grown = Box::pin(async move {
+                tokio::select! {
+                    () = tokio::time::sleep(WATCHED_FROM) => true,
+                    () = ended.cancelled() => false,
+                }
+            });
+            let Some(again) = is_grown.await.then(|| weak.upgrade()).flatten() else { return };
             session = again;
         }
         loop {
             let deleted = match watch.take() {
-                None => match watch_node(&session, &self.path).await {
-                    Ok(Some(armed)) => {
+                None => match Box::pin(self.watch(&session)).await {
+                    Some(Ok(Some(armed))) => {
                         watch = Some(armed);
                         continue;
                     }
-                    Ok(None) => true,
-                    Err(_) => return,
+                    Some(Ok(None)) => true,
+                    Some(Err(_)) | None => return,
                 },
                 Some(armed) => {
                     // Between events nothing here keeps the session open.
@@ -351,8 +342,26 @@ impl OwnNode {
                 }
             };
             if deleted {
-                return session.deleted_by_another(&self.lock_id, &self.node);
+                return session.deleted_by_another(&self.lock_id, self.attempt);
             }
         }
+    }
+
+    async fn announce(&self, session: &KeptSession) {
+        let Some(path) = session.path_of_hold(&self.lock_id, self.attempt) else { return };
+        let write = || session.client.set_data(&path, self.lock_id.as_str().as_bytes(), None);
+        if let Err(error) = session.repeat(write).await
+            && Failure::of(&error) == Failure::Refused
+            && error != DriverError::NoNode
+        {
+            // Its successor would wait until the release.
+            tracing::warn!("a grant could not be announced on {path}: {error}");
+        }
+    }
+
+    /// Watches the node. `None`: it is not held any more.
+    async fn watch(&self, session: &KeptSession) -> Option<Result<Option<WatchEvent>>> {
+        let path = session.path_of_hold(&self.lock_id, self.attempt)?;
+        Some(watch_node(session, &path).await)
     }
 }

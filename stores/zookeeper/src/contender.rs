@@ -29,6 +29,8 @@ pub(crate) struct Contender {
     node: String,
     /// The reply to a creation was lost: there may be another node of this GUID.
     uncertain: bool,
+    /// Its number within the session.
+    attempt: u64,
 }
 
 /// A created node, and the children of its parent afterwards.
@@ -42,6 +44,10 @@ impl Contender {
     /// The name of the node.
     pub(crate) fn node(&self) -> &str {
         &self.node
+    }
+
+    pub(crate) fn attempt(&self) -> u64 {
+        self.attempt
     }
 
     pub(crate) fn path(&self) -> String {
@@ -66,11 +72,17 @@ impl Contender {
         claim: &Claim,
         access: Access,
     ) -> Result<Enqueued> {
-        let guid = guid(session, claim);
+        let attempt = session.next_attempt();
+        let guid = guid(session, claim, attempt);
         let prefix = node_prefix(claim.resource.kind(), &guid, claim.weight, claim.capacity);
         let protected = protected_prefix(&guid);
-        let mut contender =
-            Contender { parent: parent.to_owned(), protected, node: String::new(), uncertain: false };
+        let mut contender = Contender {
+            parent: parent.to_owned(),
+            protected,
+            node: String::new(),
+            uncertain: false,
+            attempt,
+        };
         match contender.create(session, &prefix, claim, access).await {
             Ok((token, children)) => Ok(Enqueued { contender, token, children }),
             Err(error) => {
@@ -259,8 +271,8 @@ pub(crate) fn token(czxid: i64) -> Result<FencingToken> {
 }
 
 /// A GUID in the usual form.
-fn guid(session: &KeptSession, claim: &Claim) -> String {
-    let identity = format!("{}\n{}\n{}", claim.lock_id, session.client.session_id(), session.next_attempt());
+fn guid(session: &KeptSession, claim: &Claim, attempt: u64) -> String {
+    let identity = format!("{}\n{}\n{}", claim.lock_id, session.client.session_id(), attempt);
     let digest: [u8; 32] = Sha256::digest(identity.as_bytes()).into();
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let part = |from: usize, to: usize| hex(digest.get(from..to).unwrap_or_default());

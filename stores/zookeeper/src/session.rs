@@ -62,8 +62,9 @@ struct Hold {
 }
 
 impl State {
-    fn has(&self, lock_id: &LockId, node: &str) -> bool {
-        self.holds.get(lock_id).is_some_and(|hold| hold.contender.node() == node)
+    /// The hold of this attempt of a claim.
+    fn hold(&self, lock_id: &LockId, attempt: u64) -> Option<&Hold> {
+        self.holds.get(lock_id).filter(|hold| hold.contender.attempt() == attempt)
     }
 }
 
@@ -201,16 +202,16 @@ impl KeptSession {
         self.state().holds.remove(lock_id).map(|hold| hold.contender)
     }
 
-    /// Whether this node is that of a hold.
-    pub(crate) fn holds(&self, lock_id: &LockId, node: &str) -> bool {
-        self.state().has(lock_id, node)
+    /// The node of a hold, for as long as it is held.
+    pub(crate) fn path_of_hold(&self, lock_id: &LockId, attempt: u64) -> Option<String> {
+        self.state().hold(lock_id, attempt).map(|hold| hold.contender.path())
     }
 
     /// The node of a hold was deleted by another client: the guard is lost. Does nothing after a release.
-    pub(crate) fn deleted_by_another(&self, lock_id: &LockId, node: &str) {
+    pub(crate) fn deleted_by_another(&self, lock_id: &LockId, attempt: u64) {
         let hold = {
             let mut state = self.state();
-            let is_this = state.has(lock_id, node);
+            let is_this = state.hold(lock_id, attempt).is_some();
             is_this.then(|| state.holds.remove(lock_id)).flatten()
         };
         if let Some(hold) = hold {

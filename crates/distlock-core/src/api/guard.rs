@@ -99,19 +99,19 @@ impl Guard {
     /// The fencing token: higher than that of every earlier holder. Pass it to the resource that the lock protects.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.held().lease.token
+        self.held().token
     }
 
     /// What is held.
     #[must_use]
     pub fn resource(&self) -> &Resource {
-        &self.held().lease.resource
+        &self.held().resource
     }
 
     /// The id under which the store has it.
     #[must_use]
     pub fn lock_id(&self) -> &LockId {
-        &self.held().lease.lock_id
+        self.held().known_lock_id()
     }
 
     /// Whether it is lost. Correct from the first moment after a pause of any length, a suspend included. A lost guard
@@ -286,7 +286,7 @@ impl Guard {
                     ErrorKind::Lost,
                     format!("the lock was lost before it was released: {reason}"),
                 )
-                .about(&held.lease.resource)
+                .about(&held.resource)
                 .on(Arc::clone(&self.engine.shared.store_name)),
                 reason,
             },

@@ -107,14 +107,14 @@ pub(super) async fn acquire(
     }
     let Some((claim, hold)) = hold? else { return Ok(None) };
     let held = Held::share(Grant {
-        lease: Lease::of(&claim, hold.token),
+        claim: &claim,
+        token: hold.token,
         deadline: hold.session.deadline(),
         granted_at: shared.clock.now(),
         options: Arc::clone(options),
         session: Some(hold.session.clone()),
         head,
         own_holds: Arc::clone(&shared.own_holds),
-        weight: claim.weight,
     });
     shared.watch(held.deadline(), &held);
     let dependent: Weak<Held> = Arc::downgrade(&held);

@@ -42,7 +42,7 @@ pub(super) async fn run(guard: EndGuard) {
                 Command::Stuck(future) => stuck.push(future),
                 Command::Background(future) => background.push(future),
                 Command::Release(held, pending) => {
-                    let span = telemetry::release_span(&held.lease, &shared.store_name);
+                    let span = telemetry::release_span(&held, &shared.store_name);
                     let released = release::dropped(Arc::clone(&shared), held, pending).instrument(span);
                     work.push(Box::pin(released));
                 }

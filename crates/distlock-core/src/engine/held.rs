@@ -1,19 +1,21 @@
 //! A hold: the state that a guard, the renewal schedule and the store's answers share.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::local_queue::{LocalQueues, QueueHead};
+use super::local_queue::QueueHead;
 use super::own_holds::{OwnHolds, TaskIdentity};
 use super::schedule::Slot;
 use super::telemetry;
 use super::wakeups::HolderRegistration;
 use crate::clock::{Clock, Moment};
 use crate::options::Options;
-use crate::store::{Dependent, Lease, LossReason, Session};
+use crate::resource::{FencingToken, LockId, Resource};
+use crate::store::{Claim, Dependent, Lease, LossReason, Session};
 
 const HELD: u8 = 0;
 const LOST: u8 = 1;
@@ -34,7 +36,10 @@ pub(crate) fn local_deadline(sent: Moment, expiry: Duration) -> Moment {
 /// One hold. A process may have a hundred thousand of them, so its size matters.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) lease: Lease,
+    pub(crate) resource: Resource,
+    pub(crate) token: FencingToken,
+    /// Its lock id, of which only the number differs from other holds. `None`: the rare state has the text.
+    number: Option<NonZeroU64>,
     pub(crate) granted_at: Moment,
     pub(crate) options: Arc<Options>,
     /// The session, on a session store.
@@ -42,10 +47,11 @@ pub(crate) struct Held {
     state: AtomicU8,
     /// It is the head of its local wait queue, or listed in the own holds.
     is_listed: AtomicBool,
-    /// Its local wait queue, if it has one.
-    queues: Option<Arc<LocalQueues>>,
+    /// It keeps the head of a local wait queue.
+    has_queue: bool,
     own_holds: Arc<OwnHolds>,
     weight: u32,
+    capacity: u32,
     /// The task that acquired it.
     pub(super) task: TaskIdentity,
     deadline: AtomicU64,
@@ -57,6 +63,8 @@ pub(crate) struct Held {
 /// State that most holds never need, allocated on first use.
 #[derive(Debug, Default)]
 struct RareState {
+    /// The text of the lock id, if its number is not enough or a user has asked for it.
+    lock_id: OnceLock<LockId>,
     reason: OnceLock<LossReason>,
     signal: OnceLock<CancellationToken>,
     last_error: Mutex<Option<String>>,
@@ -67,43 +75,52 @@ struct RareState {
 }
 
 /// The initial state of a hold.
-pub(crate) struct Grant {
-    pub(crate) lease: Lease,
+pub(crate) struct Grant<'a> {
+    pub(crate) claim: &'a Claim,
+    pub(crate) token: FencingToken,
     pub(crate) deadline: Moment,
     pub(crate) granted_at: Moment,
     pub(crate) options: Arc<Options>,
     pub(crate) session: Option<Session>,
     pub(crate) head: Option<QueueHead>,
     pub(crate) own_holds: Arc<OwnHolds>,
-    pub(crate) weight: u32,
 }
 
 impl Held {
     /// Makes a hold for a guard and the schedule to share, and tells the local waiters that the lock is held.
-    pub(crate) fn share(grant: Grant) -> Arc<Self> {
+    pub(crate) fn share(grant: Grant<'_>) -> Arc<Self> {
         let held = Arc::new(Held::new(grant));
-        match &held.queues {
-            Some(queues) => queues.acquired(&held),
-            None => held.own_holds.add(&held.lease.resource, held.task, held.weight),
+        match held.has_queue {
+            true => held.own_holds.queues.acquired(&held),
+            false => held.own_holds.add(&held.resource, held.task, held.weight),
         }
         held
     }
 
-    fn new(grant: Grant) -> Self {
+    fn new(grant: Grant<'_>) -> Self {
+        let Claim { resource, lock_id, weight, capacity, .. } = grant.claim;
+        let number = grant.own_holds.ids.number_of(lock_id);
+        let rare: OnceLock<Box<RareState>> = OnceLock::new();
+        if number.is_none() {
+            let _ = rare.get_or_init(Box::default).lock_id.set(lock_id.clone());
+        }
         Held {
-            lease: grant.lease,
+            resource: resource.clone(),
+            token: grant.token,
+            number,
             granted_at: grant.granted_at,
             options: grant.options,
             session: grant.session,
             state: AtomicU8::new(HELD),
             is_listed: AtomicBool::new(true),
-            queues: grant.head.and_then(QueueHead::keep),
+            has_queue: grant.head.is_some_and(QueueHead::keep),
             own_holds: grant.own_holds,
-            weight: grant.weight,
+            weight: *weight,
+            capacity: *capacity,
             task: TaskIdentity::current(),
             deadline: AtomicU64::new(grant.deadline.as_nanos()),
             slot: Slot::default(),
-            rare: OnceLock::new(),
+            rare,
         }
     }
 
@@ -124,10 +141,46 @@ impl Held {
         self.options.get_max_hold().map_or(Moment::NEVER, |longest| self.granted_at.after(longest))
     }
 
+    /// Its lock id.
+    pub(crate) fn lock_id(&self) -> LockId {
+        match self.number {
+            Some(number) => self.own_holds.ids.with_number(number.get()),
+            None => self.known_lock_id().clone(),
+        }
+    }
+
+    /// Its lock id, kept for the caller.
+    pub(crate) fn known_lock_id(&self) -> &LockId {
+        self.rare_state().lock_id.get_or_init(|| match self.number {
+            Some(number) => self.own_holds.ids.with_number(number.get()),
+            // Never: it was set when the hold was made.
+            None => LockId::from_stored(""),
+        })
+    }
+
+    /// How long a renewal lasts. A session is not renewed: its claim covers the minimum hold time too.
+    pub(crate) fn expiry(&self) -> Duration {
+        match self.session {
+            None => self.options.get_expiry(),
+            Some(_) => self.stored_expiry(),
+        }
+    }
+
+    /// The longest time for which the store may keep it.
+    pub(crate) fn stored_expiry(&self) -> Duration {
+        self.options.get_expiry().max(self.options.get_hold_at_least())
+    }
+
+    /// Its lease, as the store must recognise it again.
+    pub(crate) fn lease(&self) -> Lease {
+        Lease::new(self.resource.clone(), self.lock_id(), self.token, self.expiry())
+            .with_weight(self.weight)
+            .with_capacity(self.capacity)
+    }
+
     /// Its lease, with the longest time for which the store may keep it.
     pub(crate) fn stored_lease(&self) -> Lease {
-        let lasts = self.lease.expiry.max(self.options.get_hold_at_least());
-        self.lease.clone().with_expiry(lasts)
+        self.lease().with_expiry(self.stored_expiry())
     }
 
     /// Until when it is held although it is released earlier.
@@ -164,7 +217,7 @@ impl Held {
         if self.state.compare_exchange(HELD, LOST, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return;
         }
-        telemetry::lost(&self.lease, reason, &self.own_holds.store);
+        telemetry::lost(self, reason, &self.own_holds.store);
         if let Some(signal) = self.rare_state().signal.get() {
             signal.cancel();
         }
@@ -184,7 +237,7 @@ impl Held {
     /// may have been reported as lost never becomes held again.
     pub(crate) fn renewed(&self, sent: Moment, now: Moment) {
         if self.loss_at(now).is_none() {
-            self.deadline.fetch_max(local_deadline(sent, self.lease.expiry).as_nanos(), Ordering::SeqCst);
+            self.deadline.fetch_max(local_deadline(sent, self.expiry()).as_nanos(), Ordering::SeqCst);
         }
     }
 
@@ -245,11 +298,11 @@ impl Held {
         if !self.is_listed.swap(false, Ordering::SeqCst) {
             return None;
         }
-        let head = self.queues.as_ref().map(|queues| queues.head_of_hold(&self.lease.resource));
-        if head.is_none() {
-            self.own_holds.remove(&self.lease.resource, self.task, self.weight);
+        if self.has_queue {
+            return Some(self.own_holds.queues.head_of_hold(&self.resource));
         }
-        head
+        self.own_holds.remove(&self.resource, self.task, self.weight);
+        None
     }
 }
 
@@ -268,27 +321,47 @@ impl Drop for Held {
 
 #[cfg(test)]
 mod tests {
-    use super::super::local_queue::Joined;
+    use super::super::local_queue::{Joined, LocalQueues};
     use super::*;
-    use crate::resource::{FencingToken, Kind, LockId, Resource};
+    use crate::resource::{Kind, LockIds};
 
     fn resource() -> Resource {
         Resource::new(Kind::Mutex, "a").unwrap()
     }
 
     fn hold(queues: &Arc<LocalQueues>) -> Arc<Held> {
+        hold_under(queues, &Arc::new(LockIds::new("test")), LockId::from_stored("id"))
+    }
+
+    fn hold_under(queues: &Arc<LocalQueues>, ids: &Arc<LockIds>, lock_id: LockId) -> Arc<Held> {
         let Joined::Head(head) = queues.join(&resource()) else { panic!("the queue is not empty") };
-        let (lock_id, expiry) = (LockId::from_stored("id"), Duration::from_secs(10));
         Held::share(Grant {
-            lease: Lease::new(resource(), lock_id, FencingToken::new(1), expiry),
+            claim: &Claim::new(resource(), lock_id, Duration::from_secs(10)),
+            token: FencingToken::new(1),
             deadline: Moment::NEVER,
             granted_at: Moment::from_nanos(0),
             options: Arc::default(),
             session: None,
             head: Some(head),
-            own_holds: Arc::new(OwnHolds::new("test".into())),
-            weight: 1,
+            own_holds: Arc::new(OwnHolds::new("test".into(), Arc::clone(ids), Arc::clone(queues))),
         })
+    }
+
+    #[test]
+    fn a_hold_knows_its_lock_id_whether_it_keeps_the_number_or_the_text() {
+        let ids = Arc::new(LockIds::new("test"));
+        for lock_id in [ids.next(), LockIds::new("a forked child").next()] {
+            let held = hold_under(&Arc::default(), &ids, lock_id.clone());
+            assert_eq!((held.lock_id(), held.lease().lock_id), (lock_id.clone(), lock_id.clone()));
+            assert_eq!((held.known_lock_id(), held.lock_id()), (&lock_id, lock_id.clone()));
+        }
+    }
+
+    /// A process may have a hundred thousand holds. Larger is not wrong, but it is to be noticed.
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn a_hold_is_small() {
+        assert!(size_of::<Held>() <= 128, "{}", size_of::<Held>());
     }
 
     #[test]

@@ -5,13 +5,16 @@
 //! The queue also remembers what the store last said to the head: granted, busy, or nothing. Only the first two are
 //! contention for the waiters behind it. No answer may mean that the store is down.
 
+mod waiters;
+
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use self::waiters::LocalWaiters;
 use super::held::Held;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -20,22 +23,51 @@ use crate::resource::Resource;
 /// For how long the store's last "busy" counts: longer than a waiter takes to ask again, and short enough that a store
 /// that went down since is not mistaken for a held lock.
 pub(super) const RECENT: Duration = Duration::from_secs(2);
-/// After this many failed attempts in a row a waiter gets the error: one more than a stale connection costs.
-const OUTAGE: u32 = 2;
-const FIRST_SWEEP: usize = 16;
 
-type QueueMap = HashMap<Resource, LocalQueue>;
-
-/// The queues of all resources. A resource is in the map for as long as its queue has a head.
+/// The queues of all resources.
 #[derive(Debug, Default)]
-pub(crate) struct LocalQueues(Mutex<QueueMap>);
+pub(crate) struct LocalQueues(Mutex<Queues>);
 
-/// The queue of one resource. Most have no waiters, and need no allocation for them.
+/// The heads, and the tasks behind them. Most queues have no waiters, and a process may have a hundred thousand: then a queue is
+/// a name and a pointer. Only mutexes have local queues, so the name is enough.
 #[derive(Debug, Default)]
-struct LocalQueue {
-    /// The hold of the head. Empty while the head is still acquiring.
-    holder: Weak<Held>,
-    waiters: Option<Box<LocalWaiters>>,
+struct Queues {
+    /// The hold of each head. Empty while the head is still acquiring. A name is here for as long as its queue has a head.
+    holders: HashMap<Arc<str>, Weak<Held>>,
+    /// Only of names that have a head.
+    waiters: HashMap<Arc<str>, LocalWaiters>,
+}
+
+impl Queues {
+    /// Makes the caller the head of the queue, if it is empty.
+    fn begin(&mut self, resource: &Resource) -> bool {
+        match self.holders.entry(resource.shared_name()) {
+            Entry::Vacant(free) => {
+                free.insert(Weak::new());
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
+    }
+
+    fn waiters_of(&mut self, resource: &Resource) -> Option<&mut LocalWaiters> {
+        match self.waiters.is_empty() {
+            true => None,
+            false => self.waiters.get_mut(resource.name()),
+        }
+    }
+
+    /// The waiters of a queue that has a head.
+    fn waiters_or_new(&mut self, resource: &Resource) -> &mut LocalWaiters {
+        self.waiters.entry(resource.shared_name()).or_default()
+    }
+
+    fn end(&mut self, resource: &Resource) {
+        self.holders.remove(resource.name());
+        if !self.waiters.is_empty() {
+            self.waiters.remove(resource.name());
+        }
+    }
 }
 
 /// The head of a queue. Dropping it passes the head to the next waiter.
@@ -73,20 +105,16 @@ pub(crate) enum QueueMessage {
 }
 
 impl LocalQueues {
-    fn lock(&self) -> MutexGuard<'_, QueueMap> {
+    fn lock(&self) -> MutexGuard<'_, Queues> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Joins the queue of a resource to wait.
     pub(crate) fn join(self: &Arc<Self>, resource: &Resource) -> Joined {
-        match self.lock().entry(resource.clone()) {
-            Entry::Occupied(mut queue) => {
-                Joined::Waiting(queue.get_mut().waiters.get_or_insert_default().wait())
-            }
-            Entry::Vacant(free) => {
-                free.insert(LocalQueue::default());
-                Joined::Head(self.head(resource, false))
-            }
+        let mut queues = self.lock();
+        match queues.begin(resource) {
+            true => Joined::Head(self.head(resource, false)),
+            false => Joined::Waiting(queues.waiters_or_new(resource).wait()),
         }
     }
 
@@ -94,42 +122,37 @@ impl LocalQueues {
     /// the store itself.
     pub(crate) fn join_once(self: &Arc<Self>, resource: &Resource, now: Moment, may_probe: bool) -> Joined {
         loop {
-            let holder = match self.lock().entry(resource.clone()) {
-                Entry::Vacant(free) => {
-                    free.insert(LocalQueue::default());
-                    return Joined::Head(self.head(resource, false));
-                }
-                Entry::Occupied(mut queue) => {
-                    if queue.get().holder.strong_count() == 0 {
-                        return self.last_answer(queue.get_mut(), resource, now, may_probe);
-                    }
-                    Weak::clone(&queue.get().holder)
-                }
-            };
+            let mut queues = self.lock();
+            if queues.begin(resource) {
+                return Joined::Head(self.head(resource, false));
+            }
+            let holder = queues.holders.get(resource.name()).map(Weak::clone).unwrap_or_default();
+            if holder.strong_count() == 0 {
+                return self.last_answer(&mut queues, resource, now, may_probe);
+            }
+            drop(queues);
             // Without the lock: a hold that is found lost here, or whose last reference this is, passes the head on.
             let held = holder.upgrade().is_some_and(|held| held.loss_at(now).is_none() && held.is_held());
             if held {
                 return Joined::Busy;
             }
             let mut queues = self.lock();
-            match queues.get_mut(resource) {
-                // It is being released. The next waiter's answer, or the head, tells more.
-                Some(queue) if queue.holder.ptr_eq(&holder) => {
-                    return self.last_answer(queue, resource, now, may_probe);
-                }
-                _ => {}
+            // It is being released. The next waiter's answer, or the head, tells more.
+            if queues.holders.get(resource.name()).is_some_and(|now| now.ptr_eq(&holder)) {
+                return self.last_answer(&mut queues, resource, now, may_probe);
             }
         }
     }
 
+    /// For a queue that has a head.
     fn last_answer(
         self: &Arc<Self>,
-        queue: &mut LocalQueue,
+        queues: &mut Queues,
         resource: &Resource,
         now: Moment,
         may_probe: bool,
     ) -> Joined {
-        let waiters = queue.waiters.get_or_insert_default();
+        let waiters = queues.waiters_or_new(resource);
         if waiters.busy.is_some_and(|busy| now.since(busy) <= RECENT) {
             return Joined::Busy;
         }
@@ -143,15 +166,15 @@ impl LocalQueues {
 
     /// The error of the head's last attempt, if it failed.
     pub(crate) fn last_error(&self, resource: &Resource) -> Option<Error> {
-        self.lock().get(resource)?.waiters.as_ref()?.last_error.clone()
+        self.lock().waiters_of(resource)?.last_error.clone()
     }
 
     /// Records that the head holds the lock.
     pub(crate) fn acquired(&self, held: &Arc<Held>) {
         let mut queues = self.lock();
-        let Some(queue) = queues.get_mut(&held.lease.resource) else { return };
-        queue.holder = Arc::downgrade(held);
-        if let Some(waiters) = &mut queue.waiters {
+        let Some(holder) = queues.holders.get_mut(held.resource.name()) else { return };
+        *holder = Arc::downgrade(held);
+        if let Some(waiters) = queues.waiters_of(&held.resource) {
             waiters.answered(None);
         }
     }
@@ -159,7 +182,7 @@ impl LocalQueues {
     /// The hold of the head, if the head holds the lock.
     pub(crate) fn holder(&self, resource: &Resource) -> Option<Arc<Held>> {
         // Upgraded without the lock: dropping the last reference passes the head on.
-        let holder = self.lock().get(resource).map(|queue| Weak::clone(&queue.holder));
+        let holder = self.lock().holders.get(resource.name()).map(Weak::clone);
         holder.and_then(|holder| holder.upgrade())
     }
 
@@ -174,30 +197,33 @@ impl LocalQueues {
 
     fn pass_head(self: &Arc<Self>, resource: &Resource, no_overtaking: bool) {
         let mut queues = self.lock();
-        let Some(queue) = queues.get_mut(resource) else { return };
-        queue.holder = Weak::new();
-        while let Some(waiter) = queue.waiters.as_mut().and_then(|waiters| waiters.next()) {
+        while let Some(waiter) = queues.waiters_of(resource).and_then(LocalWaiters::next) {
             match waiter.send(QueueMessage::Head(self.head(resource, no_overtaking))) {
-                Ok(()) => return,
+                Ok(()) => {
+                    if let Some(holder) = queues.holders.get_mut(resource.name()) {
+                        *holder = Weak::new();
+                    }
+                    return;
+                }
                 // That waiter was cancelled. Its head must not pass itself on here, while the map is locked.
                 Err(QueueMessage::Head(mut unwanted)) => unwanted.queues = None,
                 Err(_) => {}
             }
         }
-        queues.remove(resource);
+        queues.end(resource);
     }
 
     fn with_waiters(&self, resource: &Resource, change: impl FnOnce(&mut LocalWaiters)) {
-        if let Some(waiters) = self.lock().get_mut(resource).and_then(|queue| queue.waiters.as_mut()) {
+        if let Some(waiters) = self.lock().waiters_of(resource) {
             change(waiters);
         }
     }
 }
 
 impl QueueHead {
-    /// Stays in the queue. The hold that gets the result passes the head on later.
-    pub(crate) fn keep(mut self) -> Option<Arc<LocalQueues>> {
-        self.queues.take()
+    /// Stays in the queue. The hold that keeps it passes the head on later.
+    pub(crate) fn keep(mut self) -> bool {
+        self.queues.take().is_some()
     }
 
     /// Passes the head on. `woke`: the release woke a waiter of another process.
@@ -216,12 +242,13 @@ impl QueueHead {
 
     /// Records that the store answered "busy". The head waits before it asks again.
     pub(crate) fn busy(&self, now: Moment) {
-        if let Some(queues) = &self.queues
-            && let Some(queue) = queues.lock().get_mut(&self.resource)
-        {
-            let waiters = queue.waiters.get_or_insert_default();
-            waiters.answered(Some(now));
-            waiters.head_is_idle = true;
+        if let Some(queues) = &self.queues {
+            let mut queues = queues.lock();
+            if queues.holders.contains_key(self.resource.name()) {
+                let waiters = queues.waiters_or_new(&self.resource);
+                waiters.answered(Some(now));
+                waiters.head_is_idle = true;
+            }
         }
     }
 
@@ -263,11 +290,12 @@ impl Probe {
     pub(crate) fn answered(mut self, now: Moment) {
         let Some(queues) = self.queues.take() else { return };
         let mut queues = queues.lock();
-        let Some(queue) = queues.get_mut(&self.resource) else { return };
-        if let Some(waiters) = &mut queue.waiters {
+        let Some(holder) = queues.holders.get(self.resource.name()) else { return };
+        // A hold that the head acquired meanwhile is newer.
+        let busy = (holder.strong_count() == 0).then_some(now);
+        if let Some(waiters) = queues.waiters_of(&self.resource) {
             waiters.probing = false;
-            // A hold that the head acquired meanwhile is newer.
-            waiters.answered((queue.holder.strong_count() == 0).then_some(now));
+            waiters.answered(busy);
         }
     }
 
@@ -288,101 +316,6 @@ impl Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         self.end(|| QueueMessage::Retry);
-    }
-}
-
-/// The tasks behind the head of one queue, and what they know about the head.
-#[derive(Debug, Default)]
-struct LocalWaiters {
-    waiting: VecDeque<LocalWaiter>,
-    /// Single attempts. They need only the store's next answer, and delay no waiter.
-    once: VecDeque<oneshot::Sender<QueueMessage>>,
-    /// When the store last said "busy" to the head or to a probe.
-    busy: Option<Moment>,
-    /// The error of the head's last attempt, if it failed.
-    last_error: Option<Error>,
-    /// How many attempts have failed in total.
-    failures: u32,
-    /// How many had failed when the store last answered.
-    failures_before: u32,
-    /// A waiter is asking the store itself.
-    probing: bool,
-    /// The head has its answer, and has not asked again.
-    head_is_idle: bool,
-    sweep_at: usize,
-}
-
-#[derive(Debug)]
-struct LocalWaiter {
-    /// How many attempts had failed when it joined.
-    failures: u32,
-    sender: oneshot::Sender<QueueMessage>,
-}
-
-impl LocalWaiters {
-    fn wait(&mut self) -> oneshot::Receiver<QueueMessage> {
-        self.sweep();
-        let (sender, receiver) = oneshot::channel();
-        self.waiting.push_back(LocalWaiter { failures: self.failures, sender });
-        receiver
-    }
-
-    fn wait_once(&mut self) -> oneshot::Receiver<QueueMessage> {
-        self.sweep();
-        let (sender, receiver) = oneshot::channel();
-        self.once.push_back(sender);
-        receiver
-    }
-
-    fn len(&self) -> usize {
-        self.waiting.len() + self.once.len()
-    }
-
-    /// Removes cancelled waiters whenever the queue has doubled since the last sweep.
-    fn sweep(&mut self) {
-        if self.len() >= self.sweep_at.max(FIRST_SWEEP) {
-            self.waiting.retain(|waiter| !waiter.sender.is_closed());
-            self.once.retain(|sender| !sender.is_closed());
-            self.sweep_at = 2 * self.len();
-        }
-    }
-
-    /// The next head: waiters in the order in which they joined, then single attempts.
-    fn next(&mut self) -> Option<oneshot::Sender<QueueMessage>> {
-        (self.busy, self.last_error, self.head_is_idle) = (None, None, false);
-        match self.waiting.pop_front() {
-            Some(waiter) => Some(waiter.sender),
-            None => self.once.pop_front(),
-        }
-    }
-
-    /// Records an answer of the store: "busy" at a moment, or granted.
-    fn answered(&mut self, busy: Option<Moment>) {
-        (self.busy, self.last_error) = (busy, None);
-        self.failures_before = self.failures;
-        self.tell_single_attempts(|| QueueMessage::Busy);
-    }
-
-    fn tell_single_attempts(&mut self, message: impl Fn() -> QueueMessage) {
-        for sender in self.once.drain(..) {
-            let _ = sender.send(message());
-        }
-    }
-
-    fn failed(&mut self, error: &Error) {
-        self.failures = self.failures.wrapping_add(1);
-        self.last_error = Some(error.clone());
-    }
-
-    /// Sends the error to the waiters that would have got it by now, had they asked the store themselves.
-    fn report_outage(&mut self, error: &Error) {
-        for waiter in std::mem::take(&mut self.waiting) {
-            if self.failures.wrapping_sub(waiter.failures.max(self.failures_before)) >= OUTAGE {
-                let _ = waiter.sender.send(QueueMessage::Failed(error.clone()));
-            } else {
-                self.waiting.push_back(waiter);
-            }
-        }
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn renew(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<(), 
     let (reply, answer) = oneshot::channel();
     let (store, of_call, background) = (Arc::clone(&side.store), Arc::clone(held), Arc::clone(shared));
     shared.commands.send(Command::Work(Box::pin(async move {
-        let answers = contained_renewal(&*store, std::slice::from_ref(&of_call.lease)).await;
+        let answers = contained_renewal(&*store, &[of_call.lease()]).await;
         // Here and not by the caller, which may have left: the answer counts in any case.
         let _ = reply.send(apply(&background, sent, &of_call, answers));
     })));

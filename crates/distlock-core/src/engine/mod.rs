@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     pub(crate) capabilities: Capabilities,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) store_name: Arc<str>,
-    ids: LockIds,
+    ids: Arc<LockIds>,
     queues: Arc<LocalQueues>,
     own_holds: Arc<OwnHolds>,
     commands: Arc<CommandChannel>,
@@ -162,7 +162,8 @@ impl Engine {
         })?;
         backend.store().use_clock(Arc::clone(&clock));
         let capabilities = backend.capabilities();
-        let ids = LockIds::new(label);
+        let ids = Arc::new(LockIds::new(label));
+        let queues = Arc::new(LocalQueues::default());
         let store_name: Arc<str> = backend.store().describe().into();
         telemetry::describe();
         let commands = Arc::new(CommandChannel::default());
@@ -179,10 +180,14 @@ impl Engine {
             backend,
             capabilities,
             clock,
-            own_holds: Arc::new(OwnHolds::new(Arc::clone(&store_name))),
+            own_holds: Arc::new(OwnHolds::new(
+                Arc::clone(&store_name),
+                Arc::clone(&ids),
+                Arc::clone(&queues),
+            )),
             store_name,
             ids,
-            queues: Arc::new(LocalQueues::default()),
+            queues,
             commands,
             schedule: Schedule::default(),
             releases: Arc::default(),
@@ -245,7 +250,7 @@ impl Engine {
         drop(gauge);
         match outcome {
             Ok(Some(held)) => {
-                telemetry::acquired(&held.lease, held.granted_at.since(started), &shared.store_name);
+                telemetry::acquired(&held, held.granted_at.since(started), &shared.store_name);
                 Ok(Some(held))
             }
             Ok(None) => {
@@ -273,7 +278,7 @@ impl Engine {
     /// Guards own the hold while they await this: dropping the future drops the guard, which leaves the release to the
     /// background task.
     pub(crate) async fn release(&self, held: &Arc<Held>) -> Result<(), ReleaseFailure> {
-        let span = telemetry::release_span(&held.lease, &self.shared.store_name);
+        let span = telemetry::release_span(held, &self.shared.store_name);
         release::release(&self.shared, held).instrument(span).await
     }
 

@@ -1,42 +1,73 @@
 //! What the tasks of this process hold, to notice a task that waits for itself: locks are not re-entrant.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, ThreadId};
+use std::thread;
 
 use super::Shared;
 use super::held::Held;
+use super::local_queue::LocalQueues;
 use super::telemetry;
-use crate::resource::Resource;
+use crate::resource::{LockIds, Resource};
 use crate::store::Claim;
 
 /// The task that runs, or the thread where no task does, as in `block_on`.
+///
+/// A number of eight bytes: tasks are even and threads are odd. Every hold has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TaskIdentity {
-    Task(tokio::task::Id),
-    Thread(ThreadId),
-}
+pub(crate) struct TaskIdentity(u64);
 
 impl TaskIdentity {
     pub(crate) fn current() -> Self {
         match tokio::task::try_id() {
-            Some(id) => TaskIdentity::Task(id),
-            None => TaskIdentity::Thread(thread::current().id()),
+            Some(id) => TaskIdentity(number_of(id) << 1),
+            None => TaskIdentity(number_of(thread::current().id()) << 1 | 1),
         }
     }
 }
 
-/// What the holds of an engine share: the name of the store, and which task acquired how much of a resource. The list has only
-/// holds without a local wait queue, which knows its holder.
+/// The number in an identity that shows it to a hasher alone. Were it not the number, two identities could look alike, which
+/// costs a needless warning.
+fn number_of(identity: impl Hash) -> u64 {
+    let mut number = NumberHasher(0);
+    identity.hash(&mut number);
+    number.finish()
+}
+
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = self.0.rotate_left(8) ^ number;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// What the holds of an engine share, and which task acquired how much of a resource. The list has only holds without a local
+/// wait queue, which knows its holder.
 #[derive(Debug)]
 pub(crate) struct OwnHolds {
+    /// The name of the store.
     pub(super) store: Arc<str>,
+    /// Made their lock ids.
+    pub(super) ids: Arc<LockIds>,
+    pub(super) queues: Arc<LocalQueues>,
     list: Mutex<HashMap<Resource, Vec<(TaskIdentity, u32)>>>,
 }
 
 impl OwnHolds {
-    pub(super) fn new(store: Arc<str>) -> Self {
-        OwnHolds { store, list: Mutex::default() }
+    pub(super) fn new(store: Arc<str>, ids: Arc<LockIds>, queues: Arc<LocalQueues>) -> Self {
+        OwnHolds { store, ids, queues, list: Mutex::default() }
     }
 
     pub(super) fn add(&self, resource: &Resource, task: TaskIdentity, weight: u32) {
@@ -77,5 +108,23 @@ pub(super) fn warn_if_holder(shared: &Shared, resource: &Resource) {
     let held: Option<Arc<Held>> = shared.queues.holder(resource);
     if held.is_some_and(|held| held.is_held() && held.task == TaskIdentity::current()) {
         telemetry::waits_for_itself(resource, &shared.store_name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_task_and_every_thread_has_an_identity_of_its_own() {
+        let mut found = vec![TaskIdentity::current()];
+        for _ in 0..100 {
+            found.push(tokio::spawn(async { TaskIdentity::current() }).await.unwrap());
+            found.push(thread::spawn(TaskIdentity::current).join().unwrap());
+        }
+        for (at, identity) in found.iter().enumerate() {
+            assert!(!found[..at].contains(identity), "{found:?}");
+        }
+        assert_eq!(found[0], TaskIdentity::current());
     }
 }

@@ -46,7 +46,7 @@ pub(super) async fn release(shared: &Arc<Shared>, held: &Arc<Held>) -> Result<()
         return Err(ReleaseFailure::Lost(reason));
     }
     shared.schedule.remove(held);
-    let answer = send_release(shared, &held.lease, held.options.get_request_timeout()).await;
+    let answer = send_release(shared, held.lease(), held.options.get_request_timeout()).await;
     conclude(shared, held, answer)
 }
 
@@ -54,22 +54,22 @@ fn conclude(shared: &Arc<Shared>, held: &Arc<Held>, answer: Result<Released>) ->
     let now = shared.clock.now();
     let woke = matches!(answer, Ok(Released::Done { woke: true }));
     if held.finish_release(woke) {
-        telemetry::released(&held.lease, now.since(held.granted_at), &shared.store_name);
+        telemetry::released(held, now.since(held.granted_at), &shared.store_name);
     }
     if let Some(side) = shared.lease.as_ref().filter(|_| !shared.capabilities.push) {
-        side.local_wakeups.wake_first(&held.lease.resource);
+        side.local_wakeups.wake_first(&held.resource);
     }
     match answer {
         Ok(Released::Done { .. }) => Ok(()),
         Ok(Released::NotYours) => Err(ReleaseFailure::Lost(LossReason::NotYours)),
         Err(error) => {
-            let error = shared.explain(error, "release", &held.lease.resource);
+            let error = shared.explain(error, "release", &held.resource);
             telemetry::failed("release", &error, &shared.store_name);
             if error.can_retry() || error.is_outcome_unknown() {
                 shared.forget_later(held.stored_lease());
             }
             // By the store's clock it expires at the latest one expiry after the last renewal that may have been applied.
-            Err(ReleaseFailure::Unknown { until: held.stored_lease().expiry, error })
+            Err(ReleaseFailure::Unknown { until: held.stored_expiry(), error })
         }
     }
 }
@@ -87,21 +87,21 @@ async fn wait_minimum_hold(shared: &Shared, held: &Held) {
     }
 }
 
-async fn send_release(shared: &Shared, lease: &Lease, timeout: Duration) -> Result<Released> {
+async fn send_release(shared: &Shared, lease: Lease, timeout: Duration) -> Result<Released> {
     match (&shared.lease, &shared.backend) {
-        (Some(side), _) => tokio::time::timeout(timeout, side.release.submit(lease.clone()))
+        (Some(side), _) => tokio::time::timeout(timeout, side.release.submit(lease))
             .await
             .unwrap_or_else(|_| Err(no_answer::<ReleaseOperation>(timeout))),
         (None, Backend::Session(store)) => {
-            if let Some(side) = shared.session.as_ref().filter(|_| store.batches_release(lease)) {
-                return tokio::time::timeout(timeout, side.release.submit(lease.clone()))
+            if let Some(side) = shared.session.as_ref().filter(|_| store.batches_release(&lease)) {
+                return tokio::time::timeout(timeout, side.release.submit(lease))
                     .await
                     .unwrap_or_else(|_| Err(no_answer::<SessionReleaseOperation>(timeout)))
                     .map(|()| Released::Done { woke: false });
             }
             // The background task drives the call to completion, even if the user is cancelled. A session store that
             // cannot send the release ends the session, which frees the lock too.
-            let (store, lease) = (Arc::clone(store), lease.clone());
+            let store = Arc::clone(store);
             let in_callers_task = store.runs_in_callers_task(&lease.resource);
             let mut call = Box::pin(async move {
                 contained(&*store, "release", async { store.release(&lease).await }).await
@@ -137,7 +137,7 @@ pub(super) fn undo(shared: &Shared, held: Arc<Held>) {
     if held.begin_release() {
         shared.schedule.remove(&held);
     }
-    let pending = shared.releases.begin(&held.lease.resource);
+    let pending = shared.releases.begin(&held.resource);
     shared.commands.send(Command::Release(held, Some(pending)));
 }
 
@@ -145,7 +145,7 @@ pub(super) fn undo(shared: &Shared, held: Arc<Held>) {
 pub(super) fn later(shared: &Shared, held: Arc<Held>) {
     let now = shared.clock.now();
     let pending = (held.is_releasing() || now >= held.held_at_least_until())
-        .then(|| shared.releases.begin(&held.lease.resource));
+        .then(|| shared.releases.begin(&held.resource));
     if pending.is_some() && held.loss_at(now).is_none() && held.begin_release() {
         shared.schedule.remove(&held);
     }
@@ -175,7 +175,7 @@ pub(super) async fn dropped(shared: Arc<Shared>, held: Arc<Held>, _pending: Opti
         }
         shared.schedule.remove(&held);
     }
-    let answer = send_release(&shared, &held.lease, held.options.get_request_timeout()).await;
+    let answer = send_release(&shared, held.lease(), held.options.get_request_timeout()).await;
     let _ = conclude(&shared, &held, answer);
 }
 
@@ -199,7 +199,7 @@ async fn forget_within(shared: Arc<Shared>, lease: Lease, lasts: Duration) {
     let ends: Moment = shared.clock.now().after(lasts);
     let mut pause = FIRST_PAUSE;
     loop {
-        match send_release(&shared, &lease, ATTEMPT_TIMEOUT).await {
+        match send_release(&shared, lease.clone(), ATTEMPT_TIMEOUT).await {
             Ok(_) => return,
             Err(error) if !error.can_retry() && !error.is_outcome_unknown() => {
                 return telemetry::failed("withdraw", &error, &shared.store_name);
@@ -229,7 +229,8 @@ pub(super) fn shut_down(shared: &Arc<Shared>, held: Arc<Held>) -> Option<BoxFutu
 /// record.
 async fn leave(shared: &Shared, held: &Held) {
     let Backend::Session(store) = &shared.backend else { return };
-    if let Err(error) = contained(&**store, "release", async { store.leave(&held.lease).await }).await {
+    let lease = held.lease();
+    if let Err(error) = contained(&**store, "release", async { store.leave(&lease).await }).await {
         telemetry::failed("release", &error, &shared.store_name);
     }
 }

@@ -58,7 +58,7 @@ fn is_to_be_renewed(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
     if !held.is_held() || held.loss_at(now).is_some() {
         // A session would keep the lock for as long as the process lives.
         if shared.lease.is_none() && held.loss_at(now) == Some(&LossReason::MaxHold) {
-            shared.forget_later(held.lease.clone());
+            shared.forget_later(held.lease());
         }
         return false;
     }
@@ -77,7 +77,7 @@ fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch
         .map(|held| {
             // Cleared before the request is sent, so that a later announcement causes another renewal.
             held.take_announced_break();
-            held.lease.clone()
+            held.lease()
         })
         .collect();
     Box::pin(async move { contained_renewal(&*store, &leases).await })
@@ -85,7 +85,7 @@ fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch
 
 /// The pause before a failed renewal is retried: short enough for several attempts before the deadline.
 fn retry_after(held: &Held, now: Moment) -> Duration {
-    let pause = (held.lease.expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1));
+    let pause = (held.expiry() / 20).clamp(Duration::from_millis(20), Duration::from_secs(1));
     pause.min((held.deadline().since(now) / 4).max(Duration::from_millis(2)))
 }
 
@@ -108,7 +108,7 @@ async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
     let mut call = begin_call(side, &chunk);
     let request_timeout =
         chunk.iter().map(|held| held.options.get_request_timeout()).fold(Duration::MAX, Duration::min);
-    let expiries = || chunk.iter().map(|held| held.lease.expiry);
+    let expiries = || chunk.iter().map(|held| held.expiry());
     let attempt = attempt_limit(deadline.since(sent), expiries().fold(Duration::MAX, Duration::min));
     let limit = sent.after(request_timeout.min(attempt)).min(deadline);
     // An answer after this renews nothing.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,20 +46,24 @@ enum DueHolds {
 /// stale; the schedule checks whether the hold is still there.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    due: AtomicU64,
+    /// In two halves, so that a hold has no padding. The lock makes them one.
+    due: [AtomicU32; 2],
     index: AtomicU32,
 }
 
 impl Slot {
     fn set(&self, due: Moment, index: usize) {
-        self.due.store(due.as_nanos(), Ordering::Relaxed);
+        let nanos = due.as_nanos();
+        self.due[0].store((nanos >> 32) as u32, Ordering::Relaxed);
+        self.due[1].store(nanos as u32, Ordering::Relaxed);
         // Beyond four thousand million holds, the last ones are not found by `remove` and end when they are due.
         self.index.store(u32::try_from(index).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     fn get(&self) -> (Moment, usize) {
         let index = self.index.load(Ordering::Relaxed);
-        (Moment::from_nanos(self.due.load(Ordering::Relaxed)), usize::try_from(index).unwrap_or(usize::MAX))
+        let [high, low] = self.due.each_ref().map(|half| u64::from(half.load(Ordering::Relaxed)));
+        (Moment::from_nanos(high << 32 | low), usize::try_from(index).unwrap_or(usize::MAX))
     }
 }
 
@@ -230,21 +234,16 @@ mod tests {
     use super::*;
     use crate::engine::held::Grant;
     use crate::resource::{FencingToken, Kind, LockIds, Resource};
-    use crate::store::Lease;
+    use crate::store::Claim;
 
     fn hold() -> Arc<Held> {
-        let lease = Lease {
-            resource: Resource::new(Kind::Mutex, "a").unwrap(),
-            lock_id: LockIds::new("test").next(),
-            expiry: Duration::from_secs(30),
-            token: FencingToken::new(1),
-            weight: 1,
-            capacity: 1,
-        };
+        let (ids, resource) = (Arc::new(LockIds::new("test")), Resource::new(Kind::Mutex, "a").unwrap());
+        let claim = &Claim::new(resource, ids.next(), Duration::from_secs(30));
+        let token = FencingToken::new(1);
         let (deadline, granted_at) = (Moment::NEVER, Moment::from_nanos(0));
         let (options, session, head) = (Arc::default(), None, None);
-        let own_holds = Arc::new(OwnHolds::new("test".into()));
-        Held::share(Grant { lease, deadline, granted_at, options, session, head, own_holds, weight: 1 })
+        let own_holds = Arc::new(OwnHolds::new("test".into(), ids, Arc::default()));
+        Held::share(Grant { claim, token, deadline, granted_at, options, session, head, own_holds })
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::held::Held;
 use crate::error::Error;
 use crate::resource::{Kind, Resource};
-use crate::store::{Lease, LossReason};
+use crate::store::LossReason;
 
 /// The kind that a user asked for: the queue of a fair mutex is part of the mutex.
 #[cfg(feature = "metrics")]
@@ -33,8 +34,8 @@ pub(crate) fn acquire_span(resource: &Resource, store: &str) -> tracing::Span {
 }
 
 /// The span of a release, for a user that waits for it or in the background.
-pub(crate) fn release_span(lease: &Lease, store: &str) -> tracing::Span {
-    tracing::debug_span!("distlock.release", resource = %lease.resource, store)
+pub(crate) fn release_span(held: &Held, store: &str) -> tracing::Span {
+    tracing::debug_span!("distlock.release", resource = %held.resource, store)
 }
 
 /// The span of a renewal batch.
@@ -48,11 +49,11 @@ pub(crate) fn listen_span(store: &str) -> tracing::Span {
 }
 
 /// A lock was granted after this wait.
-pub(crate) fn acquired(lease: &Lease, waited: Duration, store: &Arc<str>) {
-    tracing::debug!(resource = %lease.resource, lock_id = %lease.lock_id, token = lease.token.get(), ?waited, "acquired");
+pub(crate) fn acquired(held: &Held, waited: Duration, store: &Arc<str>) {
+    tracing::debug!(resource = %held.resource, lock_id = %held.lock_id(), token = held.token.get(), ?waited, "acquired");
     #[cfg(feature = "metrics")]
-    if is_users(&lease.resource) {
-        let kind = kind_of(&lease.resource);
+    if is_users(&held.resource) {
+        let kind = kind_of(&held.resource);
         metrics::counter!(names::ACQUIRED, "kind" => kind, "store" => label(store)).increment(1);
         metrics::histogram!(names::WAIT, "kind" => kind, "store" => label(store))
             .record(waited.as_secs_f64());
@@ -141,34 +142,34 @@ pub(crate) fn renewed(leases: usize, latency: Duration, store: &Arc<str>) {
 }
 
 /// A guard is lost.
-pub(crate) fn lost(lease: &Lease, reason: &LossReason, store: &Arc<str>) {
-    if !is_users(&lease.resource) {
-        tracing::debug!(resource = %lease.resource, lock_id = %lease.lock_id, %reason, %store, "lost");
+pub(crate) fn lost(held: &Held, reason: &LossReason, store: &Arc<str>) {
+    if !is_users(&held.resource) {
+        tracing::debug!(resource = %held.resource, lock_id = %held.lock_id(), %reason, %store, "lost");
         return;
     }
     tracing::warn!(
-        resource = %lease.resource,
-        lock_id = %lease.lock_id,
-        token = lease.token.get(),
+        resource = %held.resource,
+        lock_id = %held.lock_id(),
+        token = held.token.get(),
         %reason,
         %store,
         "lost"
     );
     #[cfg(feature = "metrics")]
     {
-        let kind = kind_of(&lease.resource);
+        let kind = kind_of(&held.resource);
         metrics::counter!(names::LOST, "kind" => kind, "store" => label(store)).increment(1);
         metrics::gauge!(names::HELD, "kind" => kind, "store" => label(store)).decrement(1.0);
     }
 }
 
 /// A lock was released after this long.
-pub(crate) fn released(lease: &Lease, held: Duration, store: &Arc<str>) {
-    tracing::debug!(resource = %lease.resource, lock_id = %lease.lock_id, token = lease.token.get(), ?held, "released");
+pub(crate) fn released(held: &Held, after: Duration, store: &Arc<str>) {
+    tracing::debug!(resource = %held.resource, lock_id = %held.lock_id(), token = held.token.get(), held = ?after, "released");
     #[cfg(feature = "metrics")]
-    if is_users(&lease.resource) {
-        let kind = kind_of(&lease.resource);
-        metrics::histogram!(names::HOLD, "kind" => kind, "store" => label(store)).record(held.as_secs_f64());
+    if is_users(&held.resource) {
+        let kind = kind_of(&held.resource);
+        metrics::histogram!(names::HOLD, "kind" => kind, "store" => label(store)).record(after.as_secs_f64());
         metrics::gauge!(names::HELD, "kind" => kind, "store" => label(store)).decrement(1.0);
     }
     let _ = store;

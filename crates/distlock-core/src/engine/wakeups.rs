@@ -103,7 +103,7 @@ impl Wakeups {
 
     /// Registers a holder for news of a forced release, for as long as the result lives.
     pub(crate) fn register_holder(self: &Arc<Self>, held: &Arc<Held>) -> HolderRegistration {
-        let lock_id = held.lease.lock_id.clone();
+        let lock_id = held.lock_id();
         self.lock().holders.insert(lock_id.clone(), Arc::downgrade(held));
         HolderRegistration { wakeups: Arc::clone(self), lock_id }
     }

@@ -5,11 +5,12 @@ mod records;
 mod stats;
 mod streams;
 mod table;
+mod tokens;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,6 +21,8 @@ use self::records::Wakes;
 use self::stats::Counters;
 use self::streams::WakeStreams;
 use self::table::Table;
+#[cfg(any(test, feature = "test-util"))]
+use self::tokens::{ServerCounter, TokenRule};
 use crate::clock::{BootClock, Clock, Moment};
 use crate::error::Result;
 use crate::resource::{FencingToken, Resource};
@@ -104,7 +107,7 @@ impl MemoryStore {
     /// Sets how long the token of an unused name is kept. Default one hour.
     #[must_use]
     pub fn retention(self, retention: Duration) -> Self {
-        self.0.table.lock().unwrap_or_else(PoisonError::into_inner).retention = retention;
+        self.table().retention = retention;
         self
     }
 
@@ -117,13 +120,13 @@ impl MemoryStore {
     /// How many names the store remembers, including names of which only the token is left.
     #[must_use]
     pub fn remembered(&self) -> usize {
-        self.0.table.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.table().len()
     }
 
     /// The last token of a resource, if the store remembers it, whether or not it is held.
     #[must_use]
     pub fn last_token(&self, resource: &Resource) -> Option<FencingToken> {
-        self.0.table.lock().unwrap_or_else(PoisonError::into_inner).last_token(resource)
+        self.table().last_token(resource)
     }
 
     /// How many streams of wake-ups are open.
@@ -145,9 +148,53 @@ impl MemoryStore {
         self.0.streams.hang_up();
     }
 
+    /// For tests: mutexes draw their tokens from one counter of the whole store, as on Redis, which is kept for this long after
+    /// its last use. It is one more than the last token, or the clock in µs.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn with_one_counter(self, retention: Duration) -> Self {
+        self.table().rule = TokenRule::PerServer(ServerCounter::new(retention));
+        self
+    }
+
+    /// For tests: loses that counter.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn lose_counter(&self) {
+        if let TokenRule::PerServer(counter) = &mut self.table().rule {
+            counter.lose();
+        }
+    }
+
+    /// For tests: the last token of that counter, unless it was lost or has expired.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn counter(&self) -> Option<u64> {
+        let now = self.0.clock.now();
+        match &mut self.table().rule {
+            TokenRule::PerServer(counter) => counter.known(now),
+            TokenRule::PerName => None,
+        }
+    }
+
+    /// For tests: another store with what this one has now, as a replica.
+    #[cfg(any(test, feature = "test-util"))]
+    #[must_use]
+    pub fn copy(&self) -> Self {
+        MemoryStore(Arc::new(StoreState {
+            clock: Arc::clone(&self.0.clock),
+            table: Mutex::new(self.table().clone()),
+            streams: WakeStreams::default(),
+            counters: Counters::default(),
+        }))
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn step<T>(&self, step: impl FnOnce(&mut Table, Moment, &mut Wakes) -> T) -> T {
         let mut wakes = Wakes::new();
-        let mut table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table();
         let answer = step(&mut table, self.0.clock.now(), &mut wakes);
         self.0.counters.wakes.fetch_add(wakes.len() as u64, Ordering::Relaxed);
         // Sent before the table is unlocked, so that messages keep the order of the steps.

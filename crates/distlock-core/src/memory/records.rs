@@ -55,13 +55,13 @@ impl TokenHistory {
         TokenHistory { last: None, touched: now }
     }
 
-    fn next_token(&mut self, now: Moment) -> FencingToken {
+    pub(super) fn next_token(&mut self, now: Moment) -> FencingToken {
         let token = FencingToken::after(self.last, milliseconds(now));
         self.last = Some(token);
         token
     }
 
-    fn raise(&mut self, token: FencingToken) {
+    pub(super) fn raise(&mut self, token: FencingToken) {
         self.last = self.last.max(Some(token));
     }
 

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, SystemTime};
 
 use super::records::{HoldEntry, LockRecord, PoolRecord, Wakes};
+use super::tokens::TokenRule;
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::resource::{FencingToken, RecordKind, Resource};
@@ -14,23 +15,25 @@ use crate::store::{Attempt, Claim, Holder, Lease, Query, Record, Released, Renew
 /// one record, more records are purged than created.
 const PURGE_AT_ONCE: usize = 4;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum TableRecord {
     Lock(LockRecord),
     Pool(PoolRecord),
 }
 
 /// The records by resource. Each has exactly one entry in `due`, which says when to check whether it can be purged.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Table {
     records: HashMap<Resource, TableRecord>,
     due: VecDeque<(Moment, Resource)>,
     pub(super) retention: Duration,
+    /// How mutexes draw their tokens.
+    pub(super) rule: TokenRule,
 }
 
 impl Table {
     pub(super) fn new(retention: Duration) -> Self {
-        Table { records: HashMap::new(), due: VecDeque::new(), retention }
+        Table { records: HashMap::new(), due: VecDeque::new(), retention, rule: TokenRule::default() }
     }
 
     pub(super) fn try_acquire(&mut self, claim: &Claim, now: Moment, wakes: &mut Wakes) -> Result<Attempt> {
@@ -47,14 +50,14 @@ impl Table {
             RecordKind::Pool => TableRecord::Pool(PoolRecord::new(now)),
         });
         match entry {
-            TableRecord::Lock(lock) => Ok(lock.try_acquire(claim, now)),
+            TableRecord::Lock(lock) => Ok(lock.try_acquire(claim, now, &mut self.rule)),
             TableRecord::Pool(pool) => pool.try_acquire(claim, now, wakes),
         }
     }
 
     pub(super) fn renew(&mut self, lease: &Lease, now: Moment, wakes: &mut Wakes) -> Renewal {
         match self.records.get_mut(&lease.resource) {
-            Some(TableRecord::Lock(lock)) => lock.renew(lease, now),
+            Some(TableRecord::Lock(lock)) => lock.renew(lease, now, &mut self.rule),
             Some(TableRecord::Pool(pool)) => pool.renew(lease, now, wakes),
             None => Renewal::NotYours,
         }

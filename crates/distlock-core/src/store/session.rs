@@ -62,10 +62,11 @@ impl fmt::Display for LossReason {
 #[derive(Clone, Debug)]
 pub struct Session(Arc<Life>);
 
+/// On some stores every hold has a session of its own, so its size matters.
 #[derive(Debug)]
 struct Life {
     deadline: AtomicU64,
-    ended: OnceLock<LossReason>,
+    ended: OnceLock<Box<LossReason>>,
     listeners: Mutex<Listeners>,
 }
 
@@ -73,9 +74,33 @@ struct Life {
 /// listeners then, so a listener that binds in between sees the reason.
 #[derive(Debug, Default)]
 struct Listeners {
+    /// The only one needs no vector.
+    first: Option<Weak<dyn Dependent>>,
+    more: Option<Box<MoreListeners>>,
+}
+
+#[derive(Debug, Default)]
+struct MoreListeners {
     /// Made when a task waits for the end.
     signal: Option<CancellationToken>,
     dependents: Vec<Weak<dyn Dependent>>,
+}
+
+impl Listeners {
+    fn add(&mut self, dependent: Weak<dyn Dependent>) {
+        if self.first.as_ref().is_none_or(|first| first.strong_count() == 0) {
+            self.first = Some(dependent);
+            return;
+        }
+        let dependents = &mut self.more.get_or_insert_default().dependents;
+        if dependents.len() == dependents.capacity() {
+            // Before it grows: a session that lives long sees many come and go.
+            dependents.retain(|other| other.strong_count() > 0);
+            let room = dependents.len().max(1);
+            dependents.reserve_exact(room);
+        }
+        dependents.push(dependent);
+    }
 }
 
 /// What lives with a session and is told of its end: no task for each.
@@ -108,12 +133,13 @@ impl Session {
 
     /// Ends the session: every guard that depends on it is lost now. The first reason stays.
     pub fn end(&self, reason: LossReason) {
-        let reason = self.0.ended.get_or_init(|| reason);
-        let Listeners { signal, dependents } = std::mem::take(&mut *self.listeners());
+        let reason = self.0.ended.get_or_init(|| Box::new(reason));
+        let Listeners { first, more } = std::mem::take(&mut *self.listeners());
+        let MoreListeners { signal, dependents } = more.map(|more| *more).unwrap_or_default();
         if let Some(signal) = signal {
             signal.cancel();
         }
-        for dependent in dependents.iter().filter_map(Weak::upgrade) {
+        for dependent in first.iter().chain(&dependents).filter_map(Weak::upgrade) {
             dependent.session_ended(reason);
         }
     }
@@ -132,20 +158,13 @@ impl Session {
             }
             return;
         }
-        let dependents = &mut listeners.dependents;
-        if dependents.len() == dependents.capacity() {
-            // Before it grows: a session that lives long sees many come and go.
-            dependents.retain(|other| other.strong_count() > 0);
-            let room = dependents.len().max(1);
-            dependents.reserve_exact(room);
-        }
-        dependents.push(dependent);
+        listeners.add(dependent);
     }
 
     /// Why it ended, if the store said so.
     #[must_use]
     pub fn ended(&self) -> Option<&LossReason> {
-        self.0.ended.get()
+        self.0.ended.get().map(|reason| &**reason)
     }
 
     /// After this moment it is dead without further word.
@@ -164,7 +183,7 @@ impl Session {
             if self.ended().is_some() {
                 return;
             }
-            listeners.signal.get_or_insert_default().clone()
+            listeners.more.get_or_insert_default().signal.get_or_insert_default().clone()
         };
         signal.cancelled().await;
     }
@@ -336,15 +355,16 @@ mod tests {
     #[test]
     fn a_session_that_outlives_its_locks_does_not_remember_them() {
         let session = Session::new();
+        for _ in 0..100 {
+            drop(bound(&session));
+        }
+        assert!(session.listeners().more.is_none(), "one at a time needs no vector");
         let kept = bound(&session);
         for _ in 0..10_000 {
             drop(bound(&session));
         }
-        assert!(
-            session.listeners().dependents.capacity() < 10,
-            "{}",
-            session.listeners().dependents.capacity()
-        );
+        let remembered = session.listeners().more.as_ref().map_or(0, |more| more.dependents.capacity());
+        assert!(remembered < 10, "{remembered}");
         session.end(LossReason::NotYours);
         assert_eq!(kept.0.load(Ordering::SeqCst), 1);
     }

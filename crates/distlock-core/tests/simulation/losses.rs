@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use distlock_core::store::{LeaseStore, Store};
+use distlock_core::store::{LeaseStore, Query, Store};
 use distlock_core::{Kind, Resource};
 use futures_util::FutureExt;
 
+use crate::plan::Choice;
 use crate::run::Simulation;
 
 impl Simulation {
@@ -26,6 +27,34 @@ impl Simulation {
                     })
             },
         );
+    }
+
+    /// A replica takes over, without the requests since its last message. A fail-over takes time: it does not happen before the
+    /// clock, which both have, is past the last token.
+    pub(crate) fn fail_over(&self, node: usize) {
+        let world = &self.world;
+        let server = &world.servers[node];
+        if !server.may_forget() || !server.fail_over() {
+            return;
+        }
+        self.forgets(node);
+        let longest = |choice: &Choice| choice.options.get_expiry().max(choice.ttl);
+        let longest = world.plan.choices.iter().map(longest).max().unwrap_or_default();
+        {
+            let mut observed = world.observed();
+            // What was released since is there again.
+            for record in server.records(&Query::default()) {
+                observed.orphans.extend(record.holders.into_iter().map(|holder| holder.lock_id));
+                observed.orphans.extend(record.waiters.into_iter().map(|waiter| waiter.lock_id));
+            }
+            observed.orphans_until = observed.orphans_until.max(world.time() + longest);
+        }
+        self.disconnect(node);
+    }
+
+    pub(crate) fn disconnect(&self, node: usize) {
+        self.clients.iter().for_each(|client| client.links[node].end_stream());
+        self.clients.iter().for_each(|client| client.process.has_message.store(true, SeqCst));
     }
 
     pub(crate) fn forget_tokens(&self, node: usize) {

@@ -52,7 +52,15 @@ fn mode() -> Mode {
 
 fn theme() -> Option<Theme> {
     let name = std::env::var("DISTLOCK_THEME").ok()?;
-    let all = [Theme::Anything, Theme::Calm, Theme::LatePushes, Theme::Breaks, Theme::Silence, Theme::Visits];
+    let all = [
+        Theme::Anything,
+        Theme::Calm,
+        Theme::LatePushes,
+        Theme::Breaks,
+        Theme::Silence,
+        Theme::Visits,
+        Theme::Counter,
+    ];
     all.into_iter().find(|theme| format!("{theme:?}") == name)
 }
 
@@ -146,6 +154,22 @@ fn every_planted_defect_is_found() {
         }
     }
     assert!(missed.is_empty(), "not found within {most} seeds: {missed:?}");
+}
+
+/// The tokens of a name rise although the counter of its server is lost, the server restarts empty, or a replica takes over that
+/// has not all of it.
+#[test]
+fn tokens_rise_whatever_happens_to_the_counter_of_a_server() {
+    let count = number("DISTLOCK_SEEDS").unwrap_or(SEEDS).div_ceil(4);
+    for seed in 0..count {
+        let mode = Mode { theme: Some(Theme::Counter), ..Mode::default() };
+        if let Some(violation) = run(seed, mode, false).violation {
+            panic!(
+                "seed {seed}: {}: {}\nreplay it with DISTLOCK_THEME=Counter DISTLOCK_SEED={seed}",
+                violation.rule, violation.text
+            );
+        }
+    }
 }
 
 /// Seeds from `DISTLOCK_FIRST` on until one fails or `DISTLOCK_SOAK` minutes are over; zero is without end.

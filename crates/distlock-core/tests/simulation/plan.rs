@@ -7,6 +7,8 @@ use fastrand::Rng;
 
 use crate::planted::Defect;
 
+/// How long a counter of a whole server is kept after its last use.
+const COUNTER_RETENTION: Duration = Duration::from_secs(10);
 pub const MS: Duration = Duration::from_millis(1);
 
 /// The settings of a run, apart from its seed.
@@ -36,6 +38,9 @@ pub enum Theme {
     Silence,
     /// A quorum, and callers whose runtimes end.
     Visits,
+    /// A server with one token counter for all mutexes, as Redis has it: it is lost, the server restarts empty, or a replica takes
+    /// over that has not all of it.
+    Counter,
 }
 
 impl Theme {
@@ -46,6 +51,7 @@ impl Theme {
             4 => Theme::Breaks,
             5 => Theme::Silence,
             6 => Theme::Visits,
+            7 => Theme::Counter,
             _ => Theme::Anything,
         }
     }
@@ -71,17 +77,58 @@ pub struct Rates {
 /// An event that happens to a client or a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    Stall { client: usize, length: Duration, hold_messages: bool },
-    Resume { client: usize },
-    Outage { client: usize, node: usize, length: Duration, sort: Outage },
-    Crash { client: usize },
-    RuntimeEnd { client: usize },
-    ShutDown { client: usize },
-    StreamsEnd { client: usize },
-    ServerJump { node: usize, by: Duration, back: bool },
-    Restart { node: usize },
-    Break { name: usize },
-    Visit { client: usize },
+    Stall {
+        client: usize,
+        length: Duration,
+        hold_messages: bool,
+    },
+    Resume {
+        client: usize,
+    },
+    Outage {
+        client: usize,
+        node: usize,
+        length: Duration,
+        sort: Outage,
+    },
+    Crash {
+        client: usize,
+    },
+    RuntimeEnd {
+        client: usize,
+    },
+    ShutDown {
+        client: usize,
+    },
+    StreamsEnd {
+        client: usize,
+    },
+    ServerJump {
+        node: usize,
+        by: Duration,
+        back: bool,
+    },
+    Restart {
+        node: usize,
+    },
+    /// The token counter of a server is lost.
+    CounterLost {
+        node: usize,
+    },
+    /// A replica has all that its server has.
+    Replicated {
+        node: usize,
+    },
+    /// The replica takes over.
+    FailOver {
+        node: usize,
+    },
+    Break {
+        name: usize,
+    },
+    Visit {
+        client: usize,
+    },
     VisitEnd,
 }
 
@@ -134,6 +181,8 @@ pub struct Plan {
     pub calm: bool,
     /// Clients with tasks outside their runtime.
     pub guests: bool,
+    /// Servers have one token counter for all mutexes, which is kept for this long after its last use.
+    pub counter: Option<Duration>,
 }
 
 fn duration(rng: &mut Rng, from: u64, to: u64) -> Duration {
@@ -152,7 +201,8 @@ impl Plan {
         let rng = &mut rng;
         let theme = Theme::draw(rng);
         let theme = mode.theme.unwrap_or(theme);
-        let quorum = rng.u32(0..4) == 0 && !matches!(theme, Theme::LatePushes | Theme::Silence);
+        let quorum =
+            rng.u32(0..4) == 0 && !matches!(theme, Theme::LatePushes | Theme::Silence | Theme::Counter);
         let quorum = (quorum || theme == Theme::Visits) && mode.defect.is_none();
         let nodes = if !quorum { 1 } else { *rng.choice(&[3, 3, 5]).unwrap() };
         let calm = theme == Theme::Calm;
@@ -199,10 +249,12 @@ impl Plan {
             events: Vec::new(),
             calm,
             guests: rng.u32(0..4) == 0,
+            counter: None,
         };
         match theme {
             Theme::LatePushes => plan.late_pushes(rng),
             Theme::Silence => plan.silence(rng),
+            Theme::Counter => plan.one_counter(rng),
             _ => {}
         }
         if !calm {
@@ -212,6 +264,7 @@ impl Plan {
             Theme::Breaks => plan.breaks(rng),
             Theme::Silence => plan.holes(rng),
             Theme::Visits => plan.visits(rng),
+            Theme::Counter => plan.counter_losses(rng),
             _ => {}
         }
         plan.events.sort_by_key(|(at, _)| *at);
@@ -253,6 +306,38 @@ impl Plan {
         for client in 0..self.clients {
             let (at, length) = (duration(rng, 500, 5_000), duration(rng, 3_000, 8_000));
             self.events.push((at, Event::Outage { client, node: 0, length, sort: Outage::Hole }));
+        }
+    }
+
+    /// Short holds of mutexes, so that names are granted again soon after a loss.
+    fn one_counter(&mut self, rng: &mut Rng) {
+        (self.kinds, self.private) = ([3, 0, 0, 0, rng.u32(0..2)], 0);
+        (self.hold, self.pause) = (rng.u64(1..60), rng.u64(5..60));
+        self.counter = Some(COUNTER_RETENTION);
+        // Applied again after the faults have ended, a claim of long ago is granted by a server that restarted, and blocks the others.
+        self.rates.late = 0;
+    }
+
+    /// The counter, all of the server, or what the replica has not got, is lost again and again.
+    fn counter_losses(&mut self, rng: &mut Rng) {
+        let length = self.length.as_millis() as u64;
+        // The clock is not set back by more than the retention in all.
+        self.events.retain(|(_, what)| !matches!(what, Event::ServerJump { .. }));
+        for _ in 0..rng.usize(0..=3) {
+            let (back, by) = (rng.bool(), duration(rng, 1, COUNTER_RETENTION.as_millis() as u64 / 4));
+            let by = if back { by } else { by * 8 };
+            self.events.push((duration(rng, 50, length), Event::ServerJump { node: 0, by, back }));
+        }
+        for _ in 0..rng.usize(2..8) {
+            let at = duration(rng, 50, length);
+            match rng.u32(0..3) {
+                0 => self.events.push((at, Event::CounterLost { node: 0 })),
+                1 => self.events.push((at, Event::Restart { node: 0 })),
+                _ => {
+                    self.events.push((at, Event::Replicated { node: 0 }));
+                    self.events.push((at + duration(rng, 1, 500), Event::FailOver { node: 0 }));
+                }
+            }
         }
     }
 

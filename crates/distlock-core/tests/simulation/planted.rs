@@ -50,10 +50,14 @@ pub enum Defect {
     NeverEnds,
     /// Renewals are sometimes refused.
     RenewalRefused,
+    /// A token counter of a whole server begins at one after it was lost.
+    CounterUnseeded,
+    /// A token counter of a whole server does not follow the clock, so a replica goes on with old numbers.
+    CounterWithoutClock,
 }
 
 impl Defect {
-    pub const ALL: [Defect; 15] = [
+    pub const ALL: [Defect; 17] = [
         Defect::ReleaseWithoutOwner,
         Defect::RenewalTakes,
         Defect::RenewalUnchecked,
@@ -69,6 +73,8 @@ impl Defect {
         Defect::EndsEarly,
         Defect::NeverEnds,
         Defect::RenewalRefused,
+        Defect::CounterUnseeded,
+        Defect::CounterWithoutClock,
     ];
 }
 
@@ -79,6 +85,7 @@ impl Defect {
             Defect::PushedAttempt | Defect::PushedAfter => Theme::LatePushes,
             Defect::RenewalTakes | Defect::RenewalUnchecked => Theme::Breaks,
             Defect::NoWakes => Theme::Calm,
+            Defect::CounterUnseeded | Defect::CounterWithoutClock => Theme::Counter,
             _ => Theme::Anything,
         }
     }
@@ -100,6 +107,8 @@ struct State {
     attempts: HashMap<LockId, u64>,
     /// The expiry of leases, where the defect replaces the store's.
     ends: HashMap<LockId, (Moment, Lease)>,
+    /// The token counter of the server, where the defect replaces the store's. `None`: the next one is the clock.
+    counter: Option<u64>,
 }
 
 impl fmt::Debug for Planted {
@@ -117,6 +126,25 @@ impl Planted {
         let mut state = self.state.lock().unwrap();
         state.calls += 1;
         state.calls
+    }
+
+    pub fn lose_counter(&self) {
+        let zero = (self.defect == Defect::CounterUnseeded).then_some(0);
+        self.state.lock().unwrap().counter = zero;
+    }
+
+    /// The same over a copy of its store.
+    pub fn copied_to(&self, inner: MemoryStore) -> Self {
+        let counter = self.state.lock().unwrap().counter;
+        let state = Arc::new(Mutex::new(State { counter, ..State::default() }));
+        Planted { inner, state, ..self.clone() }
+    }
+
+    fn draw_token(&self) -> FencingToken {
+        let mut state = self.state.lock().unwrap();
+        let counter = state.counter.get_or_insert_with(|| self.clock.now().as_nanos() / 1_000);
+        *counter += 1;
+        FencingToken::new(*counter)
     }
 
     async fn holder(&self, resource: &Resource) -> Option<LockId> {
@@ -172,6 +200,9 @@ impl Planted {
                 let token = state.tokens.entry(claim.resource.clone()).or_default();
                 *token += 1;
                 Attempt::granted(FencingToken::new(*token))
+            }
+            (Defect::CounterUnseeded | Defect::CounterWithoutClock, Attempt::Granted { .. }) => {
+                Attempt::granted(self.draw_token())
             }
             (Defect::ExpiryMovesBack, Attempt::Granted { token, .. }) => {
                 let end = self.clock.now().after(claim.expiry);

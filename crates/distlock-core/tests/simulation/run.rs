@@ -33,7 +33,7 @@ pub(crate) struct Client {
     pub(crate) process: Arc<Process>,
     pub(crate) runtime: Option<ClientRuntime>,
     pub(crate) locks: Option<Locks>,
-    links: Vec<Link>,
+    pub(crate) links: Vec<Link>,
 }
 
 pub(crate) struct Simulation {
@@ -237,6 +237,11 @@ impl Simulation {
                 self.clients.iter().for_each(|client| client.process.has_message.store(true, SeqCst));
             }
             Event::ServerJump { node, by, back } => {
+                let server = &world.servers[node];
+                // By the counter before the clock moves: it may expire then.
+                if world.plan.counter.is_some() && !server.may_jump(by, back) {
+                    return;
+                }
                 if back {
                     world.observed().moved_back += by;
                 } else {
@@ -245,12 +250,22 @@ impl Simulation {
                 world.servers[node].clock.jump(by, back);
             }
             Event::Restart { node } => {
+                if world.plan.counter.is_none() {
+                    self.forget_tokens(node);
+                } else if !world.servers[node].may_forget() {
+                    return;
+                }
                 self.forgets(node);
-                self.forget_tokens(node);
                 world.restart(node);
-                self.clients.iter().for_each(|client| client.links[node].end_stream());
-                self.clients.iter().for_each(|client| client.process.has_message.store(true, SeqCst));
+                self.disconnect(node);
             }
+            Event::CounterLost { node } => {
+                if world.servers[node].may_forget() {
+                    world.servers[node].lose_counter();
+                }
+            }
+            Event::Replicated { node } => world.servers[node].replicate(),
+            Event::FailOver { node } => self.fail_over(node),
             Event::Break { name } => self.break_locks(name),
             Event::Visit { client } => {
                 let Some(at) = self.current(client).filter(|_| self.visitor.is_none()) else { return };

@@ -56,15 +56,24 @@ impl fmt::Debug for SimClock {
 pub struct Server {
     pub clock: SimClock,
     memory: Mutex<(MemoryStore, Option<Planted>)>,
+    /// The highest token of its counter before it was lost.
+    forgotten: AtomicU64,
+    /// What a replica has got of it.
+    replica: Mutex<Option<(MemoryStore, Option<Planted>)>>,
 }
 
 impl Server {
     fn new(clock: SimClock, plan: &Plan, sent: &Arc<AtomicU64>) -> Self {
-        Server { memory: Mutex::new(Server::empty(&clock, plan, sent)), clock }
+        let memory = Mutex::new(Server::empty(&clock, plan, sent));
+        Server { memory, forgotten: AtomicU64::new(0), replica: Mutex::default(), clock }
     }
 
     fn empty(clock: &SimClock, plan: &Plan, sent: &Arc<AtomicU64>) -> (MemoryStore, Option<Planted>) {
         let memory = MemoryStore::with_clock(Arc::new(clock.clone()));
+        let memory = match plan.counter {
+            Some(retention) => memory.with_one_counter(retention),
+            None => memory,
+        };
         let planted =
             plan.defect.map(|defect| Planted::new(memory.clone(), clock.clone(), defect, Arc::clone(sent)));
         (memory, planted)
@@ -87,6 +96,56 @@ impl Server {
 
     pub fn memory(&self) -> MemoryStore {
         self.memory.lock().unwrap().0.clone()
+    }
+
+    /// Whether its token counter may be lost: its clock is past all tokens. A grant takes longer than a microsecond, and a
+    /// fail-over or a restart much longer; but a clock that was set back may be behind.
+    pub fn may_forget(&self) -> bool {
+        let counter = self.memory().counter().unwrap_or(0);
+        counter.max(self.forgotten.load(SeqCst)) < self.clock.now().as_nanos() / 1_000
+    }
+
+    /// Whether its clock may jump. It is set back only if its counter was not lost since the last grant, or if the clock stays
+    /// past all tokens.
+    pub fn may_jump(&self, by: Duration, back: bool) -> bool {
+        if !back {
+            self.remember_counter();
+            return true;
+        }
+        let forgotten = self.forgotten.load(SeqCst);
+        self.memory().counter().is_some_and(|counter| counter >= forgotten)
+            || forgotten < self.clock.now().before(by).as_nanos() / 1_000
+    }
+
+    /// Before the counter is lost.
+    fn remember_counter(&self) {
+        self.forgotten.fetch_max(self.memory().counter().unwrap_or(0), SeqCst);
+    }
+
+    /// Loses the token counter.
+    pub fn lose_counter(&self) {
+        self.remember_counter();
+        let memory = self.memory.lock().unwrap();
+        memory.0.lose_counter();
+        if let Some(planted) = &memory.1 {
+            planted.lose_counter();
+        }
+    }
+
+    /// Copies everything to the replica.
+    pub fn replicate(&self) {
+        let memory = self.memory.lock().unwrap();
+        let copy = memory.0.copy();
+        let planted = memory.1.as_ref().map(|planted| planted.copied_to(copy.clone()));
+        *self.replica.lock().unwrap() = Some((copy, planted));
+    }
+
+    /// Goes on with what the replica has. False if there is none.
+    pub fn fail_over(&self) -> bool {
+        let Some(replica) = self.replica.lock().unwrap().take() else { return false };
+        self.remember_counter();
+        *self.memory.lock().unwrap() = replica;
+        true
     }
 
     /// All records with holders or waiters.
@@ -228,6 +287,7 @@ impl World {
 
     pub fn restart(&self, node: usize) {
         let server = &self.servers[node];
+        server.remember_counter();
         *server.memory.lock().unwrap() = Server::empty(&server.clock, &self.plan, &self.sent);
     }
 

@@ -23,6 +23,7 @@ mod inotify;
 mod inotify;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -48,6 +49,10 @@ const UNWATCHED: Duration = Duration::from_millis(20);
 
 /// How long after a failure the kernel is asked for an instance again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// After this long the thread drops what waiters have left behind. They have their locks by then, and their successors are not
+/// kept waiting: two waiters watch a lock file.
+const DROPPED_AFTER: Duration = Duration::from_millis(1);
 
 /// What to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +118,8 @@ struct WatcherState {
     is_blind: bool,
     /// The held files, and their watches if they have one.
     holds: HashMap<u64, (Arc<HeldFile>, Option<i32>)>,
+    /// What waiters have left behind.
+    spent: Spent,
     /// Holds without a watch, by age.
     unwatched: VecDeque<(Instant, u64)>,
     last_number: u64,
@@ -133,6 +140,35 @@ struct WatcherInner {
 /// The watcher of a store.
 #[derive(Clone, Debug)]
 pub(crate) struct Watcher(Arc<WatcherInner>);
+
+/// What the thread drops at a moment. While there is one, the thread need not be woken for more.
+#[derive(Default)]
+struct Spent {
+    at: Option<Instant>,
+    things: Vec<Box<dyn Send>>,
+}
+
+impl fmt::Debug for Spent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spent").field("at", &self.at).field("things", &self.things.len()).finish()
+    }
+}
+
+impl Spent {
+    /// There may soon be something. False if that was known.
+    fn expect(&mut self) -> bool {
+        let is_new = self.at.is_none();
+        self.at.get_or_insert_with(|| Instant::now() + DROPPED_AFTER);
+        is_new
+    }
+
+    fn take_due(&mut self) -> Vec<Box<dyn Send>> {
+        match self.at.take_if(|at| *at <= Instant::now()) {
+            Some(_) => std::mem::take(&mut self.things),
+            None => Vec::new(),
+        }
+    }
+}
 
 /// The watch of a waiter. Dropping it ends the watch.
 #[derive(Debug)]
@@ -193,6 +229,19 @@ impl Watcher {
         }
         // The lock belongs to the open file, not to the descriptor. Without a free descriptor, it stays as it is.
         rustix::io::fcntl_dupfd_cloexec(&file, least).map_or(file, File::from)
+    }
+
+    /// Drops what a waiter leaves behind, on the thread of the watcher.
+    pub(crate) fn drop_soon(&self, spent: impl Send + 'static) {
+        let mut state = self.0.lock();
+        if state.thread.is_none() {
+            drop(state);
+            return drop(spent);
+        }
+        state.spent.things.push(Box::new(spent));
+        if state.spent.expect() {
+            state.wake_thread();
+        }
     }
 
     /// Checks a held file from now on.
@@ -352,6 +401,7 @@ impl WatcherInner {
         let mut to_check = Vec::new();
         let mut mutexes = MutexesToCheck::default();
         let mut state = self.lock();
+        let mut wakes_waiters = false;
         for event in events {
             if event.key.is_none_or(|key| state.mutex_folders.contains(&key)) {
                 mutexes.add(event);
@@ -365,7 +415,10 @@ impl WatcherInner {
             };
             for (_, listener) in concerned {
                 match listener {
-                    Listener::Waiter(notify) => notify.notify_one(),
+                    Listener::Waiter(notify) => {
+                        wakes_waiters = true;
+                        notify.notify_one();
+                    }
                     Listener::Hold(held) if event.is_move => to_check.push(Arc::clone(held)),
                     Listener::Hold(_) => {}
                 }
@@ -375,7 +428,14 @@ impl WatcherInner {
                 state.watches.remove(&key);
             }
         }
+        if wakes_waiters {
+            // One of them is about to be granted the lock, and need not wake this thread then.
+            state.spent.expect();
+        }
         drop(state);
+        if wakes_waiters && let Some(holds) = self.holds.upgrade() {
+            holds.expect();
+        }
         to_check.iter().for_each(|held| held.check());
         match mutexes {
             MutexesToCheck { all: true, .. } => self.check_all(),
@@ -451,10 +511,10 @@ fn run(inner: &Weak<WatcherInner>) {
     let mut last_tick = Instant::now();
     let mut last_step = Instant::now();
     loop {
-        let Some((inotify, are_unwatched, is_blind)) = inner.upgrade().map(|inner| {
+        let Some((inotify, are_unwatched, is_blind, drops_at)) = inner.upgrade().map(|inner| {
             let state = inner.lock();
             let are_unwatched = !state.unwatched.is_empty() || inner.has_young_mutexes();
-            (state.inotify.clone(), are_unwatched, state.is_blind)
+            (state.inotify.clone(), are_unwatched, state.is_blind, state.spent.at)
         }) else {
             return;
         };
@@ -462,6 +522,7 @@ fn run(inner: &Weak<WatcherInner>) {
         let until_tick = tick.saturating_sub(last_tick.elapsed());
         let until_step = UNWATCHED.saturating_sub(last_step.elapsed());
         let pause = if are_unwatched { until_tick.min(until_step) } else { until_tick };
+        let pause = drops_at.map_or(pause, |at| pause.min(at.saturating_duration_since(Instant::now())));
         let events = match inotify {
             Some(inotify) => inotify.wait(pause),
             None => {
@@ -471,6 +532,8 @@ fn run(inner: &Weak<WatcherInner>) {
         };
         let Some(inner) = inner.upgrade() else { return };
         inner.dispatch(&events);
+        let spent = inner.lock().spent.take_due();
+        drop(spent);
         if last_step.elapsed() >= UNWATCHED {
             last_step = Instant::now();
             let started = inner.lock().start_watches();

@@ -8,7 +8,7 @@ use super::{Acquisition, AttemptOutcome, BusyAttempt, MAX_STALE_GRANTS, TICK};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::FencingToken;
-use crate::store::{Lease, PushedGrant};
+use crate::store::PushedGrant;
 
 impl Acquisition<'_> {
     /// Accepts a grant that the store made on release and pushed in a message that may be late. It counts only for the
@@ -51,14 +51,14 @@ impl Acquisition<'_> {
             return Ok(AttemptOutcome::RetryAfter(TICK));
         }
         let held = Held::share(Grant {
-            lease: Lease::of(self.claim, token).with_expiry(self.options.get_expiry()),
+            claim: self.claim,
+            token,
             deadline,
             granted_at: now,
             options: Arc::clone(self.options),
             session: None,
             head: self.head.take(),
             own_holds: Arc::clone(&shared.own_holds),
-            weight: self.claim.weight,
         });
         self.may_be_stored = false;
         let due = match held.cadence() {

@@ -109,8 +109,19 @@ fn cancelled_waiters_do_not_accumulate() {
         drop(queues.join_once(&resource, now, false));
     }
     let all = queues.lock();
-    let waiters = all.get(&resource).and_then(|queue| queue.waiters.as_ref()).unwrap();
+    let waiters = all.waiters.get(resource.name()).unwrap();
     let remembered = [waiters.waiting.len(), waiters.once.len()];
     assert!(remembered.iter().all(|count| *count <= 32), "{remembered:?}");
     drop(kept);
+}
+
+#[test]
+fn a_queue_without_waiters_keeps_a_name_and_nothing_else() {
+    let (queues, resource) = (Arc::new(LocalQueues::default()), resource());
+    let head = head_of(queues.join(&resource));
+    assert!(queues.lock().waiters.is_empty());
+    let waiting = receiver_of(queues.join(&resource));
+    drop((head, waiting));
+    let all = queues.lock();
+    assert!(all.holders.is_empty() && all.waiters.is_empty(), "{all:?}");
 }

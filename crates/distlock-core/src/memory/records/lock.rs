@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::super::tokens::TokenRule;
 use super::{HoldEntry, TokenHistory, Wakes};
 use crate::clock::Moment;
 use crate::resource::{FencingToken, LockId};
@@ -31,7 +32,12 @@ impl LockRecord {
         LockRecord { holder: None, waiters: VecDeque::new(), history: TokenHistory::new(now) }
     }
 
-    pub(in crate::memory) fn try_acquire(&mut self, claim: &Claim, now: Moment) -> Attempt {
+    pub(in crate::memory) fn try_acquire(
+        &mut self,
+        claim: &Claim,
+        now: Moment,
+        rule: &mut TokenRule,
+    ) -> Attempt {
         self.purge(now);
         if let Some(held) = self.holder.as_mut().filter(|held| held.lock_id == claim.lock_id) {
             held.renew_until(now.after(claim.expiry));
@@ -48,7 +54,7 @@ impl LockRecord {
             return Attempt::busy(left);
         }
         self.waiters.retain(|waiter| waiter.lock_id != claim.lock_id);
-        let token = self.history.next_token(now);
+        let token = rule.draw(&mut self.history, now);
         let expires_at = now.after(claim.expiry);
         self.history.touch(expires_at);
         self.holder = Some(HoldEntry {
@@ -62,14 +68,16 @@ impl LockRecord {
         Attempt::Granted { token }
     }
 
-    pub(in crate::memory) fn renew(&mut self, lease: &Lease, now: Moment) -> Renewal {
+    pub(in crate::memory) fn renew(&mut self, lease: &Lease, now: Moment, rule: &mut TokenRule) -> Renewal {
         self.purge(now);
         let Some(held) = self.holder.as_mut().filter(|held| held.lock_id == lease.lock_id) else {
             return Renewal::NotYours;
         };
         held.renew_until(now.after(lease.expiry));
-        held.token = held.token.max(lease.token);
-        self.history.raise(held.token);
+        if lease.token > held.token {
+            held.token = lease.token;
+            rule.raise(&mut self.history, held.token, now);
+        }
         self.history.touch(held.expires_at);
         Renewal::Renewed
     }
