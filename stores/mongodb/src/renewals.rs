@@ -68,8 +68,8 @@ pub(crate) async fn renew<R: RenewableRecord>(
     state: &Arc<StoreState>,
     leases: Vec<&Lease>,
 ) -> Batch<Renewal> {
-    if let [lease] = leases.as_slice() {
-        return Ok(vec![R::renew_one(state, lease).await]);
+    if leases.is_empty() {
+        return Ok(Vec::new());
     }
     let mut answers = renew_part::<R>(state, &leases).await?;
     let mut parts = halves(open(&answers));
