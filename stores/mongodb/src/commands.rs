@@ -6,6 +6,7 @@
 //! engine resolves unknown outcomes.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
 use distlock_core::{Error, Result};
 use mongodb::bson::{Bson, Document, Timestamp, doc};
@@ -104,6 +105,13 @@ pub(crate) enum Image {
 pub(crate) struct Snapshot {
     pub(crate) document: Document,
     pub(crate) now: Option<i64>,
+}
+
+/// Documents by their id, and when the request for them was sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    pub(crate) found: HashMap<String, Snapshot>,
+    pub(crate) sent: Instant,
 }
 
 /// The result of a command with many updates.
@@ -356,6 +364,16 @@ impl Commands {
         ids: &[&str],
         after: Option<Timestamp>,
     ) -> Result<HashMap<String, Snapshot>> {
+        Ok(self.read_at(namespace, ids, after).await?.found)
+    }
+
+    /// [`read`](Self::read), and when it was sent: the server's clock in the answer is not earlier.
+    pub(crate) async fn read_at(
+        &self,
+        namespace: Namespace,
+        ids: &[&str],
+        after: Option<Timestamp>,
+    ) -> Result<Reading> {
         let count = i64::try_from(ids.len()).unwrap_or(i64::MAX);
         let mut command = doc! {
             "find": self.collection(namespace),
@@ -370,6 +388,7 @@ impl Commands {
         if let Some(after) = after {
             command.insert("readConcern", doc! { "level": "local", "afterClusterTime": after });
         }
+        let sent = Instant::now();
         let mut reply = self.run(command).await?;
         let batch = reply.get_document_mut("cursor").ok().and_then(|cursor| cursor.remove("firstBatch"));
         let Some(Bson::Array(batch)) = batch else {
@@ -383,6 +402,6 @@ impl Commands {
             let Ok(id) = item.get_str("_id").map(str::to_owned) else { continue };
             found.insert(id, self.snapshot(item)?);
         }
-        Ok(found)
+        Ok(Reading { found, sent })
     }
 }

@@ -44,6 +44,7 @@ mod inspect;
 mod mutex;
 mod pipelines;
 mod pool;
+mod renewals;
 mod server_clock;
 mod state;
 mod store;

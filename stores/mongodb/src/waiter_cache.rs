@@ -21,6 +21,8 @@ use crate::documents::{LockDocument, positive_ms, token};
 
 /// How long a name counts as contended after another client was seen there.
 const CONTENDED: Duration = Duration::from_secs(2);
+/// How long a name is remembered whose lock was handed off by a holder that did not come from the wait queue.
+const HANDED_OFF: Duration = Duration::from_secs(10);
 /// How long a lock id that left is remembered. Any handoff to it has arrived by then.
 const REMEMBERED: Duration = Duration::from_secs(6);
 /// How many finished lock ids a name keeps for its next registration.
@@ -72,6 +74,8 @@ struct CacheContent {
     waiters: HashMap<LockId, Waiter>,
     left: VecDeque<(Instant, LockId)>,
     contended: HashMap<String, ContendedName>,
+    /// The names where the last release of a holder that did not come from the wait queue found a waiter.
+    handed_off: HashMap<String, Instant>,
     swept: Option<Instant>,
 }
 
@@ -126,6 +130,23 @@ impl WaiterCache {
 
     pub(crate) fn set_uncontended(&self, name: &str) {
         self.lock().contended.remove(name);
+    }
+
+    /// Whether a holder that did not come from the wait queue is likely to have a waiter: the last one had. Clients that
+    /// meet at a name often do so in the same way again.
+    pub(crate) fn expects_waiter(&self, name: &str) -> bool {
+        self.lock().handed_off.get(name).is_some_and(|at| at.elapsed() < HANDED_OFF)
+    }
+
+    /// Such a holder found a waiter when it released the lock, or none.
+    pub(crate) fn set_found_waiter(&self, name: &str, found: bool) {
+        let mut content = self.lock();
+        if found {
+            content.sweep();
+            content.handed_off.insert(name.to_owned(), Instant::now());
+        } else if !content.handed_off.is_empty() {
+            content.handed_off.remove(name);
+        }
     }
 
     /// This lock id is done and its queue entry is still there; the next registration for the name removes it.
@@ -295,6 +316,7 @@ impl CacheContent {
         if self.swept.is_none_or(|at| at.elapsed() > CONTENDED) {
             self.swept = Some(Instant::now());
             self.contended.retain(|_, contended| contended.seen.elapsed() < CONTENDED);
+            self.handed_off.retain(|_, at| at.elapsed() < HANDED_OFF);
         }
     }
 }

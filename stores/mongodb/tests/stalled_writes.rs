@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::bare_store::BareStore;
-use common::{MS, SECOND, TestDatabase, eventually, until_indexed, within};
+use common::{MS, SECOND, TestDatabase, commands, eventually, until_indexed, within};
 use distlock_core::store::{Attempt, Claim, Inbox, Lease, LeaseStore, Renewal, Wake};
 use distlock_core::{FencingToken, Kind};
 use distlock_testkit::servers::{MongoReplicaSet, MongoServer};
@@ -238,6 +238,53 @@ async fn a_renewal_in_a_batch_is_not_answered_by_an_older_one() {
     if matches!(answers[0], Ok(Renewal::Renewed)) {
         let short = sent + 60_000 - ends(&test_db, &late).await;
         assert!(short <= 0, "the answer promised {short} ms more than the lease has");
+    }
+}
+
+/// A process that releases many locks releases some of every batch while it is renewed. The others are renewed by a few
+/// commands, not one by one: that takes longer than to release them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_released_during_a_renewal_do_not_make_it_renew_the_others_one_by_one() {
+    const COUNT: usize = 200;
+    // A fail point affects the whole server.
+    let set = stalling();
+    let (test_db, bare) = ready(&set).await;
+    let database = test_db.database().await;
+    let finds = |mode: &str| {
+        let command = doc! { "configureFailPoint": "waitInFindBeforeMakingBatch", "mode": mode };
+        let admin = database.client().database("admin");
+        async move { admin.run_command(command).await.unwrap() }
+    };
+    for kind in [Kind::Mutex, Kind::Semaphore] {
+        let claims: Vec<Claim> =
+            (0..COUNT).map(|n| bare.claim(kind, &format!("many {n}"), 60 * SECOND)).collect();
+        for answer in bare.store.try_acquire(&claims).await.unwrap() {
+            assert!(matches!(answer, Ok(Attempt::Granted { .. })), "{answer:?}");
+        }
+        let leases: Vec<Lease> = claims.iter().map(|claim| Lease::of(claim, FencingToken::new(0))).collect();
+        let (before, during) = (3, 150);
+        bare.store.release(&leases[before..=before]).await.unwrap();
+        let (read, alone) =
+            (commands(&database, &["find"]).await, commands(&database, &["findAndModify"]).await);
+        finds("alwaysOn").await;
+        let (store, batch) = (Arc::clone(&bare.store), leases.clone());
+        let batch = tokio::spawn(async move { store.renew(&batch).await.unwrap() });
+        eventually("the batch reads the documents", || async { commands(&database, &["find"]).await > read })
+            .await;
+        bare.store.release(&leases[during..=during]).await.unwrap();
+        finds("off").await;
+        let answers = within("the batch", batch).await.unwrap();
+        for (n, answer) in answers.into_iter().enumerate() {
+            let answer = answer.unwrap();
+            match n {
+                _ if n == before => assert_eq!(answer, Renewal::NotYours),
+                // It was renewed before it was released.
+                _ if n == during => {}
+                _ => assert_eq!(answer, Renewal::Renewed, "{kind} {n}"),
+            }
+        }
+        let alone = commands(&database, &["findAndModify"]).await - alone;
+        assert!(alone < 20, "{alone} commands for single leases of {COUNT} of {kind}");
     }
 }
 

@@ -117,6 +117,43 @@ async fn requests_per_grant(test_db: &TestDatabase, contenders: u32) -> f64 {
     requests / grants
 }
 
+/// Two clients that meet at a name again and again: one finds it free, the other waits for it. From the second time on the
+/// release is the handoff, without a request before it that finds the waiter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handoff_like_the_last_one_is_one_request() {
+    const ROUNDS: usize = 12;
+    // Counts on a server of its own.
+    let set = MongoReplicaSet::start(1);
+    let test_db = TestDatabase::on(&set.url());
+    let database = test_db.database().await;
+    let engines = [test_db.locks().await, test_db.locks().await];
+    let mut requests = Vec::new();
+    for round in 0..ROUNDS {
+        let (holder, waiter) = (&engines[round % 2], engines[1 - round % 2].clone());
+        let held = within("the name is free", holder.mutex("again").acquire()).await.unwrap();
+        let waiting = tokio::spawn(async move { waiter.mutex("again").acquire().await.unwrap() });
+        until_waiting(holder, "again", 1).await;
+        let count = || async {
+            let single = commands(&database, &["findAndModify"]).await;
+            (single, commands(&database, &["aggregate"]).await)
+        };
+        let before = count().await;
+        held.release().await.unwrap();
+        let next = within("the waiter is granted", waiting).await.unwrap();
+        let after = count().await;
+        requests.push((after.0 - before.0, after.1 - before.1));
+        next.release().await.unwrap();
+    }
+    // A waiter that asks again at the same moment is counted too.
+    let handed_off_at_once = requests[4..].iter().filter(|requests| **requests == (0, 1)).count();
+    assert!(handed_off_at_once >= ROUNDS / 3, "findAndModify and aggregate of each handoff: {requests:?}");
+    // A holder that expects a waiter and has none frees the lock.
+    for locks in &engines {
+        locks.mutex("again").acquire().await.unwrap().release().await.unwrap();
+        assert!(common::records(locks, "again").await.is_empty());
+    }
+}
+
 /// A dead waiter stays in the queue. It is handed the lock once, and the next waiter is served after its window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_waiter_delays_the_next_one_by_its_window_only() {

@@ -30,12 +30,15 @@
 //! request is again a release on the condition of the token, now the one that the document has, and it repeats if yet
 //! another waiter announces itself.
 //!
-//! A holder that came from the queue expects waiters behind it and starts with the handoff.
+//! A holder that came from the queue expects waiters behind it and starts with the handoff. So does any other holder if the
+//! last one of the name, which did not come from the queue either, found a waiter. Without a next waiter the handoff changes
+//! nothing, and the release begins as usual, one request later.
 //!
 //! # What the process remembers
 //! - The [waiter cache](crate::waiter_cache) has an entry per lock id in a wait queue. It maps a handoff to the attempt it
 //!   answers, passes on a handoff to a waiter that has left, and saves registrations. It also knows which names were
-//!   contended a moment ago; their claims register first and save an attempt that would fail.
+//!   contended a moment ago; their claims register first and save an attempt that would fail. And it knows at which names
+//!   the last release found a waiter.
 //! - The [document cache](crate::document_cache) knows which names have a document, so that a batch of claims need not
 //!   create them.
 //!

@@ -77,7 +77,7 @@ async fn withdraw(state: &Arc<StoreState>, lease: &Lease) -> Result<Released> {
 
 async fn release_directly(state: &Arc<StoreState>, leases: Vec<&Lease>) -> Vec<Result<Released>> {
     if let [lease] = leases.as_slice() {
-        return vec![release_one(state, lease).await];
+        return vec![release_alone(state, lease).await];
     }
     // A document cannot show which of two leases of one name was ours.
     let mut count: HashMap<&str, usize> = HashMap::with_capacity(leases.len());
@@ -90,6 +90,21 @@ async fn release_directly(state: &Arc<StoreState>, leases: Vec<&Lease>) -> Vec<R
     let many = batch::pick(&leases, &unique);
     let (one_by_one, together) = join(one_by_one, release_many(state, &many)).await;
     batch::merge((repeated, one_by_one), (unique, together))
+}
+
+/// Starts with the handoff if the last release of the name needed one: a release that finds that a waiter has announced
+/// itself would be a request more before that waiter is granted the lock.
+async fn release_alone(state: &Arc<StoreState>, lease: &Lease) -> Result<Released> {
+    let (name, lock_id) = (lease.resource.name(), &lease.lock_id);
+    if state.waiters.expects_waiter(name) && hand_off_by_merge(state, name, lock_id).await? {
+        state.waiters.set_found_waiter(name, true);
+        return Ok(Released::Done { woke: true });
+    }
+    let released = release_one(state, lease).await?;
+    if let Released::Done { woke } = released {
+        state.waiters.set_found_waiter(name, woke);
+    }
+    Ok(released)
 }
 
 /// The condition that the lock is ours stands in the pipeline, so that the server finds the document by its id alone.
@@ -121,9 +136,7 @@ const MAX_ROUNDS: usize = 3;
 
 /// Gives a lock to the next waiter, or releases it if there is none. `token` is the newest token known of the document.
 async fn hand_off(state: &Arc<StoreState>, name: &str, lock_id: &LockId, mut token: i64) -> Result<Released> {
-    if state.can_merge() && hand_off_by_merge(state, name, lock_id).await? {
-        state.waiters.set_contended(name);
-        state.waiters.add_finished(name, lock_id);
+    if hand_off_by_merge(state, name, lock_id).await? {
         return Ok(Released::Done { woke: true });
     }
     let mut round = 0;
@@ -169,6 +182,9 @@ const MERGE_WITHOUT_MATCH: i32 = 13113;
 /// Hands the lock off in one request. False: nothing was changed, since the lock is not ours, or there is no next waiter
 /// that can be handed the lock, or the server cannot do it.
 async fn hand_off_by_merge(state: &Arc<StoreState>, name: &str, lock_id: &LockId) -> Result<bool> {
+    if !state.can_merge() {
+        return Ok(false);
+    }
     let names = state.commands.names();
     let handoff = MergeHandoff {
         name,
@@ -185,7 +201,11 @@ async fn hand_off_by_merge(state: &Arc<StoreState>, name: &str, lock_id: &LockId
         "writeConcern": Durability::Majority.write_concern(),
     });
     match merged.await {
-        Ok(_) => Ok(true),
+        Ok(_) => {
+            state.waiters.set_contended(name);
+            state.waiters.add_finished(name, lock_id);
+            Ok(true)
+        }
         Err(failure) if matches!(failure.code, Some(CONVERSION_FAILURE | MERGE_WITHOUT_MATCH)) => Ok(false),
         Err(failure) if failure.error.can_retry() => Err(failure.error),
         Err(failure) => {

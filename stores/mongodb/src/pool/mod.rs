@@ -2,6 +2,7 @@
 
 mod acquire;
 mod release;
+mod renew;
 
 use std::sync::Arc;
 
@@ -10,9 +11,10 @@ use distlock_core::{ErrorKind, Kind, Resource, Result};
 use mongodb::bson::{Document, doc};
 
 pub(crate) use acquire::try_acquire;
-pub(crate) use release::{release, renew};
+pub(crate) use release::release;
+pub(crate) use renew::renew;
 
-use crate::commands::{DocumentUpdate, Durability, Image, Namespace};
+use crate::commands::{DocumentUpdate, Durability, Image, Namespace, Snapshot};
 use crate::documents::PoolDocument;
 use crate::pipelines;
 use crate::state::StoreState;
@@ -26,6 +28,16 @@ pub(crate) fn document_id(kind: Kind, name: &str) -> String {
 /// and the document stays unchanged.
 fn is_pool() -> Document {
     doc! { "queue": { "$type": "array" } }
+}
+
+/// Updates a pool. `None`: no document matched.
+async fn send(state: &Arc<StoreState>, update: &DocumentUpdate) -> Result<Option<Snapshot>> {
+    let found =
+        state.commands.find_and_modify(Namespace::Queues, update, Image::After, Durability::Majority).await?;
+    if let Some(found) = &found {
+        state.observe_clock(found.now);
+    }
+    Ok(found)
 }
 
 /// Forced release of all holders. Returns them.

@@ -1,74 +1,18 @@
-//! Renewing and releasing parts of pools.
+//! Releasing parts of pools.
 
 use std::sync::Arc;
 
 use distlock_core::Result;
-use distlock_core::store::{Batch, Lease, Released, Renewal};
-use futures_util::future::join_all;
-use mongodb::bson::{Document, doc};
+use distlock_core::store::{Batch, Lease, Released};
+use mongodb::bson::doc;
 
-use super::{document_id, is_pool};
-use crate::commands::{DocumentUpdate, Durability, Image, Namespace, Snapshot};
-use crate::documents::{PoolDocument, stored_token, whole_ms};
+use super::{document_id, is_pool, send};
+use crate::commands::{DocumentUpdate, Namespace};
+use crate::documents::PoolDocument;
 use crate::error::DUPLICATE_KEY;
 use crate::pipelines::{self, CONVERSION_FAILURE, IfNotHeld};
 use crate::state::StoreState;
 use crate::wake_messages::address_of;
-
-/// Matches a document with a live holder of this lock id.
-fn is_held_by(lease: &Lease) -> Document {
-    let lock_id = lease.lock_id.as_str();
-    let is_live = doc! { "$and": [
-        { "$eq": ["$$this.lockId", { "$literal": lock_id }] },
-        { "$gt": ["$$this.expiresAt", "$$NOW"] },
-    ] };
-    doc! {
-        "holders.lockId": lock_id,
-        "$expr": { "$anyElementTrue": [{ "$map": { "input": "$holders", "in": is_live } }] },
-    }
-}
-
-async fn send(state: &Arc<StoreState>, update: &DocumentUpdate) -> Result<Option<Snapshot>> {
-    let found =
-        state.commands.find_and_modify(Namespace::Queues, update, Image::After, Durability::Majority).await?;
-    if let Some(found) = &found {
-        state.observe_clock(found.now);
-    }
-    Ok(found)
-}
-
-fn renewal(state: &StoreState, lease: &Lease) -> DocumentUpdate {
-    DocumentUpdate {
-        id: document_id(lease.resource.kind(), lease.resource.name()),
-        filter: is_held_by(lease),
-        pipeline: pipelines::pool_renew(
-            lease.lock_id.as_str(),
-            whole_ms(lease.expiry),
-            stored_token(lease.token),
-            state.grant_terms(),
-        ),
-        upsert: false,
-    }
-}
-
-/// One answer per lease.
-pub(crate) async fn renew(state: &Arc<StoreState>, leases: Vec<&Lease>) -> Batch<Renewal> {
-    if let [lease] = leases.as_slice() {
-        return Ok(vec![renew_one(state, lease).await]);
-    }
-    let updates: Vec<DocumentUpdate> = leases.iter().map(|lease| renewal(state, lease)).collect();
-    let outcome = state.commands.update_each(Namespace::Queues, &updates).await?;
-    if usize::try_from(outcome.matched) == Ok(leases.len()) {
-        return Ok(leases.iter().map(|_| Ok(Renewal::Renewed)).collect());
-    }
-    // Some leases are lost. Renewing the others twice does no harm.
-    Ok(join_all(leases.iter().map(|lease| renew_one(state, lease))).await)
-}
-
-async fn renew_one(state: &Arc<StoreState>, lease: &Lease) -> Result<Renewal> {
-    let renewed = send(state, &renewal(state, lease)).await?;
-    Ok(if renewed.is_some() { Renewal::Renewed } else { Renewal::NotYours })
-}
 
 fn release_update(state: &StoreState, lease: &Lease, if_not_held: IfNotHeld) -> DocumentUpdate {
     let lock_id = lease.lock_id.as_str();

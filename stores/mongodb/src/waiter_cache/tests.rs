@@ -110,3 +110,13 @@ fn a_late_event_of_a_hold_that_is_over_is_not_taken_for_a_new_one() {
     assert!(matches!(handed_off(&cache, 5, 10), HandoffAction::Ignore), "a waiter announced itself");
     assert!(matches!(handed_off(&cache, 7, 10), HandoffAction::PassOn { .. }));
 }
+
+#[test]
+fn a_release_expects_a_waiter_after_one_that_found_one() {
+    let cache = WaiterCache::default();
+    assert!(!cache.expects_waiter("a"));
+    cache.set_found_waiter("a", true);
+    assert!(cache.expects_waiter("a") && !cache.expects_waiter("b"));
+    cache.set_found_waiter("a", false);
+    assert!(!cache.expects_waiter("a"));
+}
