@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use distlock_core::store::{Attempt, Claim};
 use distlock_core::{RecordKind, Result};
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::store::StoreState;
 use crate::keys::Key;
@@ -17,8 +17,11 @@ use crate::statement::{Request, Slot, Statement};
 use crate::tables::Tables;
 use crate::values::item_position;
 
-/// How many waiters a queue has at most.
-pub(super) const MOST_WAITERS: usize = 128;
+/// How many waiters a queue has at most. A longer one is compressed by the server, and longer ones yet are stored in a second table.
+pub(super) const MOST_WAITERS: usize = 64;
+/// A waiter without an entry claims one if the queue is shorter than a random number from this to [`MOST_WAITERS`]. Several may read
+/// at one moment that there is room, and each claim that then finds none is a write in vain; so the last places are found by few.
+const ROOM_BELOW: usize = 48;
 /// How long a waiter without an entry pauses until it asks again.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a full queue is remembered after the last claim that found it full.
@@ -26,7 +29,7 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(3);
 /// How many are remembered at most.
 const MAX_REMEMBERED: usize = 10_000;
 
-static KEYS_AND_IDS: [Type; 2] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY];
+static KEYS_AND_IDS: [Type; 3] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8];
 
 /// The mutexes whose wait queues were full a moment ago.
 #[derive(Debug)]
@@ -38,8 +41,8 @@ pub(super) struct FullQueues {
 
 impl FullQueues {
     pub(super) fn new(tables: &Tables) -> Self {
-        let text = include_str!("../sql/lock_queue_full.sql").replace("{most}", &MOST_WAITERS.to_string());
-        let statement = Statement::new(Slot::LockQueueFull, &text, tables, &KEYS_AND_IDS);
+        let text = include_str!("../sql/lock_queue_full.sql");
+        let statement = Statement::new(Slot::LockQueueFull, text, tables, &KEYS_AND_IDS);
         FullQueues { statement, seen: Mutex::default() }
     }
 
@@ -60,6 +63,11 @@ impl FullQueues {
         if seen.len() < MAX_REMEMBERED {
             seen.insert(key.to_owned(), Instant::now());
         }
+    }
+
+    /// Whether a queue was full a moment ago.
+    pub(super) fn are_known(&self) -> bool {
+        self.seen().values().any(|at| at.elapsed() < REMEMBERED_FOR)
     }
 
     /// The claims for mutexes whose queues were full a moment ago: their positions and keys.
@@ -92,7 +100,9 @@ pub(super) async fn answer(state: &StoreState, claims: &[&Claim]) -> Result<Hash
     }
     let keys: Vec<&str> = candidates.iter().map(|(_, key)| key.as_str()).collect();
     let ids: Vec<&str> = candidates.iter().map(|(at, _)| claims[*at].lock_id.as_str()).collect();
-    let rows = state.shared.query(&Request::new(&state.full_queues.statement, &[&keys, &ids])).await?;
+    let room_below = i64::try_from(fastrand::usize(ROOM_BELOW..=MOST_WAITERS)).unwrap_or(i64::MAX);
+    let parameters: [&(dyn ToSql + Sync); 3] = [&keys, &ids, &room_below];
+    let rows = state.shared.query(&Request::new(&state.full_queues.statement, &parameters)).await?;
     let mut answers = HashMap::new();
     for row in &rows {
         if let Some((at, key)) = item_position(row, candidates.len())?.and_then(|place| candidates.get(place))

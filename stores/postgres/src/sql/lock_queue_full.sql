@@ -1,4 +1,4 @@
--- The numbers of those claims whose mutex has a full wait queue without an entry of their lock id. A plain read: it waits for no
+-- The numbers of those claims whose mutex has a wait queue of at least $3 waiters without an entry of their lock id. A plain read: it waits for no
 -- row lock, and nothing waits for the disk.
 --
 -- If the lease has just ended, a waiter of the queue takes the lock: a thousand claims at that moment would only be in its way.
@@ -14,6 +14,6 @@ FROM (
 ) t JOIN {table} l ON l.key = t.key
 WHERE l.value <> t.id AND l.expire_time > t.now - interval '1 second'
   AND pg_catalog.jsonb_array_length(pg_catalog.jsonb_path_query_array(
-          l.waiters, '$[*] ? (@.until > $now)', t.vars)) >= {most}
+          l.waiters, '$[*] ? (@.until > $now)', t.vars)) >= $3
   -- A waiter with an entry keeps it alive by its next attempt.
   AND NOT pg_catalog.jsonb_path_exists(l.waiters, '$[*] ? (@.id == $id)', t.vars)
