@@ -26,10 +26,12 @@ const ROOM_BELOW: usize = 48;
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a full queue is remembered after the last claim that found it full.
 const REMEMBERED_FOR: Duration = Duration::from_secs(3);
+/// For how long after a queue was full there may be as many processes.
+const CROWDED_FOR: Duration = Duration::from_secs(60);
 /// How many are remembered at most.
 const MAX_REMEMBERED: usize = 10_000;
 
-static KEYS_AND_IDS: [Type; 3] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8];
+static KEYS_AND_IDS: [Type; 3] = [Type::TEXT_ARRAY, Type::TEXT_ARRAY, Type::INT8_ARRAY];
 
 /// The mutexes whose wait queues were full a moment ago.
 #[derive(Debug)]
@@ -37,13 +39,15 @@ pub(super) struct FullQueues {
     statement: Statement,
     /// By key: when that was seen last.
     seen: Mutex<HashMap<String, Instant>>,
+    /// When any queue was last seen to be full.
+    last: Mutex<Option<Instant>>,
 }
 
 impl FullQueues {
     pub(super) fn new(tables: &Tables) -> Self {
         let text = include_str!("../sql/lock_queue_full.sql");
         let statement = Statement::new(Slot::LockQueueFull, text, tables, &KEYS_AND_IDS);
-        FullQueues { statement, seen: Mutex::default() }
+        FullQueues { statement, seen: Mutex::default(), last: Mutex::default() }
     }
 
     fn seen(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
@@ -57,6 +61,7 @@ impl FullQueues {
             seen.remove(key);
             return;
         }
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         if seen.len() >= MAX_REMEMBERED {
             seen.retain(|_, at| at.elapsed() < REMEMBERED_FOR);
         }
@@ -65,9 +70,10 @@ impl FullQueues {
         }
     }
 
-    /// Whether a queue was full a moment ago.
-    pub(super) fn are_known(&self) -> bool {
-        self.seen().values().any(|at| at.elapsed() < REMEMBERED_FOR)
+    /// Whether many processes may be waiting now: a queue was full lately.
+    pub(super) fn is_crowded(&self) -> bool {
+        let last = *self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_some_and(|at| at.elapsed() < CROWDED_FOR)
     }
 
     /// The claims for mutexes whose queues were full a moment ago: their positions and keys.
@@ -89,6 +95,14 @@ pub(super) fn no_room() -> Attempt {
     Attempt::busy(None).with_poll_after(ASK_AGAIN)
 }
 
+/// How short the queue must be for the claim. One that asks for the first time leaves the last places to those that ask again: a
+/// process that has just released would take them from those that sleep.
+fn room_below(claim: &Claim) -> i64 {
+    let is_first = claim.waiting.as_ref().is_some_and(|waiting| waiting.attempt <= 1);
+    let most = if is_first { ROOM_BELOW } else { fastrand::usize(ROOM_BELOW..=MOST_WAITERS) };
+    i64::try_from(most).unwrap_or(i64::MAX)
+}
+
 /// Answers the claims for which the wait queues, as far as they are known to be full, have still no room. By position.
 ///
 /// # Cancel safety
@@ -100,8 +114,8 @@ pub(super) async fn answer(state: &StoreState, claims: &[&Claim]) -> Result<Hash
     }
     let keys: Vec<&str> = candidates.iter().map(|(_, key)| key.as_str()).collect();
     let ids: Vec<&str> = candidates.iter().map(|(at, _)| claims[*at].lock_id.as_str()).collect();
-    let room_below = i64::try_from(fastrand::usize(ROOM_BELOW..=MOST_WAITERS)).unwrap_or(i64::MAX);
-    let parameters: [&(dyn ToSql + Sync); 3] = [&keys, &ids, &room_below];
+    let most: Vec<i64> = candidates.iter().map(|(at, _)| room_below(claims[*at])).collect();
+    let parameters: [&(dyn ToSql + Sync); 3] = [&keys, &ids, &most];
     let rows = state.shared.query(&Request::new(&state.full_queues.statement, &parameters)).await?;
     let mut answers = HashMap::new();
     for row in &rows {

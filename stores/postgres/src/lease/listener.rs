@@ -1,8 +1,8 @@
 //! Wake-ups: a second connection that listens, open only while the process has waiters.
 //!
-//! The server wakes every session of the database that listens, on whatever channel, for each notification. So where a wait queue is
-//! full, a process listens only while one of its lock ids has an entry in a queue, or a hold that was granted from one. It keeps the
-//! connection: opening one costs the server more than a hundred notifications.
+//! The server wakes every session of the database that listens, on whatever channel, for each notification. So while a wait queue
+//! is full, and for a while after, a process listens only while one of its lock ids has an entry in a queue, or a hold that was
+//! granted from one. It keeps the connection: opening one costs the server more than a hundred notifications.
 
 use std::collections::HashSet;
 use std::pin::Pin;
@@ -161,9 +161,9 @@ impl Listening {
     }
 }
 
-/// Ends listening while no lock id of this process needs it, and the wait queue of a mutex is full: so many listeners are a load.
+/// Ends listening while no lock id of this process needs it, and so many processes wait that their listeners are a load.
 pub(super) fn rest(state: &Arc<StoreState>) {
-    if state.listening.is_needed() || !state.full_queues.are_known() {
+    if state.listening.is_needed() || !state.full_queues.is_crowded() {
         return;
     }
     let Some(session) = state.listening.session().filter(|session| session.listens.load(Ordering::SeqCst))
