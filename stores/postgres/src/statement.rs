@@ -35,6 +35,7 @@ pub(crate) enum Slot {
     AdvisoryTryUnlessWaiters,
     AdvisoryRegisterWaiter,
     AdvisoryWait,
+    AdvisoryShowHolder,
     AdvisoryRelease,
     AdvisoryWithdrawWaiter,
     AdvisoryInspect,

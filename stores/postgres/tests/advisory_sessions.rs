@@ -3,11 +3,12 @@
 
 mod common;
 
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{TestSchema, backend, eventually, locks, server, within};
-use distlock_core::store::LossReason;
+use distlock_core::store::{LossReason, Query};
 use distlock_core::{ErrorKind, Kind, Locks, Options, VirtualClock};
 use distlock_testkit::proxy::{Direction, Proxy};
 use distlock_testkit::servers::{PostgresPair, PostgresServer};
@@ -252,4 +253,67 @@ async fn a_guard_is_lost_when_the_injected_clock_passes_the_deadline_of_its_sess
     assert!(again.token() > guards[0].token() && !again.is_lost());
     let other = locks(&url).await;
     drop(within("the permit", LIMIT, other.semaphore("s", 1).acquire().into_future()).await.unwrap());
+}
+
+/// The reply of a grant is late: by then the server has ended the session of the waiter, and another client holds the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_grant_that_arrives_after_its_session_has_ended_is_no_hold() {
+    let (test_schema, proxy) = (TestSchema::new(), Proxy::start(server().addr()));
+    let short = |url: String| format!("{url}&distlock.session_timeout=2s");
+    let late = locks(&short(test_schema.url("postgres+advisory", &proxy.through(&server().url())))).await;
+    let direct = locks(&test_schema.url("postgres+advisory", &server().url())).await;
+    let held = direct.mutex("m").acquire().await.unwrap();
+    let waiting = tokio::spawn(late.mutex("m").acquire().into_future());
+    common::wait_for_waiters(&direct, "m", 1).await;
+    proxy.pause();
+    held.release().await.unwrap();
+    let next = within("the next holder", LIMIT, direct.mutex("m").acquire().into_future()).await.unwrap();
+    proxy.resume();
+    common::wait_for_waiters(&direct, "m", 1).await;
+    assert!(!waiting.is_finished(), "a hold beside the next holder");
+    next.release().await.unwrap();
+    let guard = within("the waiter's grant", LIMIT, waiting).await.unwrap().unwrap();
+    assert!(!guard.is_lost());
+}
+
+/// A wait is longer than the time-out of its session, which sends nothing meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_granted_after_a_long_wait_is_held() {
+    let test_schema = TestSchema::new();
+    let url =
+        format!("{}&distlock.session_timeout=60s", test_schema.url("postgres+advisory", &server().url()));
+    let clock = VirtualClock::new();
+    let builder = Locks::builder(backend(&url).await.unwrap()).clock(Arc::new(clock.clone()));
+    let (ours, other) = (builder.build().unwrap(), locks(&url).await);
+    for waited in [Duration::from_secs(61), Duration::from_secs(1)] {
+        let held = other.mutex("m").acquire().await.unwrap();
+        let waiting = tokio::spawn(ours.mutex("m").acquire().into_future());
+        common::wait_for_waiters(&other, "m", 1).await;
+        clock.jump(waited);
+        held.release().await.unwrap();
+        let guard = within("the grant", LIMIT, waiting).await.unwrap().unwrap();
+        assert!(!guard.is_lost(), "after {waited:?}");
+        clock.jump(Duration::from_secs(30));
+        assert!(!guard.is_lost(), "lost before the deadline");
+        clock.jump(Duration::from_secs(31));
+        assert!(guard.is_lost(), "not lost after the deadline");
+    }
+}
+
+/// The row of a waiter is shown as that of a holder some milliseconds after the grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_had_waited_is_shown_at_once() {
+    let test_schema = TestSchema::new();
+    let url = test_schema.url("postgres+advisory", &server().url());
+    let (holder, other) = (locks(&url).await, locks(&url).await);
+    let held = holder.mutex("m").acquire().await.unwrap();
+    let waiting = tokio::spawn(other.mutex("m").acquire().into_future());
+    common::wait_for_waiters(&holder, "m", 1).await;
+    held.release().await.unwrap();
+    let guard = within("the grant", LIMIT, waiting).await.unwrap().unwrap();
+    let found = holder.inspect(&Query::named("m")).await.unwrap();
+    let holders: Vec<_> = found.iter().flat_map(|record| &record.holders).collect();
+    assert_eq!(holders.len(), 1, "{found:?}");
+    assert_eq!((&holders[0].lock_id, holders[0].token), (guard.lock_id(), Some(guard.token())));
+    assert!(found.iter().all(|record| record.waiters.is_empty()), "{found:?}");
 }

@@ -8,14 +8,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use common::{eventually, locks, within};
-use distlock_core::store::Query;
+use common::{TestSchema, eventually, locks, postgres_store, server, within};
+use distlock_core::store::{Attempt, Claim, Inbox, Lease, LeaseStore, Query, Waiting, Wake};
+use distlock_core::{FencingToken, Kind, LockId, Resource};
+use distlock_postgres::PostgresStore;
+use distlock_testkit::proxy::{AfterLoss, Proxy};
 use distlock_testkit::servers::PostgresServer;
+use futures_util::StreamExt;
 use tokio::task::JoinSet;
 
 /// More than [`MOST_WAITERS`].
-const CLIENTS: usize = 160;
-const MOST_WAITERS: usize = 128;
+const CLIENTS: usize = 100;
+const MOST_WAITERS: usize = 64;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// None fails, and each gets the mutex: those without an entry in the queue ask until they have one. No two have it at once.
@@ -51,4 +55,98 @@ async fn each_of_more_waiting_clients_than_the_queue_has_room_for_gets_the_mutex
     tokens.sort_unstable();
     tokens.dedup();
     assert_eq!(tokens.len(), CLIENTS);
+}
+
+fn claim(id: &str) -> Claim {
+    Claim::new(Resource::new(Kind::Mutex, "m").unwrap(), LockId::from_stored(id), LIMIT)
+}
+
+fn waits(id: &str) -> Claim {
+    claim(id).with_waiting(Waiting::new(Inbox::new("ours"), LIMIT, 1))
+}
+
+async fn send(store: &PostgresStore, claim: Claim) -> Attempt {
+    store.try_acquire(&[claim]).await.unwrap().pop().unwrap().unwrap()
+}
+
+async fn release(store: &PostgresStore, id: &str) {
+    let lease = Lease::of(&claim(id), FencingToken::new(1));
+    store.release(&[lease]).await.unwrap().pop().unwrap().unwrap();
+}
+
+fn has_entry(answer: &Attempt) -> bool {
+    matches!(answer, Attempt::Busy { poll_after: None, .. })
+}
+
+/// Each notification wakes every session that listens: a thousand that wait for nothing would be most of the server's work.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_without_an_entry_in_a_full_queue_does_not_listen_and_one_with_an_entry_is_notified() {
+    let (schema, other_schema) = (TestSchema::new(), "other");
+    let store = postgres_store(&schema.url("postgres", &server().url())).await;
+    let others = schema.url("postgres", &server().url());
+    let others = others.replace("application_name=", &format!("application_name={other_schema}"));
+    let others = postgres_store(&others).await;
+    let mut messages = store.subscribe(&Inbox::new("ours")).await.unwrap();
+    let last = format!(
+        "SELECT query FROM pg_stat_activity WHERE application_name = '{}' AND query LIKE '%LISTEN%'",
+        schema.name
+    );
+    send(&others, claim("holder")).await;
+    let queued: Vec<String> = (0..MOST_WAITERS).map(|n| format!("waiter {n}")).collect();
+    for id in &queued {
+        assert!(has_entry(&send(&others, waits(id)).await));
+    }
+    assert!(server().value(&last).starts_with("LISTEN"));
+    for attempt in ["by the claim", "by the read"] {
+        assert!(!has_entry(&send(&store, waits("late")).await), "{attempt}");
+        eventually("it does not listen", async || server().value(&last).starts_with("UNLISTEN")).await;
+    }
+    // Room for it, also by the smallest number below which a process finds room.
+    for id in &queued[MOST_WAITERS / 2..] {
+        release(&others, id).await;
+    }
+    assert!(has_entry(&send(&store, waits("late")).await));
+    assert!(server().value(&last).starts_with("LISTEN"));
+    release(&others, "holder").await;
+    for id in &queued[..MOST_WAITERS / 2] {
+        release(&others, id).await;
+    }
+    let woken = async {
+        loop {
+            match messages.next().await {
+                Some(Wake::Granted { lock_id, .. }) if lock_id.as_str() == "late" => return,
+                Some(_) => {}
+                None => panic!("the subscription ended"),
+            }
+        }
+    };
+    within("the grant", LIMIT, woken).await;
+    release(&store, "late").await;
+}
+
+/// The connection for notifications does not answer when it is to listen again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_listener_is_closed_and_delays_a_claim_for_a_moment_only() {
+    let (schema, proxy) = (TestSchema::new(), Proxy::start(server().addr()));
+    let store = postgres_store(&schema.url("postgres", &proxy.through(&server().url()))).await;
+    let others = postgres_store(&schema.url("postgres", &server().url())).await;
+    let mut messages = store.subscribe(&Inbox::new("ours")).await.unwrap();
+    send(&others, claim("holder")).await;
+    for n in 0..MOST_WAITERS {
+        send(&others, waits(&format!("waiter {n}"))).await;
+    }
+    assert!(!has_entry(&send(&store, waits("late")).await));
+    let last = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = '{}' AND query LIKE 'UNLISTEN%'",
+        schema.name
+    );
+    eventually("it does not listen", async || server().value(&last) == "1").await;
+    for n in MOST_WAITERS / 2..MOST_WAITERS {
+        release(&others, &format!("waiter {n}")).await;
+    }
+    proxy.lose_reply_to("LISTEN", AfterLoss::Hang);
+    assert!(has_entry(&within("an answer", LIMIT, send(&store, waits("late"))).await));
+    let ended = async { while messages.next().await.is_some() {} };
+    within("the end of the subscription", LIMIT, ended).await;
+    assert!(store.subscribe(&Inbox::new("ours")).await.is_ok());
 }

@@ -81,9 +81,11 @@ async fn in_processes(context: &BenchContext<'_>, plan: &Plan) -> Result<Outcome
         Ok(_) => waiting(context, plan, &mut ours).await?,
         Err(_) => None,
     };
+    let start_note = ours.start_note();
     let failures = ours.stop().await;
     let mut outcome = Outcome::of(context, "contended-processes", tasks, measurement?).with_rate_ratio();
     outcome.processes = processes;
+    outcome.notes.extend(start_note);
     if let Some((count, error)) = failures {
         let note = format!("{count} of {processes} processes did not end cleanly: {error:#}");
         context.observer.note(&note);

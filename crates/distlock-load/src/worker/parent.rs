@@ -16,6 +16,10 @@ use crate::workload::{Tally, Workload};
 /// How long a worker may take to connect, and to reply after its slice.
 const REPLY_LIMIT: Duration = Duration::from_secs(60);
 
+/// How many workers connect at one moment. A server on a small machine that a thousand processes connect to at once needs longer
+/// for it than a client may wait.
+const GROUP: usize = 50;
+
 /// The pause between the first attempts of two processes.
 const STAGGER: Duration = Duration::from_millis(10);
 
@@ -122,16 +126,26 @@ impl Contenders {
         each: usize,
         name: &str,
     ) -> Result<Self> {
-        let mut workers = Vec::new();
-        for _ in 0..processes {
-            workers.push(Worker::start(context, name, WorkerJob::Contend { tasks: each }).await?);
-        }
-        for worker in &mut workers {
-            worker.reply(REPLY_LIMIT).await?;
+        let mut workers: Vec<Worker> = Vec::with_capacity(processes);
+        while workers.len() < processes {
+            let connected = workers.len();
+            for _ in connected..processes.min(connected + GROUP) {
+                workers.push(Worker::start(context, name, WorkerJob::Contend { tasks: each }).await?);
+            }
+            for worker in &mut workers[connected..] {
+                worker.reply(REPLY_LIMIT).await?;
+            }
         }
         let mut contenders = Contenders { workers, each, holds: Vec::new() };
         contenders.warm_up().await?;
         Ok(contenders)
+    }
+
+    /// How the processes were started, if not all at once.
+    pub(crate) fn start_note(&self) -> Option<String> {
+        let processes = self.workers.len();
+        (processes > GROUP)
+            .then(|| format!("{processes} processes connected in groups of {GROUP}; measured once all had"))
     }
 
     /// Lets one process after the other begin to contend. The first waiter of a process opens its subscription, and a server

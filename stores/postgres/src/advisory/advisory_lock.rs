@@ -1,6 +1,6 @@
 //! Mutexes and reader-writer locks: advisory locks in exclusive and in shared mode.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use distlock_core::store::{Claim, Holder, Mode, SessionHold};
@@ -8,6 +8,7 @@ use distlock_core::{CancellationToken, Error, ErrorKind, FencingToken, LockId, R
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
+use super::holder_rows::{LAST_PAUSE, ROW_DELAY};
 use super::inspect::{LockEntry, holders_with_others, lock_entries};
 use super::key::AdvisoryKey;
 use super::lock_session::{CloseOnDrop, LockSession};
@@ -16,7 +17,7 @@ use super::store::StoreState;
 use crate::error;
 use crate::statement::{Request, Slot, Statement};
 use crate::tables::Tables;
-use crate::values::{column, from_weight, to_token};
+use crate::values::{column, from_token, from_weight, to_token};
 
 /// How long terminated sessions may take to end.
 const TERMINATION_LIMIT: Duration = Duration::from_secs(5);
@@ -44,6 +45,8 @@ static REGISTER: [Type; 9] = [
     Type::INT4,
     Type::INT4,
 ];
+static LOCK: [Type; 4] = [Type::INT8, Type::BOOL, Type::BOOL, Type::INT4];
+static SHOW_HOLDER: [Type; 3] = [Type::TEXT, Type::INT8, Type::FLOAT8];
 static ONE_LOCK: [Type; 5] = [Type::INT8, Type::BOOL, Type::BOOL, Type::INT4, Type::TEXT];
 static WITHDRAW: [Type; 1] = [Type::TEXT];
 static INSPECT: [Type; 2] = [Type::INT8, Type::BOOL];
@@ -56,6 +59,7 @@ pub(super) struct LockStatements {
     try_unless_waiters: Statement,
     register_waiter: Statement,
     wait: Statement,
+    show_holder: Statement,
     release: Statement,
     withdraw_waiter: Statement,
     pub(super) inspect: Statement,
@@ -74,12 +78,14 @@ impl LockStatements {
         let without_row = include_str!("../sql/advisory_without_row.sql");
         let (wait, release) =
             (include_str!("../sql/advisory_wait.sql"), include_str!("../sql/advisory_release.sql"));
+        let show_holder = include_str!("../sql/advisory_show_holder.sql");
         let statement = |slot, text, types| Statement::new(slot, text, tables, types);
         LockStatements {
             try_lock: statement(Slot::AdvisoryTry, &try_lock(""), &TRY),
             try_unless_waiters: statement(Slot::AdvisoryTryUnlessWaiters, &unless_waiters, &TRY),
             register_waiter: statement(Slot::AdvisoryRegisterWaiter, register, &REGISTER),
-            wait: statement(Slot::AdvisoryWait, wait, &ONE_LOCK),
+            wait: statement(Slot::AdvisoryWait, wait, &LOCK),
+            show_holder: statement(Slot::AdvisoryShowHolder, show_holder, &SHOW_HOLDER),
             release: statement(Slot::AdvisoryRelease, release, &ONE_LOCK),
             withdraw_waiter: statement(Slot::AdvisoryWithdrawWaiter, withdraw, &WITHDRAW),
             inspect: statement(Slot::AdvisoryInspect, inspect, &INSPECT),
@@ -94,8 +100,6 @@ pub(super) struct HeldLock {
     pub(super) owner: LockOwner,
     pub(super) key: AdvisoryKey,
     pub(super) shared: bool,
-    /// It was acquired, and is released, by `batch.rs`.
-    pub(super) is_batched: bool,
 }
 
 /// The session that holds a lock.
@@ -161,7 +165,7 @@ pub(super) async fn acquire(
         let outcome = try_lock(state, &shared_session.session, &columns, again).await;
         close_guard.disarm();
         let owner = LockOwner::Shared(Arc::clone(&shared_session));
-        let held = HeldLock { owner, key, shared, is_batched: false };
+        let held = HeldLock { owner, key, shared };
         match outcome {
             Ok(Some(token)) => {
                 shared_session.confirm(key);
@@ -237,7 +241,7 @@ fn first_token(rows: &[Row]) -> Result<Option<FencingToken>> {
 
 /// Waits in the server's own wait queue, on a session that holds no other lock.
 async fn wait_on(
-    state: &StoreState,
+    state: &Arc<StoreState>,
     session: Arc<LockSession>,
     claim: &Claim,
     key: AdvisoryKey,
@@ -252,7 +256,8 @@ async fn wait_on(
     // If this future is dropped with its runtime, the session ends too.
     let close_guard = CloseOnDrop::new(&session, "its wait was abandoned");
     let waiting = session.mark_waiting();
-    let parameters: [&(dyn ToSql + Sync); 5] = [number, pair, shared, second, lock_id];
+    let sent = session.life.sent();
+    let parameters: [&(dyn ToSql + Sync); 4] = [number, pair, shared, second];
     let request = Request::new(&state.lock.wait, &parameters);
     let mut granted = std::pin::pin!(session.connection.run_once(&request));
     let (outcome, withdrawn) = tokio::select! {
@@ -267,14 +272,22 @@ async fn wait_on(
             let token = first_token(&rows)?.ok_or_else(|| {
                 Error::new(ErrorKind::Internal, "the server granted the lock and returned no token")
             })?;
-            session.verify().await?;
+            session.answered_wait(&sent).await?;
             close_guard.disarm();
             let (owner, shared) = (LockOwner::Own(Arc::clone(&session)), *shared);
-            Ok(Some(hold(state, claim, token, HeldLock { owner, key, shared, is_batched: false })))
+            let held = hold(state, claim, token, HeldLock { owner, key, shared });
+            tokio::spawn(show_holder(
+                Arc::downgrade(state),
+                Arc::downgrade(&session),
+                claim.lock_id.clone(),
+                token,
+            ));
+            Ok(Some(held))
         }
         // The lock may have been granted before the statement was cancelled. The session then holds it, although the statement
         // failed.
         Some(Err(error)) if withdrawn && error::is_cancelled(&error) => {
+            let parameters: [&(dyn ToSql + Sync); 5] = [number, pair, shared, second, lock_id];
             let released = session.connection.run_once(&Request::new(&state.lock.release, &parameters)).await;
             if released.is_ok() && session.verify().await.is_ok() {
                 close_guard.disarm();
@@ -292,6 +305,29 @@ async fn wait_on(
             }
             Ok(None)
         }
+    }
+}
+
+/// Makes the row of a waiter that of a holder, once the lock was held for as long as other holders are held before their rows are
+/// written. No decision depends on the row.
+async fn show_holder(state: Weak<StoreState>, session: Weak<LockSession>, id: LockId, token: FencingToken) {
+    let mut pause = ROW_DELAY;
+    let granted = Instant::now();
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some((state, session)) = state.upgrade().zip(session.upgrade()) else { return };
+        if !session.is_alive() || !state.held().contains_key(&id) {
+            return;
+        }
+        // A release that is sent meanwhile comes after this, and deletes the row.
+        let (lock_id, token, age) = (id.as_str(), from_token(token), granted.elapsed().as_secs_f64());
+        let parameters: [&(dyn ToSql + Sync); 3] = [&lock_id, &token, &age];
+        match session.connection.query(&Request::new(&state.lock.show_holder, &parameters)).await {
+            Ok(rows) if !rows.is_empty() => return,
+            Ok(_) => {} // Another session has locked the row.
+            Err(error) => tracing::debug!(%error, "the holder of a lock is not shown yet"),
+        }
+        pause = (pause * 2).min(LAST_PAUSE);
     }
 }
 

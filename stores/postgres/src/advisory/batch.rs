@@ -4,14 +4,14 @@
 //! one claim of this process. Locks outlive a statement that fails: what a failed attempt may have acquired is released, or the
 //! session ends.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use distlock_core::store::support::errors;
 use distlock_core::store::{Batch, Claim, Lease, SessionHold};
-use distlock_core::{Error, ErrorKind, FencingToken, LockId, Result};
+use distlock_core::{Error, ErrorKind, FencingToken, Kind, LockId, Result};
 use tokio_postgres::types::{ToSql, Type};
 
-use super::advisory_lock::{HeldLock, LockOwner};
 use super::key::AdvisoryKey;
 use super::lock_session::{CloseOnDrop, LockSession};
 use super::shared_session::{Reservation, SharedSession};
@@ -182,8 +182,8 @@ async fn try_reserved(
     let is_granted = |(reserved, granted): (&(usize, AdvisoryKey), &bool)| granted.then_some(*reserved);
     let grants: Vec<(usize, AdvisoryKey)> = reserved.iter().zip(&granted).filter_map(is_granted).collect();
     let busy = reserved.iter().zip(&granted).filter(|(_, granted)| !**granted).map(|((_, key), _)| *key);
-    shared.settle(grants.iter().map(|(_, key)| *key), busy);
-    hold(state, shared, grants.iter().map(|(at, key)| (&claims[*at], *key)), token);
+    shared.unreserve_all(busy);
+    hold(shared, grants.iter().map(|(at, key)| (&claims[*at], *key)), token);
     let session = shared.session.life.session();
     let answer = |granted: bool| granted.then(|| SessionHold { token, session: session.clone() });
     Ok(granted.into_iter().map(answer).collect())
@@ -191,17 +191,11 @@ async fn try_reserved(
 
 /// Notes what the shared session holds from now on.
 fn hold<'a>(
-    state: &StoreState,
-    shared: &Arc<SharedSession>,
+    shared: &SharedSession,
     grants: impl Iterator<Item = (&'a Claim, AdvisoryKey)> + Clone,
     token: FencingToken,
 ) {
-    let mut held = state.held();
-    for (claim, key) in grants.clone() {
-        let owner = LockOwner::Shared(Arc::clone(shared));
-        held.insert(claim.lock_id.clone(), HeldLock { owner, key, shared: false, is_batched: true });
-    }
-    drop(held);
+    shared.granted_in_batch(grants.clone().map(|(claim, key)| (key, &claim.lock_id)));
     shared.rows.granted(grants.map(|(claim, key)| (&claim.lock_id, &claim.resource, key)), token);
 }
 
@@ -235,8 +229,7 @@ async fn try_one(
     match outcome? {
         Some(token) => {
             let token = to_token(token);
-            shared.confirm(key);
-            hold(state, shared, std::iter::once((claim, key)), token);
+            hold(shared, std::iter::once((claim, key)), token);
             Ok(Some(SessionHold { token, session: shared.session.life.session() }))
         }
         None => {
@@ -266,64 +259,57 @@ async fn unlock(state: &StoreState, session: &LockSession, keys: &[AdvisoryKey])
     session.connection.query(&Request::new(&state.batch.unlock_batch, &parameters)).await.map(drop)
 }
 
-/// Whether the lock is released by [`release`].
-pub(super) fn is_batched(state: &StoreState, id: &LockId) -> bool {
-    state.held().get(id).is_some_and(|held| held.is_batched)
+/// The key of a mutex. A lease of a name that is no key was never granted.
+fn key_of(state: &StoreState, lease: &Lease) -> Option<AdvisoryKey> {
+    let is_mutex = lease.resource.kind() == Kind::Mutex;
+    is_mutex.then(|| AdvisoryKey::of_resource(&lease.resource, &state.config).ok()).flatten()
 }
 
-/// Releases mutexes that the shared session holds. Those that it does not hold any more are released already.
+/// Whether the lock is released by [`release`].
+pub(super) fn is_batched(state: &StoreState, lease: &Lease) -> bool {
+    let shared = state.shared.last();
+    let held = shared.zip(key_of(state, lease));
+    held.is_some_and(|(shared, key)| shared.is_batched(key, &lease.lock_id))
+}
+
+/// Releases mutexes that the shared session holds. Those that it does not hold any more are released already: an earlier session was
+/// closed, or is, before the next one is opened.
 ///
 /// # Cancel safety
 /// Dropping the future ends the session: nothing else knows of the locks any more.
 pub(super) async fn release(state: &StoreState, leases: &[Lease]) -> Batch<()> {
-    let mut groups: Vec<Group<'_>> = Vec::with_capacity(1);
-    let mut group_of: Vec<Option<usize>> = Vec::with_capacity(leases.len());
-    {
-        let mut held = state.held();
-        for lease in leases {
-            let Some(HeldLock { owner: LockOwner::Shared(shared), key, .. }) = held.remove(&lease.lock_id)
-            else {
-                group_of.push(None);
-                continue;
-            };
-            let known = groups.iter().position(|group| Arc::ptr_eq(&group.shared, &shared));
-            let at = known.unwrap_or_else(|| {
-                groups.push(Group { shared, keys: Vec::new(), rows: Vec::new() });
-                groups.len() - 1
-            });
-            groups[at].push(&lease.lock_id, key);
-            group_of.push(Some(at));
-        }
+    let Some(shared) = state.shared.last() else { return Ok(leases.iter().map(|_| Ok(())).collect()) };
+    let keyed = leases.iter().filter_map(|lease| Some((key_of(state, lease)?, &lease.lock_id)));
+    let held = shared.begin_releases(keyed);
+    if held.is_empty() {
+        return Ok(leases.iter().map(|_| Ok(())).collect());
     }
-    // All of them, before the first await.
-    let guards: Vec<CloseOnDrop<'_>> =
-        groups.iter().map(|group| CloseOnDrop::new(&group.shared.session, NOT_RELEASED)).collect();
-    let mut released: Vec<Result<()>> = Vec::with_capacity(groups.len());
-    for (group, close_guard) in groups.iter().zip(guards) {
-        released.push(group.release(state).await);
-        close_guard.disarm();
-    }
-    Ok(group_of.into_iter().map(|group| group.map_or(Ok(()), |at| released[at].clone())).collect())
+    // Before the first await.
+    let close_guard = CloseOnDrop::new(&shared.session, NOT_RELEASED);
+    let releases = Releases::new(&shared, &held);
+    let released = releases.send(state).await;
+    close_guard.disarm();
+    let ids: HashSet<&LockId> = held.iter().map(|(_, id)| *id).collect();
+    let answer = |lease: &Lease| if ids.contains(&lease.lock_id) { released.clone() } else { Ok(()) };
+    Ok(leases.iter().map(answer).collect())
 }
 
-/// Locks of one session that are released together. There is more than one session only while one ends.
-struct Group<'a> {
-    shared: Arc<SharedSession>,
+/// Locks that are released together.
+struct Releases<'a> {
+    shared: &'a SharedSession,
     keys: Vec<AdvisoryKey>,
     /// Those that have rows.
     rows: Vec<&'a LockId>,
 }
 
-impl<'a> Group<'a> {
-    fn push(&mut self, id: &'a LockId, key: AdvisoryKey) {
-        self.keys.push(key);
-        if self.shared.rows.released(id) {
-            self.rows.push(id);
-        }
+impl<'a> Releases<'a> {
+    fn new(shared: &'a SharedSession, held: &[(AdvisoryKey, &'a LockId)]) -> Self {
+        let rows = held.iter().map(|(_, id)| *id).filter(|id| shared.rows.released(id)).collect();
+        Releases { shared, keys: held.iter().map(|(key, _)| *key).collect(), rows }
     }
 
-    async fn release(&self, state: &StoreState) -> Result<()> {
-        let Group { shared, keys, rows } = self;
+    async fn send(&self, state: &StoreState) -> Result<()> {
+        let Releases { shared, keys, rows } = self;
         let session = &shared.session;
         if !session.is_alive() {
             session.close("a lock was released after its session had ended");
@@ -349,7 +335,7 @@ impl<'a> Group<'a> {
             shared.rows.left_behind(rows.iter().copied().cloned());
         }
         match released {
-            Ok(()) => shared.settle(std::iter::empty(), keys.iter().copied()),
+            Ok(()) => shared.unreserve_all(keys.iter().copied()),
             Err(_) => session.close(NOT_RELEASED),
         }
         released

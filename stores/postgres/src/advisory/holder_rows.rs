@@ -16,14 +16,16 @@ use crate::tables::Tables;
 use crate::values::from_token;
 
 /// How long a lock is held before its row is written.
-const ROW_DELAY: Duration = Duration::from_millis(20);
+pub(super) const ROW_DELAY: Duration = Duration::from_millis(20);
 /// The interval in which rows are written.
 const INTERVAL: Duration = Duration::from_millis(10);
 /// The pause after a statement that failed. It doubles with each further failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LAST_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const LAST_PAUSE: Duration = Duration::from_secs(5);
 /// How many rows one statement writes.
 const MAX_ROWS: usize = 1000;
+/// For how many rows there is always room.
+const LEAST_ROOM: usize = 1024;
 /// How many rows that could not be deleted are remembered. A sweep deletes the others.
 const MAX_STALE: usize = 10_000;
 
@@ -194,6 +196,12 @@ impl HolderRows {
     fn becomes_idle(&self) -> bool {
         let mut pending = self.pending();
         pending.idle = pending.order.is_empty() && pending.stale.is_empty();
+        if pending.idle {
+            // A burst of holds leaves no room behind it.
+            pending.rows.shrink_to(LEAST_ROOM);
+            pending.order.shrink_to(LEAST_ROOM);
+            pending.stale.shrink_to(LEAST_ROOM);
+        }
         pending.idle
     }
 }

@@ -110,6 +110,17 @@ impl LockSession {
         }
     }
 
+    /// Notes that the statement that waited for a lock was answered. The server counts the silence of this client from the end of
+    /// that statement, which it received after it was sent: so the session lives on from that moment. After a long wait this says
+    /// too little, and the server is asked.
+    pub(super) async fn answered_wait(&self, sent: &Sent) -> Result<()> {
+        if self.life.age(sent) >= self.timeout / 3 {
+            return self.verify().await;
+        }
+        self.life.answered(sent, self.timeout);
+        Ok(())
+    }
+
     /// Marks the session as waiting for a lock, until the mark is dropped.
     pub(super) fn mark_waiting(&self) -> WaitingMark<'_> {
         self.waiting.store(true, Ordering::SeqCst);

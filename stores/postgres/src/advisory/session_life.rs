@@ -69,6 +69,15 @@ impl SessionLife {
         Sent::now(Arc::clone(&self.state().clock))
     }
 
+    /// How long ago the message was sent. For ever, if the clock has changed since.
+    pub(super) fn age(&self, sent: &Sent) -> Duration {
+        let state = self.state();
+        match Arc::ptr_eq(&state.clock, &sent.clock) {
+            true => state.clock.now().since(sent.at),
+            false => Duration::MAX,
+        }
+    }
+
     /// The server answered the message: the deadline moves. An answer to a message of another clock does not count.
     pub(super) fn answered(&self, sent: &Sent, timeout: Duration) {
         let state = self.state();

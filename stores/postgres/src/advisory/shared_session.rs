@@ -17,6 +17,9 @@ use crate::error;
 use crate::schema::Schema;
 use crate::wake_format::WAKE_FORMAT;
 
+/// For how many keys there is always room.
+const LEAST_KEYS: usize = 1024;
+
 #[derive(Debug)]
 pub(super) struct SharedSession {
     pub(super) session: Arc<LockSession>,
@@ -26,18 +29,16 @@ pub(super) struct SharedSession {
 }
 
 /// How this session uses a key. The server grants a session a lock again that it holds, so uses are counted here.
-#[derive(Clone, Copy, Debug)]
-struct KeyUse {
-    mode: KeyMode,
-    /// The server has granted the key. Until then the key may be free, and the server down.
-    confirmed: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum KeyMode {
+#[derive(Debug)]
+enum KeyUse {
+    /// In exclusive mode, and the server has not answered: the key may be free, and the server down.
+    Requested,
+    /// In exclusive mode.
     Exclusive,
+    /// In exclusive mode, by this claim, which was granted in a batch.
+    Batched(LockId),
     /// In shared mode, by this many claims.
-    Shared(usize),
+    Shared { claims: u32, is_confirmed: bool },
 }
 
 /// The result of reserving a key.
@@ -98,11 +99,11 @@ impl SharedSession {
         let mut keys = self.keys();
         match keys.get_mut(&key) {
             None => {
-                let mode = if shared { KeyMode::Shared(1) } else { KeyMode::Exclusive };
-                keys.insert(key, KeyUse { mode, confirmed: false });
+                let shared_use = KeyUse::Shared { claims: 1, is_confirmed: false };
+                keys.insert(key, if shared { shared_use } else { KeyUse::Requested });
                 Reservation::New
             }
-            Some(KeyUse { mode: KeyMode::Shared(claims), .. }) if shared => {
+            Some(KeyUse::Shared { claims, .. }) if shared => {
                 *claims += 1;
                 Reservation::SharedAgain
             }
@@ -112,30 +113,60 @@ impl SharedSession {
 
     /// The server granted a reserved key.
     pub(super) fn confirm(&self, key: AdvisoryKey) {
-        if let Some(key_use) = self.keys().get_mut(&key) {
-            key_use.confirmed = true;
+        match self.keys().get_mut(&key) {
+            Some(requested @ KeyUse::Requested) => *requested = KeyUse::Exclusive,
+            Some(KeyUse::Shared { is_confirmed, .. }) => *is_confirmed = true,
+            _ => {}
         }
     }
 
     /// Whether the server has granted the key to this session.
     pub(super) fn is_confirmed(&self, key: AdvisoryKey) -> bool {
-        self.keys().get(&key).is_some_and(|key_use| key_use.confirmed)
+        match self.keys().get(&key) {
+            Some(KeyUse::Exclusive | KeyUse::Batched(_)) => true,
+            Some(KeyUse::Shared { is_confirmed, .. }) => *is_confirmed,
+            Some(KeyUse::Requested) | None => false,
+        }
     }
 
-    /// The server granted the first of these reserved keys. The others were released, or not granted.
-    pub(super) fn settle(
-        &self,
-        granted: impl Iterator<Item = AdvisoryKey>,
-        unused: impl Iterator<Item = AdvisoryKey>,
-    ) {
+    /// The server granted reserved keys to these claims of a batch.
+    pub(super) fn granted_in_batch<'a>(&self, grants: impl Iterator<Item = (AdvisoryKey, &'a LockId)>) {
         let mut keys = self.keys();
-        for key in granted {
-            if let Some(key_use) = keys.get_mut(&key) {
-                key_use.confirmed = true;
-            }
+        for (key, id) in grants {
+            keys.insert(key, KeyUse::Batched(id.clone()));
         }
+    }
+
+    /// Whether the claim was granted the key in a batch, and is not being released.
+    pub(super) fn is_batched(&self, key: AdvisoryKey, id: &LockId) -> bool {
+        matches!(self.keys().get(&key), Some(KeyUse::Batched(claim)) if claim == id)
+    }
+
+    /// Of these keys, those that the claims were granted in a batch. They are now being released, and not released again by another
+    /// call. They stay reserved.
+    pub(super) fn begin_releases<'a>(
+        &self,
+        leases: impl Iterator<Item = (AdvisoryKey, &'a LockId)>,
+    ) -> Vec<(AdvisoryKey, &'a LockId)> {
+        let mut keys = self.keys();
+        let begins = |(key, id): &(AdvisoryKey, &LockId)| {
+            let key_use = keys.get_mut(key);
+            let held = key_use.filter(|key_use| matches!(key_use, KeyUse::Batched(claim) if claim == *id));
+            held.map(|held| *held = KeyUse::Exclusive).is_some()
+        };
+        leases.filter(begins).collect()
+    }
+
+    /// These keys were released, or not granted.
+    pub(super) fn unreserve_all(&self, unused: impl Iterator<Item = AdvisoryKey>) {
+        let mut keys = self.keys();
         for key in unused {
             keys.remove(&key);
+        }
+        // A burst of holds leaves no room behind it.
+        if keys.len() < keys.capacity() / 8 && keys.capacity() > LEAST_KEYS {
+            let room = keys.len().max(LEAST_KEYS);
+            keys.shrink_to(room);
         }
     }
 
@@ -143,7 +174,7 @@ impl SharedSession {
     pub(super) fn unreserve(&self, key: AdvisoryKey) {
         let mut keys = self.keys();
         match keys.get_mut(&key) {
-            Some(KeyUse { mode: KeyMode::Shared(claims), .. }) if *claims > 1 => *claims -= 1,
+            Some(KeyUse::Shared { claims, .. }) if *claims > 1 => *claims -= 1,
             _ => {
                 keys.remove(&key);
             }

@@ -200,7 +200,7 @@ impl StoreState {
         self.last_shared.lock().unwrap_or_else(PoisonError::into_inner).upgrade()
     }
 
-    /// The locks that are held, with their sessions. Permits are held by the shared session.
+    /// The locks that are held, with their sessions, but those that were acquired in batches. Permits are held by the shared session.
     pub(super) fn held(&self) -> MutexGuard<'_, HashMap<LockId, HeldLock>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -290,7 +290,7 @@ impl SessionStore for AdvisoryStore {
     }
 
     fn batches_release(&self, lease: &Lease) -> bool {
-        batch::is_batched(&self.0, &lease.lock_id)
+        batch::is_batched(&self.0, lease)
     }
 
     async fn release_batch(&self, leases: &[Lease]) -> Batch<()> {
@@ -298,7 +298,7 @@ impl SessionStore for AdvisoryStore {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        if batch::is_batched(&self.0, &lease.lock_id) {
+        if batch::is_batched(&self.0, lease) {
             let answers = batch::release(&self.0, std::slice::from_ref(lease)).await?;
             return answers.into_iter().next().unwrap_or(Ok(()));
         }

@@ -49,8 +49,9 @@ pub(super) struct MutexStatements {
 
 impl MutexStatements {
     pub(super) fn new(tables: &Tables) -> Self {
-        let acquire = |claims, waits, attempt| {
+        let acquire = |claims, waits, attempt, commit| {
             let text = include_str!("../sql/lock_acquire.sql").replace("{claims}", claims);
+            let text = text.replace("{commit}", commit);
             let text = text.replace("{waits}", waits).replace("{attempt}", attempt);
             text.replace("{most}", &full_queues::MOST_WAITERS.to_string())
         };
@@ -59,11 +60,13 @@ impl MutexStatements {
             let text = include_str!("../sql/lock_release.sql").replace("{leases}", leases);
             text.replace("{granted}", granted).replace("{broken}", broken).replace("{window}", "$3")
         };
-        let acquire_one = acquire(include_str!("../sql/lock_acquire_one.sql"), "$5", "$8");
+        let commit = include_str!("../sql/lock_acquire_commit.sql");
+        let acquire_one = acquire(include_str!("../sql/lock_acquire_one.sql"), "$5", "$8", commit);
         let acquire_batch = acquire(
             include_str!("../sql/lock_acquire_batch.sql"),
             "($5)[EXCLUDED.waits]",
             "($8)[EXCLUDED.waits]",
+            "",
         );
         let (one, one_granted) =
             (include_str!("../sql/lock_release_one.sql"), "pg_catalog.num_nonnulls(n.next)");

@@ -14,6 +14,7 @@ use distlock_core::{RecordKind, Resource, Result};
 use tokio_postgres::Row;
 
 use super::full_queues::{self, FullQueues};
+use super::listener::Listening;
 use super::locked_rows::{self, LockedRows, Queueing, Verb};
 use super::mutex::MutexStatements;
 use super::shared_connection::SharedConnection;
@@ -60,6 +61,7 @@ pub(super) struct StoreState {
     pub(super) pool: PoolStatements,
     pub(super) locked_rows: LockedRows,
     pub(super) full_queues: FullQueues,
+    pub(super) listening: Listening,
     sweep: [Statement; 2],
 }
 
@@ -138,6 +140,7 @@ impl StoreState {
             pool: PoolStatements::new(tables, PoolTable::Leases),
             locked_rows: LockedRows::new(tables),
             full_queues: FullQueues::new(tables),
+            listening: Listening::default(),
             sweep: [sweep::lock_statement(tables), sweep::pool_statement(tables, PoolTable::Leases)],
             shared,
         }
@@ -214,7 +217,10 @@ impl LeaseStore for PostgresStore {
     }
 
     async fn release(&self, leases: &[Lease]) -> Batch<Released> {
-        send::<Release>(&self.0, leases).await
+        self.0.listening.forget(leases.iter().map(|lease| &lease.lock_id));
+        let answers = send::<Release>(&self.0, leases).await;
+        listener::rest(&self.0);
+        answers
     }
 
     async fn subscribe(&self, inbox: &Inbox) -> Result<WakeStream> {
@@ -361,8 +367,24 @@ async fn send_to_table<V: Verb>(
     }
 }
 
+/// The process listens for those of the claims that may leave an entry in a wait queue.
+async fn try_acquire(state: &Arc<StoreState>, claims: Vec<&Claim>) -> Batch<Attempt> {
+    let answers = try_acquire_unless_full(state, claims.clone()).await;
+    if let Ok(answers) = &answers {
+        let has_no_room =
+            |answer: &Result<Attempt>| matches!(answer, Ok(Attempt::Busy { poll_after: Some(_), .. }));
+        let without_entry = claims.iter().zip(answers).filter(|(_, answer)| has_no_room(answer));
+        let mut ids = without_entry.map(|(claim, _)| &claim.lock_id).peekable();
+        if ids.peek().is_some() {
+            state.listening.forget(ids);
+            listener::rest(state);
+        }
+    }
+    answers
+}
+
 /// Waiters for which a wait queue has no room are answered by a plain read, the others by [`try_acquire_now`].
-async fn try_acquire(state: &StoreState, claims: Vec<&Claim>) -> Batch<Attempt> {
+async fn try_acquire_unless_full(state: &StoreState, claims: Vec<&Claim>) -> Batch<Attempt> {
     let mut full = full_queues::answer(state, &claims).await?;
     if full.is_empty() {
         return try_acquire_now(state, claims).await;
@@ -387,6 +409,10 @@ async fn try_acquire(state: &StoreState, claims: Vec<&Claim>) -> Batch<Attempt> 
 /// A statement can change a row only once. Claims that would change a row a second time are sent in a further batch. That is
 /// rare: the engine has one claim for a mutex in flight at a time, and claims for one pool go into one batch.
 async fn try_acquire_now(state: &StoreState, mut claims: Vec<&Claim>) -> Batch<Attempt> {
+    if state.listens {
+        let waiters = claims.iter().filter(|claim| claim.waiting.is_some());
+        state.listening.expect(waiters.map(|claim| &claim.lock_id)).await;
+    }
     let mut positions: Vec<usize> = (0..claims.len()).collect();
     let mut answers: Vec<Option<Result<Attempt>>> = claims.iter().map(|_| None).collect();
     loop {

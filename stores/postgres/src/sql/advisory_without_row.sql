@@ -6,6 +6,7 @@ WITH advisory AS MATERIALIZED (
     SELECT s.key, s.pair, own.pid
     FROM {session} s
     JOIN advisory own ON own.key = s.session AND NOT own.pair AND own.granted AND own.mode = 'ExclusiveLock'
+    WHERE s.token IS NOT NULL  -- NULL: the row of a waiter, which becomes that of a holder some milliseconds after the grant
 )
 SELECT a.pid, a.key, a.pair
 FROM advisory a

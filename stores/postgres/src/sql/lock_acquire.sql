@@ -39,8 +39,8 @@ SET (value, expire_time, token, acquired_at, inbox, in_turn, waiters) = (
                 CASE WHEN d.behind THEN
                     pg_catalog.jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now || @.id == $id)', d.vars)
                 ELSE l.waiters END::text, d.known::text, d.entry::text)::jsonb
-            -- Expired waiters are dropped where it matters: before the queue head, and from a long queue.
-            WHEN d.behind OR pg_catalog.jsonb_array_length(l.waiters) >= 100 THEN
+            -- Expired waiters are dropped where it matters: before the queue head, and from a full queue.
+            WHEN d.behind OR pg_catalog.jsonb_array_length(l.waiters) >= {most} THEN
                 pg_catalog.jsonb_path_query_array(l.waiters, '$[*] ? (@.until > $now)', d.vars) || d.entry
             ELSE l.waiters || d.entry
         END
@@ -77,7 +77,7 @@ SET (value, expire_time, token, acquired_at, inbox, in_turn, waiters) = (
         OFFSET 0
     ) d
 )
-RETURNING l.key, l.value, l.token, l.in_turn AS no_room,
+RETURNING l.key, l.value, l.token, l.in_turn AS no_room,{commit}
     -- For claims that were not granted: the time left to the holder, or to the queue head.
     CASE
         WHEN l.value <> '' THEN {micros(l.expire_time - pg_catalog.clock_timestamp())}

@@ -82,6 +82,12 @@ impl<C: Connection> Reconnect<C> {
         self.state().current.as_ref().filter(|connection| connection.is_usable()).cloned()
     }
 
+    /// The last connection that was made, also if it is not usable any more; `None` while another one is being made.
+    #[must_use]
+    pub fn last(&self) -> Option<Arc<C>> {
+        self.state().current.clone()
+    }
+
     /// Sends nothing new on this connection. Requests in flight on it are not touched. Returns whether it was the
     /// current one: of several callers that discard it, exactly one gets `true`.
     pub fn discard(&self, connection: &Arc<C>) -> bool {
