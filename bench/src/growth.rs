@@ -28,7 +28,7 @@ const DIMENSIONS: &[Dimension] = &[
         title: "How does the rate grow with tasks, each with its own name?",
         across: "tasks",
         up: "acquire-and-release cycles per second; thin: the baseline in the same run",
-        steps: &[1, 4, 16, 64, 256, 1024],
+        steps: &[1, 2, 4, 8, 16, 24, 32, 48, 64, 256, 1024],
         plan: |tasks| Plan { scenarios: vec![Scenario::Throughput], tasks: vec![tasks], ..Plan::default() },
         scenario: "throughput",
         figure: |outcome| outcome.ops_per_s,

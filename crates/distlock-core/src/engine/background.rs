@@ -2,6 +2,7 @@
 //! callers were cancelled.
 
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -24,6 +25,10 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// How long `shutdown` waits for calls that run in the tasks of their callers. They end at once, unless a caller is not polled.
 const CALLERS_LIMIT: Duration = Duration::from_secs(1);
 
+/// While requests are in flight, one timer runs out this often. A timer that is set earlier than all others makes the runtime wake
+/// the thread that waits for events, and each request sets some. With this one before them, they wake no thread.
+const FIRST_TIMER: Duration = Duration::from_millis(60);
+
 type Tasks = FuturesUnordered<BoxFuture<'static, ()>>;
 
 pub(super) async fn run(guard: EndGuard) {
@@ -33,6 +38,7 @@ pub(super) async fn run(guard: EndGuard) {
     let mut background = Tasks::new();
     let mut draining: Vec<(Moment, oneshot::Sender<Result<()>>)> = Vec::new();
     let mut callers_limit = Moment::NEVER;
+    let mut first_timer = pin!(tokio::time::sleep(FIRST_TIMER));
     // Declared last, so that it drops first: tasks that await the futures above then see that the engine has ended.
     let _guard = guard;
     loop {
@@ -78,6 +84,9 @@ pub(super) async fn run(guard: EndGuard) {
         let next = shared.schedule.set_alarm(now);
         let next = draining.iter().map(|(until, _)| *until).fold(next, Moment::min);
         let next = if now < callers_limit { next.min(callers_limit) } else { next };
+        if first_timer.is_elapsed() && !work.is_empty() {
+            first_timer.as_mut().reset(tokio::time::Instant::now() + FIRST_TIMER);
+        }
         tokio::select! {
             biased;
             () = shared.commands.changed() => {}
@@ -85,6 +94,7 @@ pub(super) async fn run(guard: EndGuard) {
             Some(()) = one_of_many_ended(&mut work) => coop::consume_budget().await,
             Some(()) = one_ended(&mut stuck) => {}
             Some(()) = one_ended(&mut background) => {}
+            () = &mut first_timer, if !work.is_empty() => {}
             () = sleep_until(&*shared.clock, next) => {}
         }
     }

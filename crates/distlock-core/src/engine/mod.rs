@@ -22,6 +22,7 @@ mod release;
 mod renewal;
 mod request;
 mod schedule;
+mod self_wake;
 mod session_batches;
 mod sides;
 mod store_call;
@@ -197,7 +198,7 @@ impl Engine {
             session,
             holder_lookups: Semaphore::new(HOLDER_LOOKUPS),
         });
-        runtime.spawn(background::run(EndGuard(Arc::clone(&shared))));
+        runtime.spawn(self_wake::drive(background::run(EndGuard(Arc::clone(&shared)))));
         Ok(Arc::new(Engine { shared }))
     }
 
