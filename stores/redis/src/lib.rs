@@ -49,7 +49,8 @@
 //!   rise, because they are at least the clock.
 //! - A mutex leaves nothing behind. One key for all mutexes of a server (in a Cluster, of a hash slot) has the last token for
 //!   `distlock.retention`; tokens are the server's clock in µs, or one more than the last one. They rise unless the clock is set
-//!   back by more than the retention, or by a fail-over to a replica whose clock is behind. An unused pool leaves its token.
+//!   back by more than the retention, or by a fail-over to a replica whose clock is behind. If the key is lost, by a restart without
+//!   persistence or a fail-over, the clock must not have been set back since the last grant. An unused pool leaves its token.
 //! - Builds before this rule counted in ms and per name: do not mix them with this one, since their tokens are lower.
 //! - A release hands the mutex or the permits to the first waiters and notifies their processes: with many contenders an
 //!   acquisition costs two commands, whatever their number.
