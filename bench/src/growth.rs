@@ -105,7 +105,16 @@ pub(crate) async fn run(args: &RunArgs) -> Result<(), String> {
                 let seen = known.iter().find(|(kind, at, _)| *kind == dimension.scenario && *at == step);
                 let run_outcomes = match seen {
                     Some((_, _, outcomes)) if dimension.scenario == "throughput" => outcomes.clone(),
-                    _ => run_plan(&started.url, &Plan { run_time: args.run_time(), ..plan }).await?,
+                    _ => run_plan(&started.url, &Plan { run_time: args.run_time(), ..plan }).await.unwrap_or_else(
+                        |failure| {
+                            // One that fails does not stop the others.
+                            println!("  {} {step}: FAILED: {failure}", dimension.name);
+                            reports.push(json!({
+                                "store": store.name, "dimension": dimension.name, "step": step, "failure": failure,
+                            }));
+                            Vec::new()
+                        },
+                    ),
                 };
                 known.push((dimension.scenario, step, run_outcomes.clone()));
                 let outcome = run_outcomes.into_iter().find(|outcome| outcome.scenario == dimension.scenario);
