@@ -10,7 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{BINARY, Background, Sandbox, is_alive, send, sh, state, wait_for, wait_until_dead};
+use common::{
+    BINARY, Background, Sandbox, copy_program, is_alive, send, sh, state, wait_for, wait_until_dead,
+};
 use nix::sys::signal::Signal;
 
 /// A command with a child that left its process group.
@@ -144,7 +146,7 @@ fn a_process_that_cannot_be_killed_keeps_the_lock_of_a_killed_distlock_or_watchd
         let sandbox = Sandbox::new();
         fs::set_permissions(sandbox.path(""), fs::Permissions::from_mode(0o777)).unwrap();
         for (from, to, mode) in [(BINARY, "program", 0o755), ("/usr/bin/setpriv", "become-root", 0o4755)] {
-            fs::copy(from, sandbox.path(to)).unwrap();
+            copy_program(from, &sandbox.path(to));
             fs::set_permissions(sandbox.path(to), fs::Permissions::from_mode(mode)).unwrap();
         }
         let unprivileged = || {

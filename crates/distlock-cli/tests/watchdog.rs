@@ -207,7 +207,7 @@ fn a_watchdog_ignores_every_signal_that_can_be_blocked() {
 fn a_program_file_that_was_replaced_meanwhile_does_not_fail_the_run() {
     let sandbox = Sandbox::new();
     let copy = sandbox.path("distlock");
-    std::fs::copy(common::BINARY, &copy).unwrap();
+    common::copy_program(common::BINARY, &copy);
     let holder = sandbox.hold(sandbox.distlock().args(["run", "x"]));
     let mut waiter = Command::new(&copy);
     waiter.env_remove("DISTLOCK_STORE").env("XDG_STATE_HOME", sandbox.path("state"));

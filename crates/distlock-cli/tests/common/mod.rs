@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -252,4 +252,10 @@ pub(crate) fn code(output: &Output) -> i32 {
 /// A shell script as the command to run.
 pub(crate) fn sh(script: &str) -> [&str; 4] {
     ["--", "sh", "-c", script]
+}
+
+/// Copies a program, by another process: a child that another test starts during a copy of our own would keep the file open for
+/// writing, and a program that is open for writing cannot be run (ETXTBSY).
+pub(crate) fn copy_program(from: &str, to: &Path) {
+    assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success(), "cannot copy {from}");
 }

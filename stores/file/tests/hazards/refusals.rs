@@ -24,7 +24,9 @@ pub(crate) fn world_readable_folder() -> (tempfile::TempDir, std::path::PathBuf)
     let dir = tempfile::tempdir().unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     let program = dir.path().join("program");
-    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    // By another process: a child that another test starts meanwhile would keep the copy open for writing, so that it cannot be run.
+    let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
+    assert!(copied.unwrap().success());
     (dir, program)
 }
 
