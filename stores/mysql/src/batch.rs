@@ -57,14 +57,9 @@ pub(crate) fn literal(bytes: &[u8]) -> String {
 
 fn push_hex(text: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for part in bytes.chunks(32) {
-        let mut digits = [0; 64];
-        for (pair, byte) in digits.chunks_exact_mut(2).zip(part) {
-            pair[0] = DIGITS[usize::from(byte >> 4)];
-            pair[1] = DIGITS[usize::from(byte & 15)];
-        }
-        // Always UTF-8.
-        text.push_str(std::str::from_utf8(&digits[..2 * part.len()]).unwrap_or_default());
+    for byte in bytes {
+        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        text.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
 }
 
