@@ -118,21 +118,17 @@ fn wakes(state: &Arc<StoreState>, address: &InboxAddress, event: &Document) -> V
 
 /// A mutex was handed to a lock id of this inbox.
 fn handoff(state: &Arc<StoreState>, lock_id: LockId, fields: &Document) -> Option<Wake> {
-    let (Some(acquired_at), Some(expires_at), Some(token)) = (
-        date_ms(fields, "acquiredAt"),
-        date_ms(fields, "expiresAt"),
-        fields.get("fencingToken").and_then(number),
-    ) else {
-        // An event without a field that did not change, such as the same millisecond as before.
-        let Some(name) = state.waiters.name_if_left(&lock_id) else { return Some(Wake::retry(lock_id)) };
-        // Its token is not known: the handoff finds it out.
-        tokio::spawn(mutex::pass_on(Arc::clone(state), name, lock_id, i64::MIN));
-        return None;
+    let event = HandoffEvent {
+        acquired_at: date_ms(fields, "acquiredAt"),
+        expires_at: date_ms(fields, "expiresAt"),
+        token: fields.get("fencingToken").and_then(number),
     };
-    match state.waiters.handed_off(&lock_id, HandoffEvent { acquired_at, expires_at, token }) {
+    match state.waiters.handed_off(&lock_id, event) {
         HandoffAction::Wake(wake) => Some(wake),
         HandoffAction::Ignore => None,
         HandoffAction::PassOn { name } => {
+            // A token that is not known is below every one: the handoff finds it out.
+            let token = event.token.unwrap_or(i64::MIN);
             tokio::spawn(mutex::pass_on(Arc::clone(state), name, lock_id, token));
             None
         }

@@ -82,12 +82,14 @@ struct CacheContent {
 #[derive(Debug, Default)]
 pub(crate) struct WaiterCache(Mutex<CacheContent>);
 
-/// A mutex document held by a lock id of this process for a short window, as the change stream shows it.
+/// A mutex document held by a lock id of this process for a short window, as the change stream shows it. It does not show a field
+/// that did not change, such as the time of a grant in the millisecond of the release before it. Then the window is not known
+/// either, and the grant may be one that this process acquired itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandoffEvent {
-    pub(crate) acquired_at: i64,
-    pub(crate) expires_at: i64,
-    pub(crate) token: i64,
+    pub(crate) acquired_at: Option<i64>,
+    pub(crate) expires_at: Option<i64>,
+    pub(crate) token: Option<i64>,
 }
 
 /// What to do with a [`HandoffEvent`].
@@ -208,12 +210,6 @@ impl WaiterCache {
         self.with(lock_id, |waiter| waiter.overtook).unwrap_or(false)
     }
 
-    /// The name that this lock id waited for, if it has left.
-    pub(crate) fn name_if_left(&self, lock_id: &LockId) -> Option<String> {
-        let name = |waiter: &mut Waiter| (waiter.state == WaiterState::Left).then(|| waiter.name.clone());
-        self.with(lock_id, name).flatten()
-    }
-
     /// It could not register.
     pub(crate) fn forget(&self, lock_id: &LockId) {
         self.lock().waiters.remove(lock_id);
@@ -244,10 +240,13 @@ impl WaiterCache {
         self.with(lock_id, |waiter| {
             waiter.state = WaiterState::Holding;
             waiter.overtook = waiter.ahead > 0;
-            if waiter.hold.is_none_or(|(held, _)| held < lock.token) {
-                waiter.hold = Some((lock.token, lock.acquired_at));
-            }
+            waiter.note_hold(lock);
         });
+    }
+
+    /// The lock was handed to it, and its own attempt found this grant, or a newer one.
+    pub(crate) fn set_found_handoff(&self, lock_id: &LockId, lock: &LockDocument) {
+        self.with(lock_id, |waiter| waiter.note_hold(lock));
     }
 
     /// It leaves, from this state. From now on a handoff to it is passed on.
@@ -272,34 +271,45 @@ impl WaiterCache {
 }
 
 impl Waiter {
+    fn note_hold(&mut self, lock: &LockDocument) {
+        if self.hold.is_none_or(|(held, _)| held < lock.token) {
+            self.hold = Some((lock.token, lock.acquired_at));
+        }
+    }
+
     fn handed_off(&mut self, lock_id: &LockId, event: HandoffEvent) -> HandoffAction {
         // A known grant. Its token is higher if a waiter announced itself since; its time is the same.
-        let is_known =
-            |(token, at): (i64, Option<i64>)| event.token <= token || at == Some(event.acquired_at);
+        let is_known = |(token, at): (i64, Option<i64>)| {
+            event.token.is_some_and(|shown| shown <= token)
+                || event.acquired_at.is_some_and(|shown| at == Some(shown))
+        };
         if self.hold.is_some_and(is_known) {
             return HandoffAction::Ignore;
         }
         match self.state {
             WaiterState::Holding => HandoffAction::Ignore,
             WaiterState::Left => HandoffAction::PassOn { name: self.name.clone() },
-            WaiterState::Waiting => {
-                let answered = self.answered.filter(|_| event.token > self.seen_token);
-                let after = answered.and_then(|answered| event.acquired_at.checked_sub(answered.at?));
-                let after = after.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-                let window = positive_ms(event.expires_at - event.acquired_at);
-                let (Some(AnsweredAttempt { attempt, .. }), Some(after), Some(window)) =
-                    (answered, after, window)
-                else {
-                    // Older than the newest answer, or decided by another clock: trying again is safe.
-                    return HandoffAction::Wake(Wake::retry(lock_id.clone()));
-                };
-                self.state = WaiterState::Holding;
-                self.hold = Some((event.token, Some(event.acquired_at)));
-                let grant =
-                    PushedGrant::new(token(event.token), window).with_attempt(attempt).with_after(after);
-                HandoffAction::Wake(Wake::granted(lock_id.clone(), grant))
-            }
+            WaiterState::Waiting => HandoffAction::Wake(match self.granted(event) {
+                Some(grant) => Wake::granted(lock_id.clone(), grant),
+                // Older than the newest answer, decided by another clock, or not shown whole: trying again is safe.
+                None => Wake::retry(lock_id.clone()),
+            }),
         }
+    }
+
+    /// The grant that a handoff is to a waiter, if that is certain.
+    fn granted(&mut self, event: HandoffEvent) -> Option<PushedGrant> {
+        let HandoffEvent { acquired_at: Some(acquired_at), expires_at: Some(expires_at), token: Some(shown) } =
+            event
+        else {
+            return None;
+        };
+        let AnsweredAttempt { attempt, at } = self.answered.filter(|_| shown > self.seen_token)?;
+        let after = Duration::from_millis(u64::try_from(acquired_at.checked_sub(at?)?).ok()?);
+        let window = positive_ms(expires_at - acquired_at)?;
+        self.state = WaiterState::Holding;
+        self.hold = Some((shown, Some(acquired_at)));
+        Some(PushedGrant::new(token(shown), window).with_attempt(attempt).with_after(after))
     }
 }
 

@@ -223,6 +223,7 @@ async fn wait(state: &Arc<StoreState>, claim: &Claim) -> Result<Attempt> {
         // The lock was handed to it, and the wake-up has not arrived or arrived too late.
         let decision = try_lock(state, claim, None).await?;
         if decision.is_ours(claim) {
+            waiters.set_found_handoff(lock_id, &decision.lock);
             return Ok(decision.granted());
         }
         waiters.set_busy(lock_id, decision.lock.token);

@@ -22,7 +22,8 @@ fn busy(cache: &WaiterCache, seen_token: i64, attempt: u64, at: i64) {
 }
 
 fn handed_off(cache: &WaiterCache, acquired_at: i64, token: i64) -> HandoffAction {
-    cache.handed_off(&id("a"), HandoffEvent { acquired_at, expires_at: acquired_at + 2000, token })
+    let (acquired_at, expires_at) = (Some(acquired_at), Some(acquired_at + 2000));
+    cache.handed_off(&id("a"), HandoffEvent { acquired_at, expires_at, token: Some(token) })
 }
 
 fn grant(action: HandoffAction) -> PushedGrant {
@@ -109,6 +110,27 @@ fn a_late_event_of_a_hold_that_is_over_is_not_taken_for_a_new_one() {
     assert!(matches!(handed_off(&cache, 5, 9), HandoffAction::Ignore));
     assert!(matches!(handed_off(&cache, 5, 10), HandoffAction::Ignore), "a waiter announced itself");
     assert!(matches!(handed_off(&cache, 7, 10), HandoffAction::PassOn { .. }));
+}
+
+/// A grant in the millisecond of the release before it: the event shows no time. Its holder releases it meanwhile, and must not find
+/// that this process has given the lock away.
+#[test]
+fn an_event_without_a_time_is_not_taken_for_a_handoff_of_the_lock_that_is_being_released() {
+    let shown = |token| HandoffEvent { acquired_at: None, expires_at: Some(30_005), token };
+    let cache = waiting(&[], 0);
+    let lock = LockDocument { lock_id: id("a"), acquired_at: Some(5), expires_at: Some(30_005), token: 9 };
+    cache.set_granted(&id("a"), &lock);
+    cache.leave(&id("a"));
+    assert!(matches!(cache.handed_off(&id("a"), shown(Some(9))), HandoffAction::Ignore));
+    // A later grant, or one of which nothing is shown, may be a handoff to a lock id that has left.
+    for token in [Some(10), None] {
+        assert!(
+            matches!(cache.handed_off(&id("a"), shown(token)), HandoffAction::PassOn { .. }),
+            "{token:?}"
+        );
+    }
+    // A waiter asks again.
+    assert!(is_retry(&waiting(&[3], 8).handed_off(&id("a"), shown(Some(9)))));
 }
 
 #[test]
