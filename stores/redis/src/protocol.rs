@@ -201,6 +201,12 @@ pub(crate) fn milliseconds(duration: Duration) -> u64 {
     whole.clamp(1, 1 << 50)
 }
 
+/// What a busy reply says in text: the time until it is worth asking again, and how long the waiter may sleep.
+fn busy_and_pause(text: &[u8]) -> Option<(i64, Duration)> {
+    let (left, pause) = std::str::from_utf8(text).ok()?.split_once(' ')?;
+    Some((left.parse().ok()?, Duration::from_millis(pause.parse().ok()?)))
+}
+
 /// A code and a number, or the error of an item that failed alone.
 fn code_and_number(reply: &ItemReply) -> Result<(i64, i64)> {
     match &reply.values {
@@ -255,16 +261,21 @@ pub(crate) fn merge_continued(before: &Result<ItemReply>, next: Result<ItemReply
 }
 
 pub(crate) fn attempt(claim: &Claim, reply: &ItemReply) -> Result<Attempt> {
+    // A key lives through the whole of its last millisecond.
+    let busy = |left: i64| {
+        Attempt::busy(u64::try_from(left).ok().map(|left| Duration::from_millis(left.saturating_add(1))))
+    };
+    if let [Value::Int(code::NO), Value::BulkString(text)] = &reply.values {
+        let (left, pause) = busy_and_pause(text).ok_or_else(|| unexpected_reply(&reply.values))?;
+        return Ok(busy(left).with_poll_after(pause));
+    }
     match code_and_number(reply)? {
         (code::YES, token) => match u64::try_from(token) {
             Ok(_) if !reply.confirmed => Err(too_few_replicas()),
             Ok(token) => Ok(Attempt::granted(FencingToken::new(token))),
             Err(_) => Err(unexpected_reply(token)),
         },
-        // A key lives through the whole of its last millisecond.
-        (code::NO, left) => Ok(Attempt::busy(
-            u64::try_from(left).ok().map(|left| Duration::from_millis(left.saturating_add(1))),
-        )),
+        (code::NO, left) => Ok(busy(left)),
         (code::UNFINISHED, _) => Ok(Attempt::busy(Duration::ZERO)),
         (code::OTHER_CAPACITY, theirs) => Err(capacity_mismatch(&claim.resource, theirs, claim.capacity)),
         other => Err(unexpected_reply(other)),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::store::support::batch::all_failed;
-use distlock_core::store::support::errors;
+use distlock_core::store::support::{errors, queue_pause};
 use distlock_core::{Error, ErrorKind, RecordKind, Result};
 use redis::Value;
 
@@ -145,13 +145,17 @@ impl Script {
 }
 
 impl ScriptSettings {
-    /// The first line of every script.
+    /// The first lines of every script.
     fn constants(&self) -> String {
         let ScriptSettings { channel, retention, counts_subscribers } = self;
         // Each byte as its number, so that none has a meaning in Lua.
         let channel: String = channel.bytes().map(|byte| format!("\\{byte:03}")).collect();
         format!(
-            "local CHANNEL, RETENTION, KEPT, COUNTS = '{channel}', {retention}, '{retention}', {counts_subscribers}\n"
+            "local CHANNEL, RETENTION, KEPT, COUNTS = '{channel}', {retention}, '{retention}', {counts_subscribers}\n\
+             local ASKS_EVERY, PAUSE_PER_WAITER, LONGEST_PAUSE = {}, {}, {}\n",
+            queue_pause::ASKS_EVERY.as_millis(),
+            queue_pause::PER_WAITER.as_millis(),
+            queue_pause::LONGEST.as_millis(),
         )
     }
 }

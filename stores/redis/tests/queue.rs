@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use common::claims::{KINDS, busy, claim, granted, lease, next_grant, release, waiting};
 use common::{calls, commands, ms, store};
+use distlock_core::store::support::queue_pause;
 use distlock_core::store::{Attempt, Claim, Inbox, Lease, LeaseStore, Query, Released, Renewal, Store};
 use distlock_core::{Kind, LockId};
 use distlock_redis::RedisStore;
-use distlock_testkit::servers::RedisServer;
+use distlock_testkit::servers::{RedisCluster, RedisServer};
 
 const LONG: Duration = Duration::from_secs(60);
 /// The time to live of the entries of dead waiters. Longer than it takes to queue all of them.
@@ -138,7 +139,7 @@ async fn many_dead_waiters_block_no_call_and_the_live_waiter_behind_them_is_noti
         let store = store(&server.url()).await;
         let mut wakes = store.subscribe(&Inbox::new("mine")).await.unwrap();
         // The entries of some have expired; others died just now, and their messages are not read.
-        for (ttl, gone_after) in [(DIES, DIES), (LONG, ms(2000))] {
+        for (ttl, gone_after) in [(DIES, DIES + queue_pause::LONGEST), (LONG, ms(2000))] {
             let parts = KINDS.map(|kind| (kind, claim(kind, "x", "holder#1"), claim(kind, "x", "last#1")));
             for (kind, holder, last) in &parts {
                 granted(&store, holder).await;
@@ -159,6 +160,37 @@ async fn many_dead_waiters_block_no_call_and_the_live_waiter_behind_them_is_noti
     }
 }
 
+/// One far behind is told how long it may sleep, and counts as present for as much longer. On a Cluster the server cannot tell whether
+/// a waiter is there, so a dead one must not stay for longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waiter_far_behind_may_sleep_and_its_entry_lives_as_much_longer() {
+    const TTL: Duration = Duration::from_millis(500);
+    let (server, cluster) = (RedisServer::start(), RedisCluster::start());
+    let cluster_url = cluster.urls()[0].replacen("redis://", "redis+cluster://", 1);
+    for (url, counts) in [(server.url(), true), (cluster_url, false)] {
+        let store = store(&url).await;
+        for kind in KINDS {
+            granted(&store, &claim(kind, "x", "holder#1")).await;
+            enqueue(&store, &dead(kind, LONG, 100)).await;
+            let pause_of = async |id: &str| {
+                let claim = waiting(claim(kind, "x", id), "mine", TTL, 1);
+                match store.try_acquire(&[claim]).await.unwrap().remove(0) {
+                    Ok(Attempt::Busy { poll_after, .. }) => poll_after,
+                    other => panic!("{other:?}"),
+                }
+            };
+            assert_eq!(pause_of("near#1").await, None, "{kind}");
+            enqueue(&store, &dead(kind, LONG, 250)[100..]).await;
+            let pause = pause_of("far#1").await;
+            assert_eq!(pause, queue_pause::pause_behind(251).filter(|_| counts), "{kind}");
+            tokio::time::sleep(2 * TTL).await;
+            let found = store.inspect(&Query::named("x").with_kind(kind)).await.unwrap().remove(0);
+            let is_there = |id: &str| found.waiters.iter().any(|one| one.lock_id.as_str() == id);
+            assert_eq!((is_there("near#1"), is_there("far#1")), (false, counts), "{kind}");
+        }
+    }
+}
+
 /// An attempt that finds only dead waiters before it is granted: the lock is free.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_free_lock_behind_many_dead_waiters_is_granted() {
@@ -173,7 +205,7 @@ async fn a_free_lock_behind_many_dead_waiters_is_granted() {
         enqueue(&store, &dead(*kind, DIES, MANY / 8)).await;
         busy(&store, next).await;
     }
-    tokio::time::sleep(DIES).await;
+    tokio::time::sleep(DIES + queue_pause::LONGEST).await;
     for (kind, _, next) in &parts {
         let scripts = calls(&server, "evalsha");
         granted(&store, next).await;

@@ -18,10 +18,9 @@ use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Result};
 use crate::options::Options;
 use crate::resource::RecordKind;
+use crate::store::support::queue_pause::{self, ASKS_EVERY};
 use crate::store::{Attempt, Claim, Waiting};
 
-/// How often a waiter asks although the store can wake it: a lost wake-up costs at most this.
-const REFRESH: Duration = Duration::from_secs(1);
 /// The least time-to-live of a waiter's queue entry. The entry of a dead waiter blocks others for as long.
 const WAITER_TTL: Duration = Duration::from_secs(3);
 /// How much longer than the longest pause between two attempts a queue entry lives.
@@ -306,7 +305,7 @@ impl<'a> Acquisition<'a> {
             self.gauge.begin(retry_after);
             own_holds::warn_if_self(self.shared, self.claim);
         }
-        let mut pause = polled;
+        let (mut pause, mut retry_after) = (polled, retry_after);
         let subscribes = self.claim.waiting.is_some() || wakeups.is_live();
         if let Some(no_room) = poll_after.filter(|_| self.shared.capabilities.push && !subscribes) {
             // A subscription would wake nothing: no release grants to a waiter without an entry in the store's wait queue.
@@ -320,9 +319,13 @@ impl<'a> Acquisition<'a> {
             wakeups.open(&self.side.store, &self.shared.commands);
             if wakeups.is_live() {
                 let registered = self.claim.waiting.is_some();
+                // The moment at which the holder's lease ends is for the waiters before one that is far behind.
+                retry_after = retry_after.filter(|_| poll_after.is_none());
+                // Although the store can wake it: a lost wake-up costs at most this.
+                let longest = poll_after.unwrap_or_default().clamp(ASKS_EVERY, queue_pause::LONGEST);
                 // Without an entry, the subscription became live after our attempt: ask again at once.
                 pause =
-                    if registered { REFRESH.mul_f64(0.9 + 0.2 * fastrand::f64()) } else { Duration::ZERO };
+                    if registered { longest.mul_f64(0.9 + 0.2 * fastrand::f64()) } else { Duration::ZERO };
             }
         }
         match retry_after {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use super::support::queue_pause;
 use super::{Store, WakeStream};
 use crate::error::{Error, ErrorKind, Result};
 use crate::resource::{FencingToken, LockId, Resource, WRITER_WEIGHT};
@@ -172,7 +173,9 @@ impl Claim {
     /// For how long the store keeps, at the longest, what an attempt with this claim leaves there: a grant, or an entry in
     /// the wait queue.
     pub(crate) fn lasts(&self) -> Duration {
-        self.waiting.as_ref().map_or(self.expiry, |waiting| waiting.ttl.max(self.expiry))
+        self.waiting
+            .as_ref()
+            .map_or(self.expiry, |waiting| (waiting.ttl + queue_pause::LONGEST).max(self.expiry))
     }
 }
 
@@ -182,7 +185,8 @@ impl Claim {
 pub struct Waiting {
     /// Whom to wake.
     pub inbox: Inbox,
-    /// After this long without another attempt the waiter counts as gone.
+    /// After this long without another attempt the waiter counts as gone. A busy answer with a
+    /// [`poll_after`](Attempt::Busy::poll_after) makes it as much longer.
     pub ttl: Duration,
     /// The number of this attempt: it rises with each attempt of a lock id. The wait queue remembers the highest
     /// number it has seen for a waiter, and a pushed grant repeats it ([`PushedGrant::attempt`](super::PushedGrant::attempt)). An attempt that is
@@ -218,8 +222,9 @@ pub enum Attempt {
         /// For a store that cannot push: how long a waiter sleeps until it asks again, within
         /// [`Options::busy_wait_sleep`](crate::Options::busy_wait_sleep). `None`: a random time of that range.
         ///
-        /// From a store that pushes: its wait queue has no room. A waiter without a subscription asks again after about this
-        /// time, and subscribes when there is room.
+        /// From a store that pushes: how long a waiter sleeps that has no queue entry, because the queue has no room, or that
+        /// has many waiters before it ([`queue_pause`](super::support::queue_pause)). One without a subscription subscribes
+        /// when there is room.
         poll_after: Option<Duration>,
     },
 }
@@ -237,8 +242,8 @@ impl Attempt {
         Attempt::Busy { retry_after: retry_after.into(), poll_after: None }
     }
 
-    /// A busy answer with the time until a waiter asks again, for a store that cannot push or whose wait queue has no room. A
-    /// grant stays as it is.
+    /// A busy answer with the time until a waiter asks again, for a store that cannot push or whose wait queue is long. A grant
+    /// stays as it is.
     #[must_use]
     pub fn with_poll_after(mut self, pause: impl Into<Option<Duration>>) -> Self {
         if let Attempt::Busy { poll_after, .. } = &mut self {

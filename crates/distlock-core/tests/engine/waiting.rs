@@ -4,8 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{MS, SECOND, World, options, until};
-use distlock_core::ErrorKind;
 use distlock_core::faults::{Fault, Verb};
+use distlock_core::store::{Claim, Inbox, Lease, LeaseStore, Waiting};
+use distlock_core::{ErrorKind, FencingToken, Kind, LockId, Resource};
 
 #[tokio::test(start_paused = true)]
 async fn a_time_limit_ends_the_wait_on_time_and_zero_is_one_attempt() {
@@ -73,6 +74,54 @@ async fn a_waiter_is_woken_by_the_release_and_does_not_poll() {
     held.release().await.unwrap();
     let _next = waiter.await.unwrap();
     assert!(begun.elapsed() < 5 * MS, "{:?}", begun.elapsed());
+}
+
+/// Each in a process of its own.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_far_behind_asks_less_often_and_keeps_its_place() {
+    const BEFORE: u64 = 300;
+    const HELD_FOR: Duration = Duration::from_millis(1200);
+    for pool in [false, true] {
+        let world = World::new();
+        let name = if pool { "pool" } else { "a" };
+        let resource = Resource::new(if pool { Kind::Semaphore } else { Kind::Mutex }, name).unwrap();
+        let claim = |n: u64| {
+            let id = LockId::from_stored(format!("other#{n}"));
+            Claim::new(resource.clone(), id, if n == 0 { HELD_FOR } else { 3600 * SECOND })
+        };
+        // The first one holds the lock.
+        for n in 0..=BEFORE {
+            let waiting = Waiting::new(Inbox::new("other"), 3600 * SECOND, 1);
+            world.store.try_acquire(&[claim(n).with_waiting(waiting)]).await.unwrap().remove(0).unwrap();
+        }
+        let locks = world.locks();
+        let waiter = tokio::spawn(async move {
+            if pool { locks.semaphore(name, 1).acquire().await } else { locks.mutex(name).acquire().await }
+        });
+        let last = || async {
+            let waiters = world.records(name).await.remove(0).waiters;
+            waiters.len() as u64 > BEFORE
+                && !waiters[waiters.len() - 1].lock_id.as_str().starts_with("other#")
+        };
+        until(last).await;
+        let before = world.store.stats().acquire.requests;
+        for _ in 0..60 {
+            let holder = Lease::of(&claim(0), FencingToken::new(0));
+            world.store.renew(&[holder]).await.unwrap().remove(0).unwrap();
+            tokio::time::sleep(SECOND / 2).await;
+            assert!(last().await, "its entry is gone");
+        }
+        let asked = world.store.stats().acquire.requests - before;
+        assert!((9..=12).contains(&asked), "{asked} attempts in 30 s, pool: {pool}");
+        // It is not the one that asks when the holder's lease ends. When it is its turn, it is woken like any other.
+        for n in (1..=BEFORE).chain([0]) {
+            let lease = Lease::of(&claim(n), FencingToken::new(0));
+            world.store.release(&[lease]).await.unwrap().remove(0).unwrap();
+        }
+        let begun = tokio::time::Instant::now();
+        let _held = waiter.await.unwrap().unwrap();
+        assert!(begun.elapsed() < 5 * MS, "{:?}", begun.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]

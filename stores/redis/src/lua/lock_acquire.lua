@@ -8,7 +8,8 @@
 -- Reply  "CLOCK TOKEN" as text if all were granted with this token; {clock} if the deadline has passed; otherwise a batch with
 --        two values for each claim:
 --          1, token         granted
---          0, ms            busy; the time until it is worth asking again, -1 if unknown
+--          0, ms            busy; the time until it is worth asking again, -1 if unknown. As text "MS PAUSE" if it waits so far
+--                           behind that it need not ask for this long
 --          UNFINISHED, 0    see batch.lua
 --          FAILED, text     this claim failed alone
 
@@ -50,15 +51,18 @@ end
 
 -- include wait_queue.lua
 
--- Registers a claim as waiter, or withdraws it if this was its only attempt.
-local function wait(queue, id, ms, ttl, inbox, mode, attempt)
+-- Registers a claim as waiter, or withdraws it if this was its only attempt. `index` as for queue_find. Returns for how long the
+-- waiter sleeps.
+local function wait(queue, id, ms, ttl, inbox, mode, attempt, index)
   if ttl > 0 then
-    queue_put(queue, id, ms, ttl, inbox, 1, mode, attempt)
+    local pause = queue_put(queue, id, ms, ttl, inbox, 1, mode, attempt, index)
     -- The queue lives as long as its longest entry.
-    if call('PTTL', queue.key) < ttl then call('PEXPIRE', queue.key, text(ttl)) end
-  elseif queue_remove(queue, id) then
+    if call('PTTL', queue.key) < ttl + pause then call('PEXPIRE', queue.key, text(ttl + pause)) end
+    return pause
+  elseif queue_remove(queue, id, index) then
     queue_first(queue)
   end
+  return 0
 end
 
 return for_each(granted + 1, 2, function(i)
@@ -77,22 +81,20 @@ return for_each(granted + 1, 2, function(i)
   local mode, ttl, inbox, attempt = word(3, i) or 'g', tonumber(word(4, i) or 0), word(5, i), tonumber(word(6, i) or 0)
   local ms, in_order = tonumber(expiry), string.sub(mode, 2) == 't'
   mode = string.sub(mode, 1, 1)
-  local state = call('HMGET', queue_key, 'h', 'n', 'd')
+  local state = call('HMGET', queue_key, 'h', 'n', 'd', 'w:' .. id)
   local queue = queue_open(queue_key, state[1], state[2], state[3])
   if holder then
     -- -1 for a lock that another program set without an expiry.
     local left = call('PTTL', lock)
-    wait(queue, id, ms, ttl, inbox, mode, attempt)
-    return 0, left
+    return 0, busy_text(left, wait(queue, id, ms, ttl, inbox, mode, attempt, state[4]))
   end
   if queue.tail > 0 then
     local first = in_order and queue_first(queue)
     if queue.more then return UNFINISHED, 0 end
     if first and first.id ~= id then
-      wait(queue, id, ms, ttl, inbox, mode, attempt)
-      return 0, first.ends - now
+      return 0, busy_text(first.ends - now, wait(queue, id, ms, ttl, inbox, mode, attempt, state[4]))
     end
-    if queue_remove(queue, id) then queue_first(queue) end
+    if queue_remove(queue, id, state[4]) then queue_first(queue) end
   end
   return 1, hold(lock, id, expiry)
 end)

@@ -17,8 +17,10 @@ local function is_of(value, id)
 end
 
 -- One lock without waiters. The reply is a number: a list costs the server as much as another command.
+local only_holder = nil
 if count == 1 then
-  local held = is_of(call('GET', KEYS[1]), ARGV[3])
+  only_holder = call('GET', KEYS[1])
+  local held = is_of(only_holder, ARGV[3])
   if call('EXISTS', KEYS[2]) == 0 then
     if held then call('DEL', KEYS[1]) end
     return held and 1 or 0
@@ -54,12 +56,13 @@ end
 
 return for_each(1, 1, function(i)
   local lock, queue_key, id = KEYS[i], KEYS[count + i], word(1, i)
-  local holder = call('GET', lock)
+  local holder = only_holder
+  if holder == nil then holder = call('GET', lock) end
   local held = is_of(holder, id)
   if held then call('DEL', lock) end
-  local state = call('HMGET', queue_key, 'h', 'n', 'd')
+  local state = call('HMGET', queue_key, 'h', 'n', 'd', 'w:' .. id)
   local queue = queue_open(queue_key, state[1], state[2], state[3])
-  local withdrawn, notified = queue_remove(queue, id), nil
+  local withdrawn, notified = queue_remove(queue, id, state[4]), nil
   if held or not holder then
     notified = hand_off(lock, queue, held or (withdrawn and withdrawn.mode == 'rw'))
     if queue.more and not notified then return (held or withdrawn) and UNFINISHED or UNFINISHED_NOT_OURS end

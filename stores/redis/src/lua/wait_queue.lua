@@ -49,6 +49,13 @@ local function queue_spend(queue, cost)
   return true
 end
 
+-- Deletes what is left of a queue that has no waiters: `fields`, of its last entries, and its own.
+local function queue_forget(queue, fields)
+  for _, field in ipairs({ 'h', 'n', 'd', 's' }) do fields[#fields + 1] = field end
+  call('HDEL', queue.key, unpack(fields))
+  queue.head, queue.saved, queue.tail, queue.sweep = 0, 0, 0, 0
+end
+
 -- The first live waiter. Absent ones before it are deleted, and so is the queue when none is left. Nil with `queue.more`: the
 -- budget is spent and the next call may find one.
 local function queue_first(queue)
@@ -72,20 +79,21 @@ local function queue_first(queue)
       queue.head = (last or queue.head) + 1
     end
   end
-  if absent[1] then call('HDEL', queue.key, unpack(absent)) end
-  if queue.head < queue.tail then
-    if queue.head ~= queue.saved then call('HSET', queue.key, 'h', text(queue.head)) end
-    queue.saved = queue.head
-  else
-    call('HDEL', queue.key, 'h', 'n', 'd', 's')
-    queue.head, queue.saved, queue.tail, queue.sweep = 0, 0, 0, 0
+  if queue.head >= queue.tail then
+    queue_forget(queue, absent)
+    return nil
   end
+  if absent[1] then call('HDEL', queue.key, unpack(absent)) end
+  if queue.head ~= queue.saved then call('HSET', queue.key, 'h', text(queue.head)) end
+  queue.saved = queue.head
   return queue.first
 end
 
-local function queue_find(queue, id)
+-- The entry of a lock id; nil if there is none. `index`: the value of its field w:LOCK-ID, or false, if the caller has read it.
+local function queue_find(queue, id, index)
   if queue.tail == 0 then return nil end
-  local number, attempt = match(call('HGET', queue.key, 'w:' .. id) or '', '^(%d+) ?(%d*)$')
+  if index == nil then index = call('HGET', queue.key, 'w:' .. id) end
+  local number, attempt = match(index or '', '^(%d+) ?(%d*)$')
   local raw = number and call('HGET', queue.key, 'q:' .. number)
   local entry = raw and entry_parse(raw, tonumber(number))
   if not entry or entry.id ~= id then return nil end
@@ -93,12 +101,17 @@ local function queue_find(queue, id)
   return entry
 end
 
--- Deletes a waiter's entry. Behind the first entry that leaves a gap, which is joined with the gaps on both sides.
+-- Deletes a waiter's entry, and the queue with its last one. Behind the first entry that leaves a gap, which is joined with the
+-- gaps on both sides.
 local function queue_delete(queue, entry)
   local number, fields = entry.number, { 'q:' .. text(entry.number), 'w:' .. entry.id }
   if number <= queue.head then
-    call('HDEL', queue.key, unpack(fields))
     if number == queue.head then queue.head, queue.first = number + 1, nil end
+    if queue.head >= queue.tail then
+      queue_forget(queue, fields)
+    else
+      call('HDEL', queue.key, unpack(fields))
+    end
     return
   end
   local before, behind = 'q:' .. text(number - 1), 'q:' .. text(number + 1)
@@ -114,9 +127,9 @@ local function queue_delete(queue, entry)
   call('HSET', queue.key, 'q:' .. text(first), gap, 'q:' .. text(last), gap, 'd', text(queue.sweep))
 end
 
--- Deletes the entry of a lock id and returns it; nil if there is none.
-local function queue_remove(queue, id)
-  local entry = queue_find(queue, id)
+-- Deletes the entry of a lock id and returns it; nil if there is none. `index` as for queue_find.
+local function queue_remove(queue, id, index)
+  local entry = queue_find(queue, id, index)
   if entry then queue_delete(queue, entry) end
   return entry
 end
@@ -137,22 +150,35 @@ local function queue_sweep(queue)
   if queue.sweep >= queue.tail then queue.sweep = 0 end
 end
 
+-- How long a waiter with this entry sleeps, in ms, if it is so far behind that this is longer than usual; otherwise 0. It counts
+-- the entries before it, whether or not they still wait.
+local function queue_pause(queue, number)
+  local pause = COUNTS and math.min((number - queue.head) * PAUSE_PER_WAITER, LONGEST_PAUSE) or 0
+  return pause > ASKS_EVERY and pause or 0
+end
+
+-- The second value of a busy reply: the time until it is worth asking again, and the pause of a waiter far behind.
+local function busy_text(left, pause) return pause > 0 and format('%d %d', left, pause) or left end
+
 -- Appends a waiter, or refreshes its entry in place. An attempt applied after a later one of the same lock id changes nothing.
-local function queue_put(queue, id, ms, ttl, inbox, weight, mode, attempt)
-  local entry = queue_find(queue, id)
-  if entry and entry.attempt > attempt then return end
+-- `index` as for queue_find. Returns for how long it sleeps (queue_pause), and lets its entry live as much longer.
+local function queue_put(queue, id, ms, ttl, inbox, weight, mode, attempt, index)
+  local entry = queue_find(queue, id, index)
+  if entry and entry.attempt > attempt then return 0 end
   local number = entry and entry.number or queue.tail
   if number == queue.head then queue.first = nil end
-  local raw = format('%d %d %d %d %s %s %s', now + ttl, now, ms, weight, mode, inbox, id)
-  local index = format('%d %d', number, attempt)
+  local pause = queue_pause(queue, number)
+  local raw = format('%d %d %d %d %s %s %s', now + ttl + pause, now, ms, weight, mode, inbox, id)
+  local index_text = format('%d %d', number, attempt)
   if entry then
-    call('HSET', queue.key, 'q:' .. text(number), raw, 'w:' .. id, index)
-    return
+    call('HSET', queue.key, 'q:' .. text(number), raw, 'w:' .. id, index_text)
+    return pause
   end
   if number - queue.head > 1 then queue_sweep(queue) end
   queue.tail, queue.saved = number + 1, queue.head
-  call('HSET', queue.key, 'q:' .. text(number), raw, 'w:' .. id, index, 'n', text(queue.tail), 'h', text(queue.head), 'd',
-    text(queue.sweep))
+  call('HSET', queue.key, 'q:' .. text(number), raw, 'w:' .. id, index_text, 'n', text(queue.tail), 'h', text(queue.head),
+    'd', text(queue.sweep))
+  return pause
 end
 
 -- Removes the first waiter in order to grant to it, and reads its attempt number for the message.

@@ -7,6 +7,7 @@ use super::super::tokens::TokenRule;
 use super::{HoldEntry, TokenHistory, Wakes};
 use crate::clock::Moment;
 use crate::resource::{FencingToken, LockId};
+use crate::store::support::queue_pause::pause_behind;
 use crate::store::{Attempt, Claim, Inbox, Lease, Released, Renewal, Waiting, Wake};
 
 /// One waiter for a lock record.
@@ -46,12 +47,12 @@ impl LockRecord {
         }
         if let Some(held) = &self.holder {
             let retry_after = Some(held.left(now));
-            self.register(&claim.lock_id, claim.waiting.as_ref(), now);
-            return Attempt::busy(retry_after);
+            let pause = self.register(&claim.lock_id, claim.waiting.as_ref(), now);
+            return Attempt::busy(retry_after).with_poll_after(pause);
         }
         if let Some(left) = self.ahead(&claim.lock_id, now).filter(|_| claim.no_overtaking) {
-            self.register(&claim.lock_id, claim.waiting.as_ref(), now);
-            return Attempt::busy(left);
+            let pause = self.register(&claim.lock_id, claim.waiting.as_ref(), now);
+            return Attempt::busy(left).with_poll_after(pause);
         }
         self.waiters.retain(|waiter| waiter.lock_id != claim.lock_id);
         let token = rule.draw(&mut self.history, now);
@@ -144,22 +145,26 @@ impl LockRecord {
         before.map(|waiter| waiter.expires_at.since(now)).min()
     }
 
-    fn register(&mut self, lock_id: &LockId, waiting: Option<&Waiting>, now: Moment) {
+    /// Queues a waiter, and returns for how long it may sleep.
+    fn register(&mut self, lock_id: &LockId, waiting: Option<&Waiting>, now: Moment) -> Option<Duration> {
         let Some(waiting) = waiting else {
             self.remove_waiter(lock_id);
-            return;
+            return None;
         };
+        let queued = self.waiters.iter().position(|waiter| waiter.lock_id == *lock_id);
+        let pause = pause_behind(queued.unwrap_or(self.waiters.len()));
         let fresh = WaitEntry {
             lock_id: lock_id.clone(),
             inbox: waiting.inbox.clone(),
-            expires_at: now.after(waiting.ttl),
+            expires_at: now.after(waiting.ttl + pause.unwrap_or_default()),
             woken: false,
         };
         self.history.touch(fresh.expires_at);
-        match self.waiters.iter_mut().find(|waiter| waiter.lock_id == *lock_id) {
+        match queued.and_then(|at| self.waiters.get_mut(at)) {
             Some(waiter) => *waiter = fresh,
             None => self.waiters.push_back(fresh),
         }
+        pause
     }
 
     fn remove_waiter(&mut self, lock_id: &LockId) -> Option<WaitEntry> {

@@ -5,6 +5,7 @@
 //! | [`batch`] | split a batch by record kind, run the parts concurrently, merge the answers in request order |
 //! | [`reconnect`] | one shared connection; one caller connects while the others await its result |
 //! | [`wake_codec`] | wake-ups and pushed grants as text |
+//! | [`queue_pause`] | how long a waiter far behind in a wait queue sleeps between two attempts |
 //! | [`ended_session`] | when the guard of a holder whose session ended is lost |
 //! | [`process_socket`] | whether another process of this machine has ended |
 //! | [`config`] | options that several stores have: certificates, time limits |
@@ -19,5 +20,6 @@ pub mod ended_session;
 pub mod errors;
 pub mod inspect;
 pub mod process_socket;
+pub mod queue_pause;
 pub mod reconnect;
 pub mod wake_codec;
