@@ -213,7 +213,7 @@ async fn rights(store: &RedisStore, findings: &mut Vec<Finding>) {
         Some(first) => findings.push(Finding::warning(
             format!("a trial lock failed: {first}"),
             "the user needs ~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget \
-             +hset +hdel +hgetall +publish +subscribe +unsubscribe +scan +wait +role",
+             +hset +hdel +hlen +hgetall +publish +subscribe +unsubscribe +scan +wait +role",
         )),
     }
 }

@@ -62,8 +62,8 @@
 //!   `tls-aws-lc-rs` add one; neither is a default, because a second one breaks applications that use rustls themselves.
 //!
 //! # Rights
-//! `~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall
-//! +publish +subscribe +unsubscribe`, and for `inspect`, `doctor` and the other topologies `+scan +info +wait +role +cluster|slots`.
+//! `~PREFIX* &PREFIX* +eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hlen
+//! +hgetall +publish +subscribe +unsubscribe`, and for `inspect`, `doctor` and the other topologies `+scan +info +wait +role +cluster|slots`.
 
 #[cfg(feature = "bench")]
 mod baseline;

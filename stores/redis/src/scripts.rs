@@ -80,6 +80,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("clock.lua", include_str!("lua/clock.lua")),
     ("tokens.lua", include_str!("lua/tokens.lua")),
     ("batch.lua", include_str!("lua/batch.lua")),
+    ("messages.lua", include_str!("lua/messages.lua")),
     ("lock_record.lua", include_str!("lua/lock_record.lua")),
     ("lock_handoff.lua", include_str!("lua/lock_handoff.lua")),
     ("pool_record.lua", include_str!("lua/pool_record.lua")),

@@ -4,8 +4,10 @@
 mod common;
 
 use common::{LIMIT, calls, config, locks, ms, store, until, value_of};
-use distlock_core::store::{Attempt, Claim, Lease, LeaseStore, Level, Query, Released, Renewal};
-use distlock_core::{Error, ErrorKind, Kind, LockIds, Resource};
+use distlock_core::store::{
+    Attempt, Claim, Inbox, Lease, LeaseStore, Level, Query, Released, Renewal, Waiting,
+};
+use distlock_core::{Error, ErrorKind, Kind, LockId, LockIds, Resource};
 use distlock_redis::RedisStore;
 use distlock_testkit::servers::RedisServer;
 use distlock_testkit::servers::redis::resp::Reply;
@@ -62,8 +64,8 @@ async fn passwords_and_users_are_checked_and_never_shown() {
 async fn missing_rights_are_reported_and_the_documented_rights_suffice_for_everything() {
     let server = RedisServer::start();
     let addr = server.addr();
-    let rights = "+eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hgetall \
-                  +publish +subscribe +unsubscribe +scan +info +wait +role";
+    let rights = "+eval +evalsha +time +get +mget +set +del +exists +pexpire +pttl +hget +hmget +hset +hdel +hlen \
+                  +hgetall +publish +subscribe +unsubscribe +scan +info +wait +role";
     let set_user = |name: &str, rights: &str| {
         let mut words = vec!["ACL", "SETUSER", name, "on", ">pw", "resetkeys", "resetchannels", "-@all"];
         words.extend(rights.split_whitespace());
@@ -94,7 +96,14 @@ async fn missing_rights_are_reported_and_the_documented_rights_suffice_for_every
     assert_eq!(server.command(&["EXISTS", "app:m"]), Reply::Integer(0));
 }
 
+/// A long queue, and batches.
 async fn lock_in_batches(store: &RedisStore) {
+    for n in 0..150 {
+        let resource = Resource::new(Kind::Mutex, "long").unwrap();
+        let waiting = Waiting::new(Inbox::new("nowhere"), ms(5000), 1);
+        let claim = Claim::new(resource, LockId::from_stored(format!("id#{n}")), ms(5000));
+        store.try_acquire(&[claim.with_waiting(waiting)]).await.unwrap().remove(0).unwrap();
+    }
     let ids = LockIds::new("many");
     let claims =
         ["a", "b"].map(|name| Claim::new(Resource::new(Kind::Mutex, name).unwrap(), ids.next(), ms(5000)));

@@ -10,6 +10,7 @@ local count, TOKENS, COLUMNS, GRANT_WINDOW = (#KEYS - 1) / 2, KEYS[#KEYS], 2, to
 -- include batch.lua
 -- include tokens.lua
 -- include lock_record.lua
+-- include messages.lua
 -- include wait_queue.lua
 -- include lock_handoff.lua
 -- include inspection.lua

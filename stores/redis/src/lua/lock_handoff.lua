@@ -18,7 +18,7 @@ local function hand_off(lock, queue, was_held)
       queue_take(queue, first)
       local window = math.min(first.ms, GRANT_WINDOW)
       local token = hold(lock, first.id, text(window))
-      if notify(first.inbox, grant_message(first, token, window)) then
+      if notify(first.inbox, grant_message(first.seen, first.id, token, first.attempt, window)) then
         queue_first(queue)
         return first.inbox
       end

@@ -19,6 +19,7 @@ local count, COLUMNS, GRANT_WINDOW = #KEYS, 3, tonumber(ARGV[2])
 -- A claim that is carried out late may follow its own withdrawal: a grant would have no holder.
 if now > tonumber(ARGV[1]) then return { now } end
 -- include batch.lua
+-- include messages.lua
 -- include wait_queue.lua
 -- include pool_record.lua
 

@@ -8,6 +8,7 @@ local call, format, match, KEYS, ARGV = redis.call, string.format, string.match,
 local count, COLUMNS = #KEYS, 1
 -- include clock.lua
 -- include batch.lua
+-- include messages.lua
 -- include wait_queue.lua
 -- include pool_record.lua
 -- include inspection.lua

@@ -156,7 +156,8 @@ local function grant_waiters(pool, asking, own)
     local holder = holder_new(pool, first.id, first.weight, window, first.inbox)
     holder_write(pool, holder)
     if first.id ~= asking then
-      local message = first.mode == 'g' and grant_message(first, holder.token, window) or 'R ' .. first.id
+      local message = first.mode == 'g'
+        and grant_message(first.seen, first.id, holder.token, first.attempt, window) or 'R ' .. first.id
       if notify(first.inbox, message) then
         others = others or first.inbox ~= own
       elseif now - first.seen > ABSENT_AFTER then

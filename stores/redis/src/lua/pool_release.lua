@@ -9,6 +9,7 @@ local call, format, match, KEYS, ARGV = redis.call, string.format, string.match,
 local count, COLUMNS, GRANT_WINDOW = #KEYS, 2, tonumber(ARGV[1])
 -- include clock.lua
 -- include batch.lua
+-- include messages.lua
 -- include wait_queue.lua
 -- include pool_record.lua
 

@@ -150,10 +150,14 @@ local function queue_sweep(queue)
   if queue.sweep >= queue.tail then queue.sweep = 0 end
 end
 
--- How long a waiter with this entry sleeps, in ms, if it is so far behind that this is longer than usual; otherwise 0. It counts
--- the entries before it, whether or not they still wait.
+-- How long a waiter with this entry sleeps, in ms, if it is so far behind that this is longer than usual; otherwise 0. Waiters that
+-- withdrew have a number and no fields; each other entry has two. A user without the right to HLEN waits as if none had.
 local function queue_pause(queue, number)
-  local pause = COUNTS and math.min((number - queue.head) * PAUSE_PER_WAITER, LONGEST_PAUSE) or 0
+  local before = COUNTS and number - queue.head or 0
+  if before * PAUSE_PER_WAITER <= ASKS_EVERY then return 0 end
+  local fields = redis.pcall('HLEN', queue.key)
+  if type(fields) == 'number' then before = math.min(before, math.floor(fields / 2)) end
+  local pause = math.min(before * PAUSE_PER_WAITER, LONGEST_PAUSE)
   return pause > ASKS_EVERY and pause or 0
 end
 
@@ -186,20 +190,3 @@ local function queue_take(queue, first)
   first.attempt = match(call('HGET', queue.key, 'w:' .. first.id) or '', '^%d+ (%d+)$') or '0'
   queue_delete(queue, first)
 end
-
--- The message that pushes a grant. `after` counts from the decision on the attempt that the message repeats. It is a lower
--- bound, because the clock is read in whole milliseconds.
-local function grant_message(entry, token, window)
-  local after = math.max(0, now - entry.seen - 1)
-  return format('P %d %d %d %s %s', token, after, window, entry.attempt, entry.id)
-end
-
--- Publishes to the inbox of one process. False if no process can have received the message.
-local function notify(inbox, message)
-  local receivers = call('PUBLISH', CHANNEL .. inbox, message)
-  return receivers > 0 or not COUNTS
-end
-
--- The inbox of the process that made a lock id, which is the front of the id; nil if no engine made it. A quorum may have
--- appended a generation.
-local function inbox_of(id) return match(id, '^(.*#%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x%x)%-%x+~?%d*$') end
