@@ -7,6 +7,7 @@
 //! | [`wake_codec`] | wake-ups and pushed grants as text |
 //! | [`ended_session`] | when the guard of a holder whose session ended is lost |
 //! | [`process_socket`] | whether another process of this machine has ended |
+//! | [`compact_lock_id`] | lock ids of many holds, as numbers |
 //! | [`config`] | options that several stores have: certificates, time limits |
 //! | [`errors`] | errors and advice that read the same on every store |
 //! | [`inspect`] | filter and order what `inspect` returns |
@@ -14,6 +15,7 @@
 //! Durations and secrets in URLs are in [`store::url`](super::url).
 
 pub mod batch;
+pub mod compact_lock_id;
 pub mod config;
 pub mod ended_session;
 pub mod errors;
