@@ -126,8 +126,9 @@ impl Resource {
         &self.name
     }
 
-    /// The same text, for one more owner.
-    pub(crate) fn shared_name(&self) -> Arc<str> {
+    /// The name, for one more owner of the same text: a store that keeps many holds need not keep their kind.
+    #[must_use]
+    pub fn shared_name(&self) -> Arc<str> {
         Arc::clone(&self.name)
     }
 }
@@ -252,19 +253,7 @@ impl LockIds {
     /// The number of an id of this maker: all that a process with many holds needs to keep of each. `None` if it made another
     /// text, as a forked child does.
     pub(crate) fn number_of(&self, id: &LockId) -> Option<NonZeroU64> {
-        let digits = id.0.strip_prefix(&*self.prefix)?.strip_prefix('-')?;
-        if digits.len() > 16 || digits.starts_with('0') {
-            return None;
-        }
-        let number = digits.bytes().try_fold(0_u64, |number, digit| {
-            let digit = match digit {
-                b'0'..=b'9' => digit - b'0',
-                b'a'..=b'f' => digit - b'a' + 10,
-                _ => return None,
-            };
-            Some(number << 4 | u64::from(digit))
-        });
-        number.and_then(NonZeroU64::new)
+        number_behind(&self.prefix, id.as_str())
     }
 
     /// The id of this number.
@@ -293,6 +282,24 @@ impl LockIds {
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
+}
+
+/// The number of an id that has this prefix. `None` if it has another form than [`LockIds`] gives it, so that no two texts have one
+/// number.
+pub(crate) fn number_behind(prefix: &str, id: &str) -> Option<NonZeroU64> {
+    let digits = id.strip_prefix(prefix)?.strip_prefix('-')?;
+    if digits.len() > 16 || digits.starts_with('0') {
+        return None;
+    }
+    let number = digits.bytes().try_fold(0_u64, |number, digit| {
+        let digit = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        Some(number << 4 | u64::from(digit))
+    });
+    number.and_then(NonZeroU64::new)
 }
 
 /// A label with 64 bits that no seed and no forked child repeats.

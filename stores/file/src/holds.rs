@@ -9,8 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use distlock_core::LockId;
+use distlock_core::store::support::compact_lock_id::{CompactLockId, CompactLockIds};
 use distlock_core::store::{LossReason, Session, SessionHold};
-use distlock_core::{LockId, Resource};
 
 use crate::layout::{FileId, Layout};
 use crate::mutex::MutexHold;
@@ -56,14 +57,14 @@ impl HeldLock {
 /// the hold ends.
 #[derive(Debug)]
 pub(crate) struct HeldMutex {
-    pub(crate) resource: Resource,
+    pub(crate) name: Arc<str>,
     pub(crate) id: FileId,
     pub(crate) session: Session,
 }
 
 impl HeldMutex {
     pub(crate) fn check(&self, layout: &Layout) {
-        let path = layout.mutex(self.resource.name());
+        let path = layout.mutex(&self.name);
         // An error says nothing about the file; the next tick checks again.
         if FileId::at(&path).is_ok_and(|there| there != Some(self.id)) {
             let reason = format!("its lock file {} was removed or replaced", path.display());
@@ -74,41 +75,50 @@ impl HeldMutex {
 
 #[derive(Debug, Default)]
 struct Shard {
-    locks: HashMap<LockId, HeldLock>,
+    locks: HashMap<CompactLockId, HeldLock>,
     /// Mutexes that were acquired since the last step of the watcher. Some may be released since.
-    young: Vec<LockId>,
+    young: Vec<CompactLockId>,
     /// Those of the step before.
-    older: Vec<LockId>,
+    older: Vec<CompactLockId>,
 }
 
 /// The locks of one store.
 #[derive(Debug)]
 pub(crate) struct Holds {
     shards: [Mutex<Shard>; SHARDS],
+    ids: CompactLockIds,
     /// The watcher takes steps.
     has_young: AtomicBool,
 }
 
 impl Holds {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Holds { shards: Default::default(), has_young: AtomicBool::new(false) })
+        Arc::new(Holds {
+            shards: Default::default(),
+            ids: CompactLockIds::default(),
+            has_young: AtomicBool::new(false),
+        })
     }
 
-    fn shard(&self, lock_id: &LockId) -> MutexGuard<'_, Shard> {
-        // Lock ids end with a number that rises.
-        let last: usize = lock_id.as_str().bytes().rev().take(2).map(usize::from).sum();
-        lock(&self.shards[last % SHARDS])
+    fn shard(&self, id: &CompactLockId) -> MutexGuard<'_, Shard> {
+        let last = match id {
+            // It rises.
+            CompactLockId::Number(number) => number.get(),
+            CompactLockId::Text(text) => text.as_str().bytes().rev().take(2).map(u64::from).sum(),
+        };
+        lock(&self.shards[(last % SHARDS as u64) as usize])
     }
 
     /// Adds a lock. True if the watcher takes no steps and must be told to.
     #[must_use]
     pub(crate) fn insert(&self, lock_id: &LockId, held: HeldLock) -> bool {
         let is_mutex = matches!(held, HeldLock::Mutex(_));
-        let mut shard = self.shard(lock_id);
-        let replaced = shard.locks.insert(lock_id.clone(), held);
+        let id = self.ids.of(lock_id);
+        let mut shard = self.shard(&id);
         if is_mutex {
-            shard.young.push(lock_id.clone());
+            shard.young.push(id.clone());
         }
+        let replaced = shard.locks.insert(id, held);
         // Dropped without the lock: that releases it.
         drop(shard);
         drop(replaced);
@@ -121,12 +131,13 @@ impl Holds {
     }
 
     pub(crate) fn remove(&self, lock_id: &LockId) -> Option<HeldLock> {
-        let mut shard = self.shard(lock_id);
-        if shard.young.last() == Some(lock_id) {
+        let id = self.ids.of(lock_id);
+        let mut shard = self.shard(&id);
+        if shard.young.last() == Some(&id) {
             // A lock that is released at once leaves nothing behind.
             shard.young.pop();
         }
-        shard.locks.remove(lock_id)
+        shard.locks.remove(&id)
     }
 
     /// Releases all locks, but for the rest of their minimum hold times.
@@ -139,8 +150,9 @@ impl Holds {
 
     /// A copy of the open file that the kernel lock belongs to.
     pub(crate) fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
-        let shard = self.shard(lock_id);
-        shard.locks.get(lock_id)?.file().as_fd().try_clone_to_owned().ok()
+        let id = self.ids.of(lock_id);
+        let shard = self.shard(&id);
+        shard.locks.get(&id)?.file().as_fd().try_clone_to_owned().ok()
     }
 
     /// Whether the watcher is to take steps.
@@ -148,16 +160,19 @@ impl Holds {
         self.has_young.load(Ordering::SeqCst)
     }
 
-    /// A step of the watcher: returns the mutexes that are held since the step before the last one, each once.
-    pub(crate) fn step(&self) -> Vec<HeldMutex> {
+    /// A step of the watcher: returns the mutexes that are held since the step before the last one, each once. Some may be released
+    /// since: see [`mutex`](Holds::mutex).
+    pub(crate) fn step(&self) -> Vec<CompactLockId> {
         let mut grown = Vec::new();
         let mut are_left = false;
         for shard in &self.shards {
             let mut shard = lock(shard);
             let Shard { locks, young, older } = &mut *shard;
-            let due = std::mem::replace(older, std::mem::take(young));
+            let mut due = std::mem::replace(older, std::mem::take(young));
             are_left |= !older.is_empty();
-            grown.extend(due.iter().filter_map(|lock_id| held_mutex(locks.get(lock_id)?)));
+            due.retain(|id| matches!(locks.get(id), Some(HeldLock::Mutex(_))));
+            drop(shard);
+            grown.append(&mut due);
         }
         if !are_left {
             self.has_young.store(false, Ordering::SeqCst);
@@ -169,17 +184,28 @@ impl Holds {
         grown
     }
 
+    /// This mutex, if it is still held.
+    pub(crate) fn mutex(&self, id: &CompactLockId) -> Option<HeldMutex> {
+        held_mutex(self.shard(id).locks.get(id)?)
+    }
+
     pub(crate) fn has_mutexes(&self) -> bool {
         let is_mutex = |held: &HeldLock| matches!(held, HeldLock::Mutex(_));
         self.shards.iter().any(|shard| lock(shard).locks.values().any(is_mutex))
     }
 
-    /// The held mutexes; only those with these files, if there are any.
-    pub(crate) fn mutexes(&self, layout: &Layout, files: Option<&HashSet<Vec<u8>>>) -> Vec<HeldMutex> {
+    /// Passes the held mutexes to `visit`; only those with these files, if there are any. No lock of this registry is held meanwhile,
+    /// and what `visit` is passed is copied in small parts: a copy of all takes half as much memory as the holds.
+    pub(crate) fn visit_mutexes(
+        &self,
+        layout: &Layout,
+        files: Option<&HashSet<Vec<u8>>>,
+        mut visit: impl FnMut(&HeldMutex),
+    ) {
         let is_wanted = |held: &HeldMutex| {
             files.is_none_or(|files| {
                 layout
-                    .mutex(held.resource.name())
+                    .mutex(&held.name)
                     .file_name()
                     .is_some_and(|name| files.contains(name.as_encoded_bytes()))
             })
@@ -187,9 +213,8 @@ impl Holds {
         let mut found = Vec::new();
         for shard in &self.shards {
             found.extend(lock(shard).locks.values().filter_map(held_mutex));
+            found.drain(..).filter(is_wanted).for_each(|held| visit(&held));
         }
-        found.retain(is_wanted);
-        found
     }
 }
 

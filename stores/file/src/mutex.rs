@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use distlock_core::store::{Claim, Session};
-use distlock_core::{FencingToken, Resource, Result};
+use distlock_core::{FencingToken, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{Backoff, PauseEnd};
@@ -48,7 +48,7 @@ pub(crate) struct MutexHold {
     /// Whether the last token counts until this kernel ends.
     has_boot: bool,
     id: FileId,
-    resource: Resource,
+    name: Arc<str>,
     counted: CountedToken,
     pub(crate) session: Session,
 }
@@ -64,7 +64,7 @@ impl MutexHold {
 
     /// What the watcher needs to know.
     pub(crate) fn held_mutex(&self) -> HeldMutex {
-        HeldMutex { resource: self.resource.clone(), id: self.id, session: self.session.clone() }
+        HeldMutex { name: Arc::clone(&self.name), id: self.id, session: self.session.clone() }
     }
 
     /// Releases it at once.
@@ -365,7 +365,7 @@ impl MutexClaim {
             file: file.into_file(),
             is_kept: !self.claim.hold_at_least.is_zero(),
             has_boot: self.state.boot.is_some(),
-            resource: self.claim.resource.clone(),
+            name: self.claim.resource.shared_name(),
             counted,
             session: Session::new(),
         }

@@ -16,6 +16,8 @@ use mongodb::{Client, Database};
 
 use crate::config::Names;
 use crate::error;
+use crate::raw_bson::RawElements;
+use crate::update_outcome::UpdateOutcome;
 
 /// One of the two collections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,32 +116,6 @@ pub(crate) struct Reading {
     pub(crate) sent: Instant,
 }
 
-/// The result of a command with many updates.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct UpdateOutcome {
-    /// The updates that failed, by their index in the command.
-    pub(crate) failed: HashMap<usize, WriteError>,
-    /// How many documents matched, those created included.
-    pub(crate) matched: i64,
-    /// How many of the matched documents changed.
-    pub(crate) modified: i64,
-    /// The time of the last write, for a read that must see it.
-    pub(crate) time: Option<Timestamp>,
-}
-
-/// Why one update of many failed.
-#[derive(Clone, Debug)]
-pub(crate) struct WriteError {
-    pub(crate) code: i32,
-    message: String,
-}
-
-impl WriteError {
-    pub(crate) fn to_error(&self) -> Error {
-        error::from_code(self.code, "write error", &self.message)
-    }
-}
-
 /// A command that failed: the server's error code, if the server answered, and the error for the caller.
 #[derive(Debug)]
 pub(crate) struct CommandFailure {
@@ -154,6 +130,14 @@ impl From<mongodb::error::Error> for CommandFailure {
             _ => None,
         };
         CommandFailure { code, error: error::from_driver(&error) }
+    }
+}
+
+/// A reply, unless a majority did not confirm the write.
+fn confirmed(reply: Document) -> Result<Document, CommandFailure> {
+    match error::in_reply(&reply) {
+        Some(error) => Err(CommandFailure { code: None, error }),
+        None => Ok(reply),
     }
 }
 
@@ -193,11 +177,7 @@ impl Commands {
 
     /// [`run`](Self::run), for callers that expect certain error codes.
     pub(crate) async fn try_run(&self, command: Document) -> Result<Document, CommandFailure> {
-        let reply = self.database.run_command(command).await?;
-        match error::in_reply(&reply) {
-            Some(error) => Err(CommandFailure { code: None, error }),
-            None => Ok(reply),
-        }
+        confirmed(self.database.run_command(command).await?)
     }
 
     /// Sends a command to any database, and to the server that `server` selects.
@@ -338,22 +318,27 @@ impl Commands {
                 "writeConcern": Durability::Majority.write_concern(),
             })
             .await?;
-        let mut outcome = UpdateOutcome {
-            matched: reply.get("n").and_then(error::number).unwrap_or_default(),
-            modified: reply.get("nModified").and_then(error::number).unwrap_or_default(),
-            time: reply.get_timestamp("operationTime").ok(),
-            ..UpdateOutcome::default()
-        };
-        let errors = reply.get_array("writeErrors").into_iter().flatten().filter_map(Bson::as_document);
-        for item in errors {
-            let index =
-                item.get("index").and_then(error::number).and_then(|index| usize::try_from(index).ok());
-            let index = index.ok_or_else(|| error::unexpected_reply("a write error without its index"))?;
-            let code = item.get("code").and_then(error::number).and_then(|code| i32::try_from(code).ok());
-            let message = item.get_str("errmsg").unwrap_or_default().to_owned();
-            outcome.failed.insert(index, WriteError { code: code.unwrap_or_default(), message });
-        }
-        Ok(outcome)
+        UpdateOutcome::of(&reply)
+    }
+
+    /// The same for updates with long lists: `write` writes each of them, in a command of about `size` bytes.
+    pub(crate) async fn update_written<T>(
+        &self,
+        namespace: Namespace,
+        size: usize,
+        updates: impl IntoIterator<Item = T>,
+        write: impl FnMut(&mut RawElements, T),
+    ) -> Result<UpdateOutcome> {
+        let concern = RawElements::of_tree(&Durability::Majority.write_concern())?;
+        let command = RawElements::document(size, |command| {
+            command.text("update", self.collection(namespace));
+            command.documents("updates", updates, write);
+            command.boolean("ordered", false);
+            command.embedded("writeConcern", &concern);
+        })?;
+        let reply =
+            self.database.run_raw_command(command).await.map_err(|error| error::from_driver(&error))?;
+        UpdateOutcome::of(&confirmed(reply).map_err(|failure| failure.error)?)
     }
 
     /// Reads many documents from the primary, as they are after a write at `after`. An older view would miss a confirmed

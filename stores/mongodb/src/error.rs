@@ -185,6 +185,11 @@ pub(crate) fn unexpected_reply(what: &'static str) -> Error {
     Error::new(ErrorKind::Internal, format!("unexpected reply of the server: {what}")).with_unknown_outcome()
 }
 
+/// A command that cannot be written. It was not sent.
+pub(crate) fn unwritable(why: &'static str) -> Error {
+    Error::new(ErrorKind::Internal, format!("a command cannot be written: {why}"))
+}
+
 /// The task of a request ended before the request: the runtime is shutting down.
 pub(crate) fn task_ended(request: &'static str) -> Error {
     Error::new(ErrorKind::Internal, format!("the task of a request ended early: {request}"))

@@ -44,11 +44,13 @@ mod inspect;
 mod mutex;
 mod pipelines;
 mod pool;
+mod raw_bson;
 mod renewals;
 mod server_clock;
 mod state;
 mod store;
 mod topology;
+mod update_outcome;
 mod waiter_cache;
 mod wake_messages;
 

@@ -89,6 +89,31 @@ async fn two_tasks_of_one_session_never_hold_one_key() {
     }
 }
 
+/// Of the lock ids of the first engine on a store only the numbers are kept. Those of the second engine have the same numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_id_of_the_same_number_of_another_engine_releases_nothing() {
+    let test_schema = TestSchema::new();
+    let store = advisory_store(&url(&test_schema)).await;
+    let engines: Vec<Locks> = (0..2).map(|_| Locks::new(Backend::session(store.clone())).unwrap()).collect();
+    let mut guards = Vec::new();
+    for (n, engine) in engines.iter().enumerate() {
+        guards.push(engine.mutex(format!("m/{n}")).acquire().await.unwrap());
+    }
+    let number = |guard: &Guard| guard.lock_id().as_str().rsplit_once('-').unwrap().1.to_owned();
+    assert_eq!(number(&guards[0]), number(&guards[1]));
+    let before = held(server(), &test_schema);
+    for (guard, other) in [(&guards[0], &guards[1]), (&guards[1], &guards[0])] {
+        let claim = Claim::new(guard.resource().clone(), other.lock_id().clone(), LIMIT);
+        let foreign = Lease::of(&claim, other.token());
+        for answer in store.release_batch(&[foreign]).await.unwrap() {
+            answer.unwrap();
+        }
+        assert_eq!(held(server(), &test_schema), before);
+    }
+    release_all(guards).await;
+    assert_eq!(held(server(), &test_schema), before - 2);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_of_each_lock_rise_from_batch_to_batch() {
     let locks = locks(&url(&TestSchema::new())).await;

@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use distlock_core::store::{LossReason, Session};
 use tokio::sync::Notify;
 
-use crate::holds::{HeldMutex, Holds};
+use crate::holds::Holds;
 use crate::layout::{FileId, Layout};
 use inotify::Inotify;
 
@@ -453,8 +453,9 @@ impl WatcherInner {
 
     /// Checks the held mutexes; only those with these file names, if there are any.
     fn check_mutexes(&self, names: Option<&HashSet<Vec<u8>>>) {
-        let held = self.holds.upgrade().map(|holds| holds.mutexes(&self.layout, names));
-        held.iter().flatten().for_each(|held| held.check(&self.layout));
+        if let Some(holds) = self.holds.upgrade() {
+            holds.visit_mutexes(&self.layout, names, |held| held.check(&self.layout));
+        }
     }
 
     /// Asks again for the watches that were refused.
@@ -473,14 +474,15 @@ impl WatcherInner {
 
     /// Looks after the mutexes that are held for a while now: checks their files, and watches their folder from now on.
     fn step(&self) {
-        let grown: Vec<HeldMutex> = self.holds.upgrade().map(|holds| holds.step()).unwrap_or_default();
+        let Some(holds) = self.holds.upgrade() else { return };
+        let grown = holds.step();
         if grown.is_empty() {
             return;
         }
         // Each time: another folder may be in its place.
         self.lock().watch_folders(&self.layout);
         // Not before: changes before the watch began are not reported.
-        grown.iter().for_each(|held| held.check(&self.layout));
+        grown.iter().filter_map(|id| holds.mutex(id)).for_each(|held| held.check(&self.layout));
     }
 }
 

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use distlock_core::Kind;
-use distlock_core::store::{LossReason, SessionHold};
+use distlock_core::store::{Claim, LossReason, SessionHold};
+use distlock_core::{Kind, LockIds, Resource};
 use distlock_file::{FileConfig, FileStore, Wakeups};
 
 use crate::agent::{Agent, spell};
@@ -59,6 +59,42 @@ async fn the_holder_of_a_removed_or_replaced_lock_file_loses_it() {
                 try_once(&store, &mutex("x")).await.unwrap().is_none(),
                 "releasing the old hold freed the new one"
             );
+        }
+    }
+}
+
+/// Of the lock ids of the first engine on a store only the numbers are kept. Those of the second engine have the same numbers.
+#[tokio::test]
+async fn each_holder_of_a_removed_lock_file_loses_it_whichever_engine_it_has() {
+    for wakeups in [Wakeups::Auto, Wakeups::Poll] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = FileStore::connect(FileConfig::new(dir.path()).wakeups(wakeups)).await.unwrap();
+        let engines = [LockIds::new("one"), LockIds::new("one")];
+        let mut holds = Vec::new();
+        for n in 0..40 {
+            for (engine, ids) in engines.iter().enumerate() {
+                let name = format!("{engine}-{n}");
+                let resource = Resource::new(Kind::Mutex, name.as_str()).unwrap();
+                let claim = Claim::new(resource, ids.next(), Duration::from_secs(30));
+                let hold = acquire(&store, &claim).await;
+                holds.push((dir.path().join("mutex").join(format!("{name}.lock")), claim, hold));
+            }
+        }
+        let (removed, kept): (Vec<_>, Vec<_>) = holds.iter().enumerate().partition(|(at, _)| at % 3 == 0);
+        for (_, (path, ..)) in &removed {
+            remove(path);
+        }
+        for (_, (.., hold)) in &removed {
+            assert_lost(hold).await;
+        }
+        for (_, (_, claim, hold)) in &kept {
+            assert!(hold.session.ended().is_none());
+            // Still locked, and freed by its own lock id alone.
+            assert!(try_once(&store, &mutex(claim.resource.name())).await.unwrap().is_none());
+            release(&store, &mutex(claim.resource.name()), hold).await;
+            assert!(try_once(&store, &mutex(claim.resource.name())).await.unwrap().is_none());
+            release(&store, claim, hold).await;
+            assert!(try_once(&store, &mutex(claim.resource.name())).await.unwrap().is_some());
         }
     }
 }

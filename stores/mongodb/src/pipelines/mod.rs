@@ -33,7 +33,7 @@ pub(crate) use lock_acquire::{LockClaim, lock_acquire, lock_acquire_each, new_lo
 pub(crate) use lock_break::lock_break;
 pub(crate) use lock_handoff::{MergeHandoff, lock_merge_handoff, lock_transfer};
 pub(crate) use lock_release::{lock_release, lock_release_each, lock_release_if, lock_release_if_held};
-pub(crate) use lock_renew::{lock_renew, lock_renew_each};
+pub(crate) use lock_renew::{LockRenewEach, lock_renew};
 pub(crate) use pool_acquire::{PoolClaim, pool_acquire};
 pub(crate) use pool_break::pool_break;
 pub(crate) use pool_document::GrantTerms;

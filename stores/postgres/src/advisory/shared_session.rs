@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use distlock_core::store::support::compact_lock_id::{CompactLockId, CompactLockIds};
 use distlock_core::store::support::reconnect;
 use distlock_core::store::{LossReason, Wake};
 use distlock_core::{Clock, LockId, Result};
@@ -24,11 +25,13 @@ const LEAST_KEYS: usize = 1024;
 pub(super) struct SharedSession {
     pub(super) session: Arc<LockSession>,
     keys: Mutex<HashMap<AdvisoryKey, KeyUse>>,
+    ids: CompactLockIds,
     pub(super) rows: Arc<HolderRows>,
     waiters: Arc<PermitWaiters>,
 }
 
-/// How this session uses a key. The server grants a session a lock again that it holds, so uses are counted here.
+/// How this session uses a key. The server grants a session a lock again that it holds, so uses are counted here. A process may have
+/// a hundred thousand of them, so its size matters.
 #[derive(Debug)]
 enum KeyUse {
     /// In exclusive mode, and the server has not answered: the key may be free, and the server down.
@@ -36,7 +39,7 @@ enum KeyUse {
     /// In exclusive mode.
     Exclusive,
     /// In exclusive mode, by this claim, which was granted in a batch.
-    Batched(LockId),
+    Batched(CompactLockId),
     /// In shared mode, by this many claims.
     Shared { claims: u32, is_confirmed: bool },
 }
@@ -87,7 +90,7 @@ impl SharedSession {
             holder_rows::write(Arc::downgrade(&session), Arc::clone(&rows), Arc::clone(row_statements));
         let ended = session.connection.ended().clone();
         tokio::spawn(async move { ended.run_until_cancelled(writing).await });
-        Ok(SharedSession { session, keys: Mutex::default(), rows, waiters })
+        Ok(SharedSession { session, keys: Mutex::default(), ids: CompactLockIds::default(), rows, waiters })
     }
 
     fn keys(&self) -> MutexGuard<'_, HashMap<AdvisoryKey, KeyUse>> {
@@ -133,13 +136,13 @@ impl SharedSession {
     pub(super) fn granted_in_batch<'a>(&self, grants: impl Iterator<Item = (AdvisoryKey, &'a LockId)>) {
         let mut keys = self.keys();
         for (key, id) in grants {
-            keys.insert(key, KeyUse::Batched(id.clone()));
+            keys.insert(key, KeyUse::Batched(self.ids.of(id)));
         }
     }
 
     /// Whether the claim was granted the key in a batch, and is not being released.
     pub(super) fn is_batched(&self, key: AdvisoryKey, id: &LockId) -> bool {
-        matches!(self.keys().get(&key), Some(KeyUse::Batched(claim)) if claim == id)
+        matches!(self.keys().get(&key), Some(KeyUse::Batched(claim)) if *claim == self.ids.of(id))
     }
 
     /// Of these keys, those that the claims were granted in a batch. They are now being released, and not released again by another
@@ -151,7 +154,8 @@ impl SharedSession {
         let mut keys = self.keys();
         let begins = |(key, id): &(AdvisoryKey, &LockId)| {
             let key_use = keys.get_mut(key);
-            let held = key_use.filter(|key_use| matches!(key_use, KeyUse::Batched(claim) if claim == *id));
+            let held = key_use
+                .filter(|key_use| matches!(key_use, KeyUse::Batched(claim) if *claim == self.ids.of(id)));
             held.map(|held| *held = KeyUse::Exclusive).is_some()
         };
         leases.filter(begins).collect()
@@ -220,5 +224,15 @@ async fn receive(
             }
             _ => tracing::debug!(channel = notification.channel(), "ignored a foreign notification"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_key_takes_32_bytes() {
+        assert_eq!(size_of::<(AdvisoryKey, KeyUse)>(), 32);
     }
 }

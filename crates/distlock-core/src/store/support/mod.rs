@@ -8,6 +8,7 @@
 //! | [`queue_pause`] | how long a waiter far behind in a wait queue sleeps between two attempts |
 //! | [`ended_session`] | when the guard of a holder whose session ended is lost |
 //! | [`process_socket`] | whether another process of this machine has ended |
+//! | [`compact_lock_id`] | lock ids of many holds, as numbers |
 //! | [`config`] | options that several stores have: certificates, time limits |
 //! | [`errors`] | errors and advice that read the same on every store |
 //! | [`inspect`] | filter and order what `inspect` returns |
@@ -15,6 +16,7 @@
 //! Durations and secrets in URLs are in [`store::url`](super::url).
 
 pub mod batch;
+pub mod compact_lock_id;
 pub mod config;
 pub mod ended_session;
 pub mod errors;
