@@ -190,7 +190,7 @@ impl Entry {
             let value = self.claim.value.granted_now();
             (ClaimKey { value, ..self.claim.clone() }, self.revision)
         });
-        self.session.mark_held(&self.lock_id, unmarked);
+        self.session.mark_held(self.id, unmarked);
         if self.life.ended().is_some() || self.session.clock.now() >= self.life.deadline() {
             return Err(self.ended());
         }

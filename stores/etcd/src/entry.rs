@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use distlock_core::store::{Claim, LossReason, Session};
-use distlock_core::{Kind, LockId, Resource, Result};
+use distlock_core::{Kind, Resource, Result};
 
 use crate::api::{TxnRequest, TxnResponse};
+use crate::claims::{ClaimId, Kept};
 use crate::client::Answer;
 use crate::error::NextStep;
-use crate::held::HeldClaim;
 use crate::keys::{ClaimValue, Keys};
 use crate::queue::{self, Predecessor};
 use crate::session::EtcdSession;
@@ -19,7 +19,7 @@ use crate::txn::{self, ClaimKey};
 pub(crate) struct Entry {
     pub(crate) session: Arc<EtcdSession>,
     pub(crate) life: Session,
-    pub(crate) lock_id: LockId,
+    pub(crate) id: ClaimId,
     pub(crate) claim: ClaimKey,
     pub(crate) resource: Resource,
     /// The claims in front of it may have another capacity.
@@ -32,7 +32,7 @@ pub(crate) struct Entry {
     pub(crate) armed: bool,
     /// The key says that it is granted.
     pub(crate) is_marked: bool,
-    /// It holds, and [`HeldClaim`] has it.
+    /// It holds, and its session keeps it.
     is_kept: bool,
 }
 
@@ -50,10 +50,11 @@ impl Entry {
     pub(crate) fn new(keys: &Keys, claim: &Claim, session: Arc<EtcdSession>) -> Self {
         let value = ClaimValue { weight: claim.weight, capacity: claim.capacity, granted_ms: None };
         let key = keys.claim(&claim.resource, &claim.lock_id);
+        let id = ClaimId::of(&key);
         Entry {
-            life: session.add_claim(&claim.lock_id, key.clone()),
+            life: session.add_claim(id),
             session,
-            lock_id: claim.lock_id.clone(),
+            id,
             claim: ClaimKey { key, value, queue: keys.queue(&claim.resource) },
             resource: claim.resource.clone(),
             resizes: claim.resizes,
@@ -153,11 +154,10 @@ impl Entry {
         }
     }
 
-    /// Keeps the claim, which holds.
-    pub(crate) fn keep(mut self) -> HeldClaim {
+    /// Keeps the claim, which holds, with its session.
+    pub(crate) fn keep(mut self) {
         self.is_kept = true;
-        let (session, lock_id) = (Arc::clone(&self.session), self.lock_id.clone());
-        HeldClaim { session, lock_id, revision: self.revision, uncertain: self.uncertain }
+        self.session.keep_claim(self.id, Kept { revision: self.revision, uncertain: self.uncertain });
     }
 
     /// Deletes the key and waits until the server has confirmed. If it fails, the session deletes it later.
@@ -165,7 +165,7 @@ impl Entry {
         if !self.armed {
             return Ok(());
         }
-        self.session.remove_claim(&self.lock_id);
+        self.session.remove_claim(self.id);
         let deleted = self.session.delete_claim(&self.claim.key, self.revision, self.uncertain).await;
         match deleted {
             Ok(()) => {
@@ -182,7 +182,7 @@ impl Drop for Entry {
         if self.is_kept {
             return;
         }
-        self.session.remove_claim(&self.lock_id);
+        self.session.remove_claim(self.id);
         if self.armed {
             self.session.delete_later(self.claim.key.clone(), self.revision, self.uncertain);
         }

@@ -4,7 +4,6 @@
 //! learns of its successor, which may have ended the lease already. So each renewal is followed by a linearizable read at the
 //! same member; if both replies have the same raft term, the leader that renewed was the leader afterwards too.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,7 +127,7 @@ async fn renew_at(
     if reply.ttl <= 0 {
         return Ok(Renewal::Ended(LossReason::SessionEnded("the server ended the session's lease".into())));
     }
-    let held = session.held();
+    let round = session.begin_check();
     let lease = LeaseTimeToLiveRequest { id: session.key.lease, keys: true };
     let attached = session.client.send_to(target, lease, limit).await?;
     // The read that confirms both: it is answered only if a quorum follows the leader.
@@ -141,12 +140,7 @@ async fn renew_at(
         return Ok(Renewal::Ended(reason.clone()));
     }
     if attached.ttl > 0 {
-        let attached: HashSet<Vec<u8>> = attached.keys.into_iter().collect();
-        for (lock_id, key) in held {
-            if !attached.contains(&key) {
-                session.lose_claim(&lock_id);
-            }
-        }
+        session.end_check(round, &attached.keys);
     }
     let ttl = Duration::from_secs(u64::try_from(reply.ttl).unwrap_or(0));
     Ok(Renewal::Renewed { until: local_deadline(sent, ttl) })

@@ -58,13 +58,14 @@ mod acquire;
 mod api;
 #[cfg(feature = "bench")]
 mod baseline;
+mod claims;
 mod client;
 mod config;
 mod connect;
+mod deletion;
 mod doctor;
 mod entry;
 mod error;
-mod held;
 mod inspect;
 mod keep_alive;
 mod keys;

@@ -1,33 +1,34 @@
 //! A session: an etcd lease that we keep alive, and the claims that live with it.
 //!
-//! Claims of one store with the same time-to-live share a session. The session has a key of its own, with three uses:
+//! Claims of one store with the same time-to-live share a session, up to a number. The session has a key of its own, with three uses:
 //! - its deletion says at once that the server ended the lease;
 //! - a forced release writes the broken claim's key into it, so that the holder learns of it at once;
 //! - each claim enters its queue on the condition that the session's key was not written since. So writing it makes sure that
 //!   an enter whose reply was lost, and which may still be in flight, has no effect any more.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use distlock_core::store::{LossReason, Session};
-use distlock_core::{CancellationToken, Clock, LockId, Moment, Result};
+use distlock_core::{CancellationToken, Clock, Moment, Result};
 use tokio::runtime::Handle;
 
 use crate::api::{KeyValue, LeaseGrantRequest, LeaseRevokeRequest};
+use crate::claims::{ClaimId, Claims, Kept, Unmarked};
 use crate::client::Client;
 use crate::error::{Failure, NextStep};
 use crate::keep_alive;
 use crate::keys::{KeyRange, Keys};
-use crate::txn::{self, ClaimKey, SessionKey};
+use crate::txn::{self, SessionKey};
 use crate::watch::{Change, Watches};
 
 /// The pauses between attempts to delete a claim that could not be deleted.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(1);
-/// How many holders are marked at one renewal.
-const MARKED_AT_ONCE: usize = 32;
+/// How many claims share a session. Each renewal reads all keys of the lease, and a reply with a hundred thousand of them would
+/// take more memory than the holds. So many fill their hash table.
+const MOST_CLAIMS: usize = 7168;
 /// How long the end of a store waits for the end of its leases.
 const REVOKE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -43,6 +44,8 @@ pub(crate) struct EtcdSession {
     pub(crate) key: SessionKey,
     /// As the server granted it.
     pub(crate) ttl: Duration,
+    /// As it was asked for.
+    pub(crate) wanted_seconds: i64,
     /// The life of the lease as far as we know.
     pub(crate) life: Session,
     pub(crate) clock: Arc<dyn Clock>,
@@ -52,25 +55,12 @@ pub(crate) struct EtcdSession {
     cadence: AtomicU64,
     /// The revision at which the session's key was written last.
     fence: AtomicI64,
-    claims: Mutex<HashMap<LockId, ClaimState>>,
+    claims: Mutex<Claims>,
     /// When a claim entered or left last.
     last_used: AtomicU64,
     /// The store is being dropped.
     closing: CancellationToken,
     runtime: Handle,
-}
-
-/// A claim of the session: a holder or a waiter.
-#[derive(Debug)]
-struct ClaimState {
-    key: Box<[u8]>,
-    /// The life of this claim alone: it ends with the session, or when the claim is broken.
-    life: Session,
-    /// It holds, so its key must be there.
-    granted: bool,
-    /// It holds, and its key does not say so yet: the value to write, and the creation revision.
-    /// Boxed: few have one.
-    unmarked: Option<Box<(ClaimKey, i64)>>,
 }
 
 impl EtcdSession {
@@ -101,6 +91,7 @@ impl EtcdSession {
         let session = Arc::new(EtcdSession {
             key,
             ttl,
+            wanted_seconds: ttl_seconds,
             life: Session::until(local_deadline(sent, ttl)),
             last_used: AtomicU64::new(clock.now().as_nanos()),
             clock,
@@ -120,6 +111,16 @@ impl EtcdSession {
     /// Whether new claims may use it.
     pub(crate) fn is_alive(&self) -> bool {
         self.life.ended().is_none() && self.clock.now() < self.life.deadline()
+    }
+
+    /// Whether it takes more claims. One that was full before takes them again when half of its claims are gone.
+    pub(crate) fn has_room(&self, was_full: bool) -> bool {
+        let most = if was_full { MOST_CLAIMS / 2 } else { MOST_CLAIMS };
+        self.claims().len() < most
+    }
+
+    pub(crate) fn has_claims(&self) -> bool {
+        self.claims().len() > 0
     }
 
     pub(crate) fn closing(&self) -> &CancellationToken {
@@ -152,61 +153,74 @@ impl EtcdSession {
     }
 
     /// Adds a claim before its first request is sent, so that a forced release finds it from the beginning.
-    pub(crate) fn add_claim(&self, lock_id: &LockId, key: Vec<u8>) -> Session {
+    pub(crate) fn add_claim(&self, id: ClaimId) -> Session {
         let life = Session::until(self.life.deadline());
-        let claim = ClaimState { key: key.into(), life: life.clone(), granted: false, unmarked: None };
         let mut claims = self.claims();
         if let Some(reason) = self.life.ended() {
-            claim.life.end(reason.clone());
+            life.end(reason.clone());
         }
-        claims.insert(lock_id.clone(), claim);
+        claims.add(id, life.clone());
         life
     }
 
     /// Marks a claim as held. From now on its deadline moves with that of the session.
-    pub(crate) fn mark_held(&self, lock_id: &LockId, unmarked: Option<(ClaimKey, i64)>) {
-        if let Some(claim) = self.claims().get_mut(lock_id) {
-            claim.granted = true;
-            claim.unmarked = unmarked.map(Box::new);
-            claim.life.keep_until(self.life.deadline());
-        }
+    pub(crate) fn mark_held(&self, id: ClaimId, unmarked: Option<Unmarked>) {
+        self.claims().granted(id, self.life.deadline(), unmarked);
     }
 
-    /// Removes a claim and returns its key.
-    pub(crate) fn remove_claim(&self, lock_id: &LockId) -> Option<Vec<u8>> {
+    /// Keeps what is needed to release a claim that holds.
+    pub(crate) fn keep_claim(&self, id: ClaimId, kept: Kept) {
+        self.claims().keep(id, kept);
+    }
+
+    pub(crate) fn remove_claim(&self, id: ClaimId) {
+        self.was_used();
+        self.claims().remove(id);
+    }
+
+    /// Removes a claim that was kept, to be deleted by the caller. `None` if it is not one of this session.
+    pub(crate) fn take_claim(&self, id: ClaimId) -> Option<Kept> {
+        let mut claims = self.claims();
+        let kept = claims.take(id)?;
+        self.was_used();
+        Some(kept)
+    }
+
+    fn was_used(&self) {
         self.last_used.store(self.clock.now().as_nanos(), Ordering::SeqCst);
-        self.claims().remove(lock_id).map(|claim| claim.key.into())
     }
 
-    fn claims(&self) -> MutexGuard<'_, HashMap<LockId, ClaimState>> {
+    fn claims(&self) -> MutexGuard<'_, Claims> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock ids and keys of all holders.
-    pub(crate) fn held(&self) -> Vec<(LockId, Vec<u8>)> {
-        let claims = self.claims();
-        let held = claims.iter().filter(|(_, claim)| claim.granted);
-        held.map(|(lock_id, claim)| (lock_id.clone(), claim.key.to_vec())).collect()
+    /// Begins a check of the holders' keys.
+    pub(crate) fn begin_check(&self) -> u32 {
+        self.claims().begin_check()
+    }
+
+    /// Ends a check that found these keys: holders without a key are lost.
+    pub(crate) fn end_check(&self, round: u32, keys: &[impl AsRef<[u8]>]) {
+        let found: Vec<ClaimId> = keys.iter().map(|key| ClaimId::of(key.as_ref())).collect();
+        let gone = self.claims().end_check(round, found);
+        for life in gone {
+            life.end(LossReason::NotYours);
+        }
     }
 
     /// Writes into the keys of holders that had to wait since when they hold, for operators. Short holds are not worth the
     /// request, so this happens at renewals.
     pub(crate) async fn mark_holders(&self) {
-        let unmarked: Vec<Box<(ClaimKey, i64)>> = self
-            .claims()
-            .values_mut()
-            .filter_map(|claim| claim.unmarked.take())
-            .take(MARKED_AT_ONCE)
-            .collect();
-        for (claim, revision) in unmarked.into_iter().map(|unmarked| *unmarked) {
+        let unmarked = self.claims().take_unmarked();
+        for (claim, revision) in unmarked {
             // A mark that is lost is missed by nothing but `inspect`.
             let _ = self.client.send(txn::mark_granted(&claim, &self.key, revision)).await;
         }
     }
 
     /// Ends one claim: its key is gone although the session lives.
-    pub(crate) fn lose_claim(&self, lock_id: &LockId) {
-        let life = self.claims().get(lock_id).map(|claim| claim.life.clone());
+    fn lose_claim(&self, id: ClaimId) {
+        let life = self.claims().life(id);
         if let Some(life) = life {
             life.end(LossReason::NotYours);
         }
@@ -217,7 +231,7 @@ impl EtcdSession {
     pub(crate) fn end_if_idle(&self, idle: Duration) -> bool {
         let claims = self.claims();
         let last_used = Moment::from_nanos(self.last_used.load(Ordering::SeqCst));
-        let is_idle = claims.is_empty() && self.clock.now().since(last_used) >= idle;
+        let is_idle = claims.len() == 0 && self.clock.now().since(last_used) >= idle;
         if is_idle {
             self.life.end(LossReason::ShutDown);
         }
@@ -228,15 +242,13 @@ impl EtcdSession {
     pub(crate) fn keep_until(&self, deadline: Moment) {
         let claims = self.claims();
         self.life.keep_until(deadline);
-        for claim in claims.values() {
-            claim.life.keep_until(deadline);
-        }
+        claims.lives().for_each(|life| life.keep_until(deadline));
     }
 
     /// Ends the session and all its claims.
     pub(crate) fn end(&self, reason: LossReason) {
         self.life.end(reason.clone());
-        let lives: Vec<Session> = self.claims().values().map(|claim| claim.life.clone()).collect();
+        let lives: Vec<Session> = self.claims().lives().cloned().collect();
         for life in lives {
             life.end(reason.clone());
         }
@@ -306,15 +318,7 @@ async fn watch_own_key(session: Arc<EtcdSession>, mut from: i64) {
                             .end(LossReason::SessionEnded("the server ended the session's lease".into()));
                     }
                     Change::Written(broken) if broken.is_empty() => {}
-                    Change::Written(broken) => {
-                        let claims = session.claims();
-                        let lock_id =
-                            claims.iter().find(|(_, claim)| *claim.key == *broken).map(|(id, _)| id.clone());
-                        drop(claims);
-                        if let Some(lock_id) = lock_id {
-                            session.lose_claim(&lock_id);
-                        }
-                    }
+                    Change::Written(broken) => session.lose_claim(ClaimId::of(&broken)),
                 }
             }
         }

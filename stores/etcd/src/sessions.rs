@@ -1,12 +1,14 @@
-//! The sessions of a store: one for each time-to-live that is in use.
+//! The sessions of a store: one for each time-to-live that is in use, and more where it has very many claims.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use distlock_core::{BootClock, CancellationToken, Clock};
 
+use crate::claims::ClaimId;
 use crate::client::Client;
+use crate::deletion::Deletion;
 use crate::error::Failure;
 use crate::keys::Keys;
 use crate::session::EtcdSession;
@@ -23,6 +25,8 @@ pub(crate) struct Sessions {
     watches: Mutex<Watches>,
     /// By time-to-live in seconds.
     slots: Mutex<HashMap<i64, Slot>>,
+    /// All that live or have claims: a claim is released where it was entered.
+    all: Mutex<Vec<Arc<EtcdSession>>>,
     closing: CancellationToken,
 }
 
@@ -34,6 +38,7 @@ impl Sessions {
             keys,
             clock: OnceLock::new(),
             slots: Mutex::default(),
+            all: Mutex::default(),
             closing: CancellationToken::new(),
         }
     }
@@ -68,8 +73,10 @@ impl Sessions {
             Arc::clone(slots.entry(seconds).or_default())
         };
         let mut current = slot.lock().await;
-        let session = match current.as_ref().filter(|session| session.is_alive()) {
-            Some(session) => Arc::clone(session),
+        let usable = |session: &&Arc<EtcdSession>| session.is_alive() && session.has_room(false);
+        let usable = current.as_ref().filter(usable).map(Arc::clone);
+        let session = match usable.or_else(|| self.with_room_again(seconds)) {
+            Some(session) => Arc::clone(current.insert(session)),
             None => {
                 let watches = self.watches();
                 let begun = EtcdSession::begin(
@@ -80,13 +87,43 @@ impl Sessions {
                     seconds,
                     self.closing.child_token(),
                 );
-                Arc::clone(current.insert(begun.await?))
+                let begun = begun.await?;
+                self.add(Arc::clone(&begun));
+                Arc::clone(current.insert(begun))
             }
         };
         if let Some(cadence) = cadence {
             session.renew_every(cadence);
         }
         Ok(session)
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Arc<EtcdSession>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, session: Arc<EtcdSession>) {
+        let mut all = self.all();
+        // Of a session that ended, claims may still be released: their keys are there until the server ends the lease.
+        all.retain(|session| session.is_alive() || session.has_claims());
+        all.push(session);
+    }
+
+    /// A session that was full, and has lost many of its claims.
+    fn with_room_again(&self, seconds: i64) -> Option<Arc<EtcdSession>> {
+        let usable = |session: &&Arc<EtcdSession>| {
+            session.wanted_seconds == seconds && session.is_alive() && session.has_room(true)
+        };
+        self.all().iter().find(usable).map(Arc::clone)
+    }
+
+    /// Takes a claim that holds out of its session, to delete its key. `None` if there is none.
+    pub(crate) fn take_claim(&self, key: Vec<u8>) -> Option<Deletion> {
+        let id = ClaimId::of(&key);
+        let taken =
+            |session: &Arc<EtcdSession>| session.take_claim(id).map(|kept| (Arc::clone(session), kept));
+        let (session, kept) = self.all().iter().find_map(taken)?;
+        Some(Deletion::new(session, key, kept))
     }
 }
 

@@ -1,19 +1,17 @@
 //! The store: [`Store`] and [`SessionStore`].
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use distlock_core::store::{
     Capabilities, Claim, Fairness, Finding, Holder, Lease, Query, Record, SessionHold, SessionStore, Store,
 };
-use distlock_core::{CancellationToken, Clock, Error, FencingToken, LockId, Resource, Result};
+use distlock_core::{CancellationToken, Clock, Error, FencingToken, Resource, Result};
 
 use crate::acquire;
 use crate::client::Client;
 use crate::config::EtcdConfig;
-use crate::held::HeldClaim;
 use crate::sessions::Sessions;
 use crate::{doctor, inspect};
 
@@ -25,18 +23,12 @@ pub(crate) struct Shared {
     pub(crate) client: Client,
     pub(crate) config: EtcdConfig,
     sessions: Sessions,
-    /// What this store holds.
-    held: Mutex<HashMap<LockId, HeldClaim>>,
 }
 
 impl EtcdStore {
     pub(crate) fn new(client: Client, config: EtcdConfig) -> Self {
         let sessions = Sessions::new(client.clone(), config.keys.clone());
-        EtcdStore(Arc::new(Shared { client, config, sessions, held: Mutex::default() }))
-    }
-
-    fn held(&self) -> MutexGuard<'_, HashMap<LockId, HeldClaim>> {
-        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+        EtcdStore(Arc::new(Shared { client, config, sessions }))
     }
 }
 
@@ -89,14 +81,15 @@ impl SessionStore for EtcdStore {
         // Revisions are positive.
         let token = FencingToken::new(u64::try_from(entry.revision).unwrap_or(0));
         let hold = SessionHold { token, session: entry.life.clone() };
-        self.held().insert(claim.lock_id.clone(), entry.keep());
+        entry.keep();
         Ok(Some(hold))
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        let Some(held) = self.held().remove(&lease.lock_id) else { return Ok(()) };
+        let key = self.0.config.keys.claim(&lease.resource, &lease.lock_id);
+        let Some(deletion) = self.0.sessions.take_claim(key) else { return Ok(()) };
         // If this fails, the session deletes the key as soon as it can, and otherwise the lease ends.
-        let released = held.leave().await;
+        let released = deletion.run().await;
         released.map_err(|error| error.doing("release").about(&lease.resource).on(self.describe()))
     }
 }

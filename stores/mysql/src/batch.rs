@@ -1,7 +1,8 @@
 //! A batch as SQL: numbers and hexadecimal digits only, so that no value can be read as anything else. One request carries
 //! several statements, which the driver cannot send with bound parameters.
 
-use std::fmt::Write;
+mod json;
+
 use std::time::Duration;
 
 use distlock_core::store::{Claim, Lease};
@@ -146,22 +147,6 @@ impl<'a> Item<'a> {
     }
 }
 
-/// The columns of a batch: name, and type in JSON.
-const COLUMNS: [(&str, &str); 12] = [
-    ("n", "INT UNSIGNED"),
-    ("k", "VARCHAR(64)"),
-    ("id", "VARCHAR(4096)"),
-    ("expiry", "BIGINT"),
-    ("ttl", "BIGINT"),
-    ("weight", "INT UNSIGNED"),
-    ("capacity", "INT UNSIGNED"),
-    ("token", "BIGINT UNSIGNED"),
-    ("in_order", "TINYINT"),
-    ("resizes", "TINYINT"),
-    ("kind", "VARCHAR(32)"),
-    ("name", "VARCHAR(8192)"),
-];
-
 /// A batch to be put into statements.
 #[derive(Clone, Debug)]
 pub(crate) struct Rows<'a> {
@@ -171,12 +156,16 @@ pub(crate) struct Rows<'a> {
 impl<'a> Rows<'a> {
     /// Items in the order of their keys: every batch locks rows in this order.
     pub(crate) fn new(mut items: Vec<Item<'a>>) -> Self {
-        items.sort_by_key(|item| (item.key, item.n));
+        // An item is large: its place is sorted, and it is moved once.
+        items.sort_by_cached_key(|item| (item.key, item.n));
         Rows { items }
     }
 
     /// Splits a batch whose statement would be longer than this many bytes.
     pub(crate) fn split(self, most: usize) -> Vec<Rows<'a>> {
+        if !self.items.is_empty() && self.items.iter().map(Item::size).sum::<usize>() <= most {
+            return vec![self];
+        }
         let mut parts: Vec<Rows<'a>> = Vec::new();
         let mut size = 0;
         for item in self.items {
@@ -196,7 +185,7 @@ impl<'a> Rows<'a> {
     pub(crate) fn fill(&self, statement: &str) -> String {
         let (before, batch) = match &self.items[..] {
             [one] => (String::new(), one_row(one)),
-            items => (format!("SET @distlock_batch = '{}';\n", json(items)), JSON_BATCH.clone()),
+            items => json::table(items),
         };
         let mut text = statement
             .replace("{free}", &format!("(SELECT * FROM {batch} f WHERE FIND_IN_SET(f.n, @distlock_free))"))
@@ -247,71 +236,13 @@ fn one_row(item: &Item<'_>) -> String {
     )
 }
 
-/// An array of arrays; digits, quotes and brackets only.
-fn json(items: &[Item<'_>]) -> String {
-    let mut text = String::with_capacity(items.iter().map(|item| 160 + 2 * item.id.len()).sum());
-    text.push('[');
-    for item in items {
-        if text.len() > 1 {
-            text.push(',');
-        }
-        // Writing to a string does not fail.
-        let _ = write!(text, "[{},\"", item.n);
-        push_hex(&mut text, &item.key.0);
-        text.push_str("\",\"");
-        push_hex(&mut text, item.id.as_bytes());
-        let _ = write!(
-            text,
-            "\",{},{},{},{},{},{},{},\"",
-            item.expiry,
-            item.ttl,
-            item.weight,
-            item.capacity,
-            item.token,
-            u8::from(item.in_order),
-            u8::from(item.resizes),
-        );
-        if item.makes_row {
-            push_hex(&mut text, item.resource.kind().as_str().as_bytes());
-            text.push_str("\",\"");
-            push_hex(&mut text, item.resource.name().as_bytes());
-            text.push_str("\"]");
-        } else {
-            text.push_str("\",\"\"]");
-        }
-    }
-    text.push(']');
-    text
-}
-
-static JSON_BATCH: std::sync::LazyLock<String> = std::sync::LazyLock::new(|| {
-    let decoded = |name: &&str| matches!(*name, "k" | "id" | "kind" | "name");
-    let selected: Vec<String> = COLUMNS
-        .iter()
-        .map(|(name, _)| match decoded(name) {
-            true => format!("UNHEX(j.{name}) AS {name}"),
-            false => format!("j.{name}"),
-        })
-        .collect();
-    let columns: Vec<String> = COLUMNS
-        .iter()
-        .enumerate()
-        .map(|(at, (name, kind))| format!("{name} {kind} PATH '$[{at}]'"))
-        .collect();
-    format!(
-        "(SELECT {} FROM JSON_TABLE(@distlock_batch, '$[*]' COLUMNS ({})) j)",
-        selected.join(", "),
-        columns.join(", ")
-    )
-});
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use distlock_core::{FencingToken, LockId};
 
     use super::*;
 
-    fn lease(name: &str, id: &str) -> Lease {
+    pub(super) fn lease(name: &str, id: &str) -> Lease {
         let resource = Resource::new(Kind::Mutex, name).unwrap();
         Lease::new(resource, LockId::from_stored(id), FencingToken::new(7), Duration::from_secs(3))
     }

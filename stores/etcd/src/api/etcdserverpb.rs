@@ -604,8 +604,8 @@ pub struct LeaseTimeToLiveResponse {
     pub ttl: i64,
     #[prost(int64, tag = "4")]
     pub granted_ttl: i64,
-    #[prost(bytes = "vec", repeated, tag = "5")]
-    pub keys: ::prost::alloc::vec::Vec<::prost::alloc::vec::Vec<u8>>,
+    #[prost(bytes = "bytes", repeated, tag = "5")]
+    pub keys: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
 }
 #[allow(clippy::all)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

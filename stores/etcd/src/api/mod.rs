@@ -6,6 +6,7 @@
 //! ```text
 //! tonic_prost_build::configure()
 //!     .build_server(false)
+//!     .bytes(".etcdserverpb.LeaseTimeToLiveResponse.keys")
 //!     .out_dir("stores/etcd/src/api")
 //!     .compile_protos(&["stores/etcd/proto/etcd.proto"], &["stores/etcd/proto"])
 //! ```

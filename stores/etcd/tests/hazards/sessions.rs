@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use distlock_core::{Kind, LossReason};
+use distlock_core::{Guard, Kind, LossReason};
 use distlock_testkit::proxy::Proxy;
 use distlock_testkit::servers::EtcdServer;
 
@@ -183,4 +183,59 @@ async fn a_dropped_store_leaves_nothing_in_the_cluster() {
     drop(ours);
     until("no key", async || keys(&server, "distlock/").is_empty()).await;
     until("no lease", async || server.etcdctl(&["lease", "list"]).starts_with("found 0")).await;
+}
+
+/// Claims beyond a number have a session of their own. A renewal reads all keys of a lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn more_locks_than_one_lease_takes_are_lost_and_released_one_by_one() {
+    const LOCKS: usize = 7300;
+    // All at once would be more than a busy server answers in time.
+    const AT_ONCE: usize = 64;
+    let server = EtcdServer::start();
+    let ours = locks(&server.url(), ms(24_000)).await;
+    let mut acquiring = tokio::task::JoinSet::new();
+    for first in 0..AT_ONCE {
+        let ours = ours.clone();
+        acquiring.spawn(async move {
+            let mut held = Vec::new();
+            for number in (first..LOCKS).step_by(AT_ONCE) {
+                held.push(ours.mutex(format!("m{number}")).acquire().await.unwrap());
+            }
+            held
+        });
+    }
+    let mut held: Vec<Guard> = acquiring.join_all().await.into_iter().flatten().collect();
+    let more = ours.mutex("one more").acquire().await.unwrap();
+    let leases = || {
+        let leases = keys(&server, "distlock/mutex/").into_iter().map(|key| key.lease);
+        leases.collect::<std::collections::HashSet<_>>()
+    };
+    let before = leases();
+    assert_eq!(before.len(), 2);
+    // A broken one is lost at once, a deleted one at the next renewal, and none but these.
+    assert_eq!(ours.break_lock(Kind::Mutex, "m7").await.unwrap().len(), 1);
+    let deleted = keys(&server, "distlock/mutex/m8/").remove(0).key;
+    server.etcdctl(&["del", &deleted]);
+    for name in ["m7", "m8"] {
+        let at = held.iter().position(|guard| guard.resource().name() == name).unwrap();
+        let lost = held.swap_remove(at);
+        assert!(matches!(loss_of(&lost).await, LossReason::NotYours), "{name}");
+    }
+    assert!(!more.is_lost() && held.iter().all(|guard| !guard.is_lost()));
+    let mut releasing = tokio::task::JoinSet::new();
+    while !held.is_empty() {
+        let share = held.split_off(held.len().saturating_sub(LOCKS / AT_ONCE));
+        releasing.spawn(async move {
+            for guard in share {
+                guard.release().await.unwrap();
+            }
+        });
+    }
+    releasing.join_all().await;
+    more.release().await.unwrap();
+    assert!(keys(&server, "distlock/mutex/").is_empty());
+    // There is room again: no third lease begins.
+    let again = ours.mutex("again").acquire().await.unwrap();
+    assert!(leases().is_subset(&before), "{:?} {before:?}", leases());
+    again.release().await.unwrap();
 }

@@ -56,7 +56,7 @@ async fn poll(state: &LeaseState, record: RecordKind, claims: Vec<&Claim>) -> Ba
         for row in &found.map_err(|failure| failure.error)? {
             let n: usize = required(row, "n")?;
             if let Some(item) = items.get(n) {
-                answers.insert(n, verbs::attempt(item, claims[n].capacity, Some(row)));
+                answers.insert(n, verbs::attempt_of(item, claims[n].capacity, row));
                 if optional::<i64>(row, "is_old")? == Some(1) {
                     old.push(item.clone());
                 }
@@ -107,8 +107,8 @@ async fn acquire_now(state: &LeaseState, record: RecordKind, claims: Vec<&Claim>
         let sent: Vec<&Claim> = now.iter().map(|item| claims[item.n]).collect();
         let places: Vec<usize> = now.iter().map(|item| item.n).collect();
         let verb = state.verbs.acquire(record, &sent);
-        let answered = locked_rows::run(state, verb, now, |item, row| {
-            verbs::attempt(item, claims[item.n].capacity, row)
+        let answered = locked_rows::run(state, verb, now, |item, found| {
+            verbs::attempt(item, claims[item.n].capacity, found)
         })
         .await;
         let answered = match answered {

@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use distlock_core::store::Batch;
 use distlock_core::store::support::batch::all_failed;
-use distlock_core::{RecordKind, Result};
+use distlock_core::{Error, RecordKind, Result};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use mysql_async::Row;
 
 use super::LeaseState;
-use super::verbs::Verb;
+use super::counted::counted;
+use super::verbs::{Found, Verb};
 use crate::batch::{Item, Key, Rows};
 use crate::error::{Cause, Failure};
 use crate::identifier::Tables;
@@ -58,13 +59,14 @@ impl LockedRows {
         self.apart.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_apart(&self, key: &Key) -> bool {
+    /// The items whose rows stayed locked a moment ago, and the others.
+    fn part<'a>(&self, items: Vec<Item<'a>>) -> (Vec<Item<'a>>, Vec<Item<'a>>) {
         let mut apart = self.apart();
         if apart.is_empty() {
-            return false;
+            return (Vec::new(), items);
         }
         apart.retain(|_, since| since.elapsed() < APART);
-        apart.contains_key(key)
+        items.into_iter().partition(|item| apart.contains_key(&item.key))
     }
 }
 
@@ -75,25 +77,58 @@ fn index(record: RecordKind) -> usize {
     }
 }
 
-/// The rows of a reply by the place of their item.
-type Replies = HashMap<usize, Result<Option<Row>>>;
+/// What was answered, by the place of the item in its request.
+struct Replies(Vec<Option<Result<Found>>>);
+
+impl Replies {
+    /// Room for these items, and for no place that a reply makes up.
+    fn of(items: &[Item<'_>]) -> Self {
+        let places = items.iter().map(|item| item.n + 1).max().unwrap_or_default();
+        Replies(std::iter::repeat_with(|| None).take(places).collect())
+    }
+
+    fn insert(&mut self, n: usize, answer: Result<Found>) {
+        if let Some(place) = self.0.get_mut(n) {
+            *place = Some(answer);
+        }
+    }
+
+    fn take(&mut self, n: usize) -> Option<Result<Found>> {
+        self.0.get_mut(n)?.take()
+    }
+
+    fn fail(&mut self, places: &[usize], error: &Error) {
+        for (n, failed) in places.iter().zip(all_failed(error, places.len())) {
+            self.insert(*n, failed);
+        }
+    }
+
+    /// Takes the answers of a part that has none of ours.
+    fn merge(&mut self, other: Replies) {
+        for (n, answer) in other.0.into_iter().enumerate() {
+            if let Some(answer) = answer {
+                self.insert(n, answer);
+            }
+        }
+    }
+}
 
 /// The answer to one request.
 type Answer = Result<Vec<Row>, Failure>;
 
-/// Runs a verb for items, and calls `answer` for each with its row, if there is one. Answers are in the order of `items`.
+/// Runs a verb for items, and calls `answer` for each with what was found, if there is anything. Answers are in the order of
+/// `items`.
 pub(super) async fn run<A>(
     state: &LeaseState,
     verb: &Verb,
     items: Vec<Item<'_>>,
-    answer: impl Fn(&Item<'_>, Option<&Row>) -> Result<A>,
+    answer: impl Fn(&Item<'_>, Option<&Found>) -> Result<A>,
 ) -> Batch<A> {
     if items.is_empty() {
         return Ok(Vec::new());
     }
-    let (apart, together): (Vec<_>, Vec<_>) =
-        items.iter().cloned().partition(|item| state.locked_rows.is_apart(&item.key));
-    let mut replies = Replies::new();
+    let (apart, together) = state.locked_rows.part(items.clone());
+    let mut replies = Replies::of(&items);
     let mut parts = Rows::new(together).split(LARGEST_STATEMENT);
     if parts.len() == 1 && apart.is_empty() {
         // One request: if it fails as a whole, so does the batch.
@@ -101,19 +136,19 @@ pub(super) async fn run<A>(
             send(state, verb, rows, &mut replies).await?;
         }
     } else {
-        let mut replies_apart = Replies::new();
+        let mut replies_apart = Replies::of(&apart);
         futures_util::future::join(
             send_apart(state, verb, apart, &mut replies_apart),
             send_parts(state, verb, parts, &mut replies),
         )
         .await;
-        replies.extend(replies_apart);
+        replies.merge(replies_apart);
     }
     Ok(items
         .iter()
-        .map(|item| match replies.remove(&item.n) {
+        .map(|item| match replies.take(item.n) {
             Some(Err(error)) => Err(error),
-            Some(Ok(row)) => answer(item, row.as_ref()),
+            Some(Ok(found)) => answer(item, Some(&found)),
             None => answer(item, None),
         })
         .collect())
@@ -124,7 +159,7 @@ async fn send_parts(state: &LeaseState, verb: &Verb, parts: Vec<Rows<'_>>, repli
     for rows in parts {
         let places: Vec<usize> = rows.items.iter().map(|item| item.n).collect();
         if let Err(error) = send(state, verb, rows, replies).await {
-            replies.extend(places.iter().copied().zip(all_failed(&error, places.len())));
+            replies.fail(&places, &error);
         }
     }
 }
@@ -137,14 +172,14 @@ async fn send(state: &LeaseState, verb: &Verb, mut rows: Rows<'_>, replies: &mut
     {
         return match send_alone(state, verb, item, begun).await {
             (_, Err(failure)) if failure.cause != Cause::Locked => Err(failure.error),
-            (item, answer) => note_alone(state, &item, answer, replies),
+            (item, answer) => note_alone(state, verb, &item, answer, replies),
         };
     }
     let mut alone = Vec::new();
     for is_second in [false, true] {
         match execute(state, &rows.fill(&verb.statements)).await {
             Ok(found) => {
-                note(&found, replies)?;
+                note(verb, &rows.items, found, replies)?;
                 rows.items.clear();
                 break;
             }
@@ -167,7 +202,7 @@ async fn send(state: &LeaseState, verb: &Verb, mut rows: Rows<'_>, replies: &mut
     if verb.is_repeated {
         // Soon: the others of the batch are renewed, and their answers wait for these.
         for item in &alone {
-            note_alone(state, item, Err(Failure::row_stays_locked()), replies)?;
+            note_alone(state, verb, item, Err(Failure::row_stays_locked()), replies)?;
         }
         return Ok(());
     }
@@ -195,7 +230,7 @@ async fn send_each_alone(
             }
             let Some((item, answer)) = in_flight.next().await else { break };
             stayed_locked += usize::from(is_locked(&answer));
-            note_alone(state, &item, answer, replies)?;
+            note_alone(state, verb, &item, answer, replies)?;
         }
         let left: Vec<_> = waiting.collect();
         if left.is_empty() {
@@ -204,7 +239,7 @@ async fn send_each_alone(
         // One session may have locked all of them.
         let (locked, free) = part_locked(state, verb, left).await?;
         for item in &locked {
-            note_alone(state, item, Err(Failure::row_stays_locked()), replies)?;
+            note_alone(state, verb, item, Err(Failure::row_stays_locked()), replies)?;
         }
         items = free;
     }
@@ -224,7 +259,7 @@ async fn send_apart(state: &LeaseState, verb: &Verb, mut items: Vec<Item<'_>>, r
         let (locked, free) = match part_locked(state, verb, items).await {
             Ok(parts) => parts,
             Err(error) => {
-                replies.extend(places.iter().copied().zip(all_failed(&error, places.len())));
+                replies.fail(&places, &error);
                 return;
             }
         };
@@ -319,9 +354,15 @@ pub(super) async fn execute_patiently(
 }
 
 /// Notes the answer to an item that was sent alone. If its row stayed locked, it is apart from now on.
-fn note_alone(state: &LeaseState, item: &Item<'_>, answer: Answer, replies: &mut Replies) -> Result<()> {
+fn note_alone(
+    state: &LeaseState,
+    verb: &Verb,
+    item: &Item<'_>,
+    answer: Answer,
+    replies: &mut Replies,
+) -> Result<()> {
     match answer {
-        Ok(found) => note(&found, replies),
+        Ok(found) => note(verb, std::slice::from_ref(item), found, replies),
         Err(failure) => {
             if failure.cause == Cause::Locked {
                 state.locked_rows.apart().insert(item.key, Instant::now());
@@ -332,9 +373,16 @@ fn note_alone(state: &LeaseState, item: &Item<'_>, answer: Answer, replies: &mut
     }
 }
 
-fn note(found: &[Row], replies: &mut Replies) -> Result<()> {
-    for row in found {
-        replies.insert(required(row, "n")?, Ok(Some(row.clone())));
+/// Notes the answer to the items of one statement.
+fn note(verb: &Verb, sent: &[Item<'_>], rows: Vec<Row>, replies: &mut Replies) -> Result<()> {
+    if verb.is_counted {
+        for n in counted(sent, &rows)? {
+            replies.insert(n, Ok(Found::Counted));
+        }
+        return Ok(());
+    }
+    for row in rows {
+        replies.insert(required(&row, "n")?, Ok(Found::Row(row)));
     }
     Ok(())
 }

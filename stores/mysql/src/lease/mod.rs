@@ -1,6 +1,7 @@
 //! The lease tables: locks as rows that expire by the server's clock.
 
 mod acquire;
+mod counted;
 mod inspect;
 mod locked_rows;
 mod store;

@@ -136,8 +136,8 @@ async fn each<A>(
     state: &LeaseState,
     verb: &verbs::Verb,
     leases: Vec<&Lease>,
-    answer: fn(Option<&mysql_async::Row>) -> Result<A>,
+    answer: fn(Option<&verbs::Found>) -> Result<A>,
 ) -> Batch<A> {
     let items = leases.iter().enumerate().map(|(n, lease)| Item::of_lease(n, lease)).collect();
-    locked_rows::run(state, verb, items, |_, row| answer(row)).await
+    locked_rows::run(state, verb, items, |_, found| answer(found)).await
 }

@@ -19,6 +19,26 @@ pub(super) struct Verb {
     pub(super) record: RecordKind,
     /// The engine sends it again soon after a failure: a renewal.
     pub(super) is_repeated: bool,
+    /// One row answers all items: see [`counted`](super::counted).
+    pub(super) is_counted: bool,
+}
+
+/// What the reply to a statement says about an item.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// Its row.
+    Row(Row),
+    /// It was counted.
+    Counted,
+}
+
+impl Found {
+    fn row(&self) -> Option<&Row> {
+        match self {
+            Found::Row(row) => Some(row),
+            Found::Counted => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -62,9 +82,13 @@ fn index(record: RecordKind) -> usize {
 
 impl Verbs {
     pub(super) fn new(tables: &Tables) -> Self {
-        let verb =
-            |record, text: &str| Verb { statements: statement(tables, text), record, is_repeated: false };
-        let repeated = |verb: Verb| Verb { is_repeated: true, ..verb };
+        let verb = |record, text: &str| Verb {
+            statements: statement(tables, text),
+            record,
+            is_repeated: false,
+            is_counted: false,
+        };
+        let renewal = |verb: Verb| Verb { is_repeated: true, is_counted: true, ..verb };
         let lock = |text: &str| verb(RecordKind::Lock, text);
         let pool = |text: &str| verb(RecordKind::Pool, text);
         Verbs {
@@ -75,7 +99,7 @@ impl Verbs {
                 .map(|text| statement(tables, text)),
             keep_entry: statement(tables, include_str!("../sql/entry_keep.sql")),
             renew: [lock(include_str!("../sql/lock_renew.sql")), pool(include_str!("../sql/pool_renew.sql"))]
-                .map(repeated),
+                .map(renewal),
             release: [
                 lock(include_str!("../sql/lock_release.sql")),
                 pool(include_str!("../sql/pool_release.sql")),
@@ -121,9 +145,14 @@ impl Verbs {
     }
 }
 
-/// The answer to a claim. Without a row there is none: the statements answer every claim.
-pub(super) fn attempt(item: &Item<'_>, capacity: u32, row: Option<&Row>) -> Result<Attempt> {
-    let row = row.ok_or_else(errors::too_few_answers)?;
+/// The answer to a claim that was found. Without a row there is none: the statements answer every claim.
+pub(super) fn attempt(item: &Item<'_>, capacity: u32, found: Option<&Found>) -> Result<Attempt> {
+    let row = found.and_then(Found::row).ok_or_else(errors::too_few_answers)?;
+    attempt_of(item, capacity, row)
+}
+
+/// The answer of a row.
+pub(super) fn attempt_of(item: &Item<'_>, capacity: u32, row: &Row) -> Result<Attempt> {
     if item.is_pool() {
         let theirs: u32 = required(row, "capacity")?;
         if theirs != capacity && !item.resizes {
@@ -138,18 +167,18 @@ pub(super) fn attempt(item: &Item<'_>, capacity: u32, row: Option<&Row>) -> Resu
     Ok(Attempt::busy(optional(row, "remaining")?.map(time_left)).with_poll_after(pause(held_for, place)))
 }
 
-fn is_ours(row: Option<&Row>) -> Result<bool> {
-    row.map_or(Ok(false), |row| Ok(optional::<i64>(row, "ours")? == Some(1)))
+/// The answer to a renewal. What was not counted does not exist, expired, or is another client's.
+pub(super) fn renewal(found: Option<&Found>) -> Result<Renewal> {
+    Ok(if matches!(found, Some(Found::Counted)) { Renewal::Renewed } else { Renewal::NotYours })
 }
 
-/// The answer to a renewal. Without a row the record does not exist.
-pub(super) fn renewal(row: Option<&Row>) -> Result<Renewal> {
-    Ok(if is_ours(row)? { Renewal::Renewed } else { Renewal::NotYours })
-}
-
-/// The answer to a release. Nothing is woken: waiters ask again.
-pub(super) fn released(row: Option<&Row>) -> Result<Released> {
-    Ok(if is_ours(row)? { Released::Done { woke: false } } else { Released::NotYours })
+/// The answer to a release. Without a row the record does not exist. Nothing is woken: waiters ask again.
+pub(super) fn released(found: Option<&Found>) -> Result<Released> {
+    let ours = match found.and_then(Found::row) {
+        Some(row) => optional::<i64>(row, "ours")?,
+        None => None,
+    };
+    Ok(if ours == Some(1) { Released::Done { woke: false } } else { Released::NotYours })
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Requests of a session that take and release locks.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use distlock_core::store::support::errors;
@@ -17,7 +18,7 @@ impl Actor {
     pub(super) async fn exchange(&mut self, commands: Vec<Command>) -> Result<()> {
         let mut releases = Vec::new();
         let mut takes = Vec::new();
-        let mut names = self.held.clone();
+        let mut asked = HashSet::new();
         for command in commands {
             match command {
                 Command::Release { release, reply } => releases.push((release, reply)),
@@ -27,7 +28,7 @@ impl Actor {
                     if reply.is_closed() {
                         continue;
                     }
-                    if names.insert(grant.name) {
+                    if !self.held.contains(&grant.name) && asked.insert(grant.name) {
                         takes.push((grant, Held::No, reply));
                     } else {
                         let _ = reply.send(Ok(Taken::HeldHere));

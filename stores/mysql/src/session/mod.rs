@@ -16,6 +16,7 @@ use distlock_core::store::support::reconnect::{Connection as Reconnectable, Reco
 use distlock_core::{BootClock, Clock};
 use distlock_core::{LockId, Result};
 use mysql_async::Pool;
+use sha2::{Digest, Sha256};
 
 pub use store::MysqlSessionStore;
 
@@ -28,7 +29,6 @@ use crate::schema::Purpose;
 use crate::server::Server;
 use crate::sweep::{self, Orphans, Swept, Target};
 use actor::{SessionActor, Timing};
-use lock_name::LockName;
 
 /// How many sessions without a lock are kept for the next waiters.
 const MOST_SPARE: usize = 4;
@@ -49,19 +49,38 @@ pub(crate) struct SessionState {
     shared: Reconnect<SessionActor>,
     /// Sessions without a lock, for the next waiters.
     spare: Mutex<Vec<Arc<SessionActor>>>,
-    holds: Mutex<HashMap<LockId, Hold>>,
+    holds: Mutex<Holds>,
 }
 
-/// Where a lock is held.
-#[derive(Clone, Debug)]
-struct Hold {
-    session: Arc<SessionActor>,
-    name: LockName,
+/// The sessions that hold locks. The name of a lock is not kept: whoever releases it says it.
+type Holds = HashMap<HoldId, Arc<SessionActor>>;
+
+/// A lock id, hashed: a process may hold a hundred thousand locks, and the text takes several times as much memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct HoldId([u8; 16]);
+
+impl HoldId {
+    fn of(lock_id: &LockId) -> Self {
+        let digest: [u8; 32] = Sha256::digest(lock_id.as_str()).into();
+        let mut id = [0; 16];
+        id.copy_from_slice(&digest[..16]);
+        HoldId(id)
+    }
 }
 
 impl SessionState {
-    fn holds(&self) -> MutexGuard<'_, HashMap<LockId, Hold>> {
+    fn holds(&self) -> MutexGuard<'_, Holds> {
         self.holds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes which session holds a lock.
+    fn hold(&self, lock_id: &LockId, session: Arc<SessionActor>) {
+        let mut holds = self.holds();
+        if holds.len() == holds.capacity() {
+            // Before it grows: holds whose session ended were not released.
+            holds.retain(|_, session| session.is_usable());
+        }
+        holds.insert(HoldId::of(lock_id), session);
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

@@ -20,7 +20,7 @@ use super::actor::{Drawn, SessionActor, Taken};
 use super::lock_name::LockName;
 use super::settle::Unsettled;
 use super::statements::{Grant, Mark, Release};
-use super::{Hold, SessionState, inspect};
+use super::{HoldId, SessionState, inspect};
 use crate::config::CONNECT_TIMEOUT;
 use crate::{doctor, sweep};
 
@@ -95,12 +95,7 @@ impl MysqlSessionStore {
             return Ok(None);
         }
         let hold = SessionHold { token: drawn.token, session: session.session().clone() };
-        let mut holds = self.state.holds();
-        if holds.len() == holds.capacity() {
-            // Before it grows: holds whose session ended were not released.
-            holds.retain(|_, hold| hold.session.is_usable());
-        }
-        holds.insert(grant.lock_id.clone(), Hold { session, name: grant.name });
+        self.state.hold(&grant.lock_id, session);
         Ok(Some(hold))
     }
 
@@ -241,7 +236,7 @@ impl Store for MysqlSessionStore {
 
     #[cfg(unix)]
     fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
-        self.state.holds().contains_key(lock_id).then(process_socket::descriptor).flatten()
+        self.state.holds().contains_key(&HoldId::of(lock_id)).then(process_socket::descriptor).flatten()
     }
 
     fn use_clock(&self, clock: Arc<dyn Clock>) {
@@ -284,9 +279,10 @@ impl SessionStore for MysqlSessionStore {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        let Some(Hold { session, name }) = self.state.holds().remove(&lease.lock_id) else {
+        let Some(session) = self.state.holds().remove(&HoldId::of(&lease.lock_id)) else {
             return Ok(());
         };
+        let name = LockName::of(&self.state.tables, &lease.resource);
         let release = Release { name, lock_id: lease.lock_id.clone(), mark: Mark::Released };
         match session.release(release).await {
             Ok(_) => {

@@ -1,4 +1,4 @@
--- Renews permits. An expiry never moves back, and an expired lease stays expired.
+-- Renews permits. An expiry never moves back, and an expired lease stays expired. One row answers.
 START TRANSACTION;
 SELECT COUNT(*) INTO @distlock_rows
 FROM {batch} b STRAIGHT_JOIN {pool} p FORCE INDEX (PRIMARY) ON p.k = b.k FOR UPDATE;
@@ -10,6 +10,7 @@ UPDATE {batch} b STRAIGHT_JOIN {entry} e FORCE INDEX (PRIMARY) ON e.k = b.k AND 
     STRAIGHT_JOIN {pool} p FORCE INDEX (PRIMARY) ON p.k = b.k
 SET p.token = GREATEST(p.token, e.token)
 WHERE e.held = 1 AND e.token > p.token;
-SELECT b.n, e.held = 1 AND e.expires_at > @distlock_now AS ours
-FROM {batch} b STRAIGHT_JOIN {entry} e FORCE INDEX (PRIMARY) ON e.k = b.k AND e.id = b.id;
+SELECT COUNT(*) AS renewed, GROUP_CONCAT(b.n) AS places
+FROM {batch} b STRAIGHT_JOIN {entry} e FORCE INDEX (PRIMARY) ON e.k = b.k AND e.id = b.id
+WHERE e.held = 1 AND e.expires_at > @distlock_now;
 COMMIT

@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use crate::common::{
-    MS, PATIENCE, SECOND, config, database_on, eventually, server, session_locks, session_store,
+    Claims, MS, PATIENCE, SECOND, config, database_on, eventually, server, session_locks, session_store,
 };
-use distlock_core::store::{Backend, Query};
-use distlock_core::{ErrorKind, Locks};
+use distlock_core::store::{Backend, Lease, Query, SessionStore};
+use distlock_core::{CancellationToken, ErrorKind, Locks};
 use distlock_mysql::{MysqlConfig, MysqlSessionStore};
 
 const WAITS: &str = "info LIKE 'SELECT GET_LOCK(%'";
@@ -40,6 +40,29 @@ async fn one_session_holds_many_locks_and_frees_them_one_by_one() {
     guards.remove(7).release().await.unwrap();
     assert!(other.mutex("n7").try_acquire().await.unwrap().is_some());
     assert!(other.mutex("n8").try_acquire().await.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_frees_only_what_its_own_lock_id_holds() {
+    let (url, _) = url();
+    let (store, other) = (session_store(&url).await, session_locks(&url).await);
+    let claims = Claims::new("ours");
+    let (held, stale) = (claims.mutex("a"), claims.mutex("a"));
+    let grant = store.acquire(&held, &CancellationToken::new()).await.unwrap().expect("it is free");
+    store.release(&Lease::of(&stale, grant.token)).await.unwrap();
+    assert!(other.mutex("a").try_acquire().await.unwrap().is_none());
+    store.release(&Lease::of(&held, grant.token)).await.unwrap();
+    let guard = other.mutex("a").try_acquire().await.unwrap().expect("it was released");
+    // A repeated release is none of the next holder's lock.
+    store.release(&Lease::of(&held, grant.token)).await.unwrap();
+    assert!(!guard.is_lost() && store.acquire(&stale, &cancelled()).await.unwrap().is_none());
+}
+
+/// For one attempt.
+fn cancelled() -> CancellationToken {
+    let token = CancellationToken::new();
+    token.cancel();
+    token
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

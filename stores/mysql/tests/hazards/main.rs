@@ -9,6 +9,7 @@ mod galera;
 mod get_lock;
 mod locked_rows;
 mod refusals;
+mod renewals;
 mod unreleased;
 mod wait_queue;
 mod waiters;
