@@ -37,9 +37,13 @@ const SMALLEST_SHARE: usize = 16;
 struct BatcherState<O: StoreOperation> {
     /// One for each request that may be in flight.
     slots: Box<[RequestSlot<O>]>,
-    /// Set when there are more items than slots, until no more than half as many are left. While set, few requests are
-    /// in flight: each carries a large batch, which costs the store less than many small requests.
+    /// Set when there are more items than slots, until for a while there were no more than three quarters as many. While set, few
+    /// requests are in flight: each carries a large batch, which costs the store less than many small requests.
     batching: bool,
+    /// How many items there were at most a moment ago: it falls by an eighth with each request that completes. Tasks that were
+    /// answered together have no item until they ask again, so a single count says little, and to begin and end batches again
+    /// and again is worse than either way.
+    recent_items: usize,
     /// How many requests may be in flight while batching, if their batches are small.
     max_batches: usize,
     /// A share is larger than [`SMALLEST_SHARE`]: batches are sent one at a time. Set as soon as one is taken, and decided anew when
@@ -116,7 +120,8 @@ impl<O: StoreOperation> BatcherState<O> {
     fn update_batching(&mut self, items: usize) {
         let slots = self.slots.len();
         self.large_batches = items > SHARES * SMALLEST_SHARE;
-        self.batching = items > slots || (self.batching && items > (slots / 2).max(1));
+        self.recent_items = items.max(self.recent_items - self.recent_items.div_ceil(8));
+        self.batching = items > slots || (self.batching && self.recent_items > (slots * 3 / 4).max(1));
     }
 
     /// How many items are in flight or pending.
@@ -161,6 +166,7 @@ impl<O: StoreOperation> Batcher<O> {
         let state = BatcherState {
             slots,
             batching: false,
+            recent_items: 0,
             large_batches: false,
             max_batches,
             pending: Pending::default(),

@@ -132,6 +132,24 @@ async fn batching_ends_when_few_items_are_left() {
     assert_eq!(sizes_of(6).await, [1, 1, 1, 1, 1, 1]);
 }
 
+/// Tasks that were answered together have nothing in flight until they ask again.
+#[tokio::test(start_paused = true)]
+async fn a_moment_with_few_items_does_not_end_batching() {
+    let counting = Arc::new(Counting { max_in_flight: 8, ..Counting::default() });
+    let locks = counting.locks();
+    let sizes_of = async |tasks: usize| {
+        rush(&locks, tasks).await;
+        counting.take_sizes()
+    };
+    sizes_of(18).await;
+    sizes_of(1).await;
+    assert_eq!(sizes_of(7).await, [7]);
+    for _ in 0..12 {
+        sizes_of(1).await;
+    }
+    assert_eq!(sizes_of(7).await, [1, 1, 1, 1, 1, 1, 1]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_more_batches_are_in_flight_than_the_store_wants() {
     for (batches, most) in [(0, 1), (1, 1), (2, 2), (3, 3)] {

@@ -3,8 +3,9 @@
 //!
 //! Reading depends on no task that waits for a reply: a task that is not polled for a while delays no other reply.
 //!
-//! Replies that arrive together wake several tasks, which often send their next requests at once. These are written together: by the
-//! last of them, or by a task that runs after them.
+//! Replies that arrive together wake several tasks, which often send their next requests at once. Those of each quarter of the tasks are
+//! written together, by the last of them, or by a task that runs after all of them. So the server works on the first quarter
+//! while the other tasks run, and few writes wake it.
 
 mod polling;
 mod reader;
@@ -54,8 +55,39 @@ struct Writer {
     written: usize,
     /// The socket is full. It wakes us when it can take more.
     is_full: bool,
-    /// How many tasks were just woken together and may send a request. Until then, or until the flush task runs, nothing is written.
+    woken: WokenTasks,
+}
+
+/// Tasks that were just woken together and may send a request.
+#[derive(Default)]
+struct WokenTasks {
+    /// How many of them share a write.
+    group: usize,
+    /// How many of the present group are still to come. Until then, or until the flush task runs, nothing is written.
     expected: usize,
+    /// How many are in later groups.
+    later: usize,
+}
+
+/// Into how many groups the tasks are divided.
+const GROUPS: usize = 4;
+
+impl WokenTasks {
+    fn new(count: usize) -> Self {
+        let group = count.div_ceil(GROUPS);
+        WokenTasks { group, expected: group, later: count - group }
+    }
+
+    /// A request was made. True if it has to be written now, with those before it.
+    fn writes_after_request(&mut self) -> bool {
+        self.expected = self.expected.saturating_sub(1);
+        if self.expected > 0 {
+            return false;
+        }
+        self.expected = self.group.min(self.later);
+        self.later -= self.expected;
+        true
+    }
 }
 
 #[derive(Default)]
@@ -115,7 +147,7 @@ impl DirectConnection {
                     unsent: Vec::new(),
                     written: 0,
                     is_full: false,
-                    expected: 0,
+                    woken: WokenTasks::default(),
                 }),
                 in_flight: Mutex::default(),
                 subscriptions,
@@ -208,8 +240,7 @@ impl DirectConnection {
             in_flight.requests.push_back(request);
         }
         encode(&mut writer.unsent);
-        writer.expected = writer.expected.saturating_sub(1);
-        if writer.expected == 0 && !writer.is_full {
+        if writer.woken.writes_after_request() && !writer.is_full {
             self.write(&mut writer);
         }
         Ok(())
@@ -255,7 +286,7 @@ impl DirectConnection {
         }
         // Two are as fast side by side.
         if woken > 2 {
-            self.writer().expected = woken;
+            self.writer().woken = WokenTasks::new(woken);
             self.flush.notify_one();
         }
         true
@@ -356,7 +387,7 @@ async fn write_rests(connection: Weak<DirectConnection>, flush: Arc<Notify>) {
         tokio::task::yield_now().await;
         let Some(connection) = connection.upgrade() else { return };
         let mut writer = connection.writer();
-        writer.expected = 0;
+        writer.woken = WokenTasks::default();
         if !writer.is_full {
             connection.write(&mut writer);
         }

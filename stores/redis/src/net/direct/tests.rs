@@ -441,13 +441,13 @@ async fn a_huge_reply_is_delivered_and_its_memory_is_given_back() {
     drop(sender.join().unwrap());
 }
 
-/// Three tasks were woken together, and only one of them sends a request again: it does not wait for the others.
+/// Eight tasks were woken together, so two share a write, and only one of them sends a request again: it does not wait for the other.
 #[tokio::test]
 async fn a_request_is_written_although_the_tasks_woken_with_its_own_send_none() {
     let (connection, mut server) = pair().await;
     let replies = std::thread::spawn(move || {
         let mut requests = Requests::of(&server);
-        for together in [3, 1, 1] {
+        for together in [8, 1, 1] {
             for _ in 0..together {
                 requests.next().unwrap();
             }
@@ -456,12 +456,26 @@ async fn a_request_is_written_although_the_tasks_woken_with_its_own_send_none() 
         server
     });
     let command = echo(7);
-    let answers = within_limit(join_all((0..3).map(|_| connection.send(&command, false)))).await;
+    let answers = within_limit(join_all((0..8).map(|_| connection.send(&command, false)))).await;
     assert!(answers.into_iter().all(|answer| answer == Ok(Value::Int(7))));
     for _ in 0..2 {
         assert_eq!(within_limit(connection.send(&command, false)).await, Ok(Value::Int(7)));
     }
     drop(replies.join().unwrap());
+}
+
+#[test]
+fn woken_tasks_write_in_groups_and_after_them_everyone_alone() {
+    let writes = |count: usize| {
+        let mut woken = WokenTasks::new(count);
+        (0..count + 2).map(|_| woken.writes_after_request()).collect::<Vec<_>>()
+    };
+    assert_eq!(writes(3), [true; 5]);
+    assert_eq!(writes(8)[..8], [false, true, false, true, false, true, false, true]);
+    assert_eq!(writes(9), [false, false, true, false, false, true, false, false, true, true, true]);
+    // The last group is smaller.
+    assert_eq!(writes(10)[7..], [false, true, true, true, true]);
+    assert!(WokenTasks::default().writes_after_request());
 }
 
 /// A lone task whose server is near: its replies are there when it looks for them, so it never sleeps.
