@@ -104,8 +104,9 @@ impl Sessions {
 
     fn add(&self, session: Arc<EtcdSession>) {
         let mut all = self.all();
-        // Of a session that ended, claims may still be released: their keys are there until the server ends the lease.
-        all.retain(|session| session.is_alive() || session.has_claims());
+        // Of a session that ended, claims may still be released: their keys are there until the server ends the lease. One that is only
+        // past its deadline may be renewed yet.
+        all.retain(|session| session.life.ended().is_none() || session.has_claims());
         all.push(session);
     }
 

@@ -319,8 +319,11 @@ impl<'a> Acquisition<'a> {
             wakeups.open(&self.side.store, &self.shared.commands);
             if wakeups.is_live() {
                 let registered = self.claim.waiting.is_some();
-                // The moment at which the holder's lease ends is for the waiters before one that is far behind.
-                retry_after = retry_after.filter(|_| poll_after.is_none());
+                // When the holder's lease ends, the waiters before one that is far behind ask first.
+                if poll_after.is_some() {
+                    let later = ASKS_EVERY.mul_f64(1.0 + fastrand::f64());
+                    retry_after = retry_after.map(|left| left.saturating_add(later));
+                }
                 // Although the store can wake it: a lost wake-up costs at most this.
                 let longest = poll_after.unwrap_or_default().clamp(ASKS_EVERY, queue_pause::LONGEST);
                 // Without an entry, the subscription became live after our attempt: ask again at once.

@@ -79,48 +79,88 @@ async fn a_waiter_is_woken_by_the_release_and_does_not_poll() {
 /// Each in a process of its own.
 #[tokio::test(start_paused = true)]
 async fn a_waiter_far_behind_asks_less_often_and_keeps_its_place() {
-    const BEFORE: u64 = 300;
-    const HELD_FOR: Duration = Duration::from_millis(1200);
-    for pool in [false, true] {
+    let far = FarBehind::new(20 * SECOND).await;
+    let before = far.world.store.stats().acquire.requests;
+    for _ in 0..60 {
+        far.renew_holder().await;
+        tokio::time::sleep(SECOND / 2).await;
+        assert!(far.is_queued().await, "its entry is gone");
+    }
+    let asked = far.world.store.stats().acquire.requests - before;
+    assert!((3..=4).contains(&asked), "{asked} attempts in 30 s");
+    // When it is its turn, it is woken like any other.
+    far.withdraw_all_before().await;
+    far.release(0).await;
+    let begun = tokio::time::Instant::now();
+    let _held = far.waiter.await.unwrap().unwrap();
+    assert!(begun.elapsed() < 5 * MS, "{:?}", begun.elapsed());
+}
+
+/// The holder crashes, and all before it leave.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_far_behind_that_became_the_first_asks_soon_after_the_holders_lease_ended() {
+    let far = FarBehind::new(3 * SECOND).await;
+    let begun = tokio::time::Instant::now();
+    far.withdraw_all_before().await;
+    let _held = far.waiter.await.unwrap().unwrap();
+    assert!((3 * SECOND..=3 * SECOND + 2100 * MS).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+}
+
+/// A holder of a mutex, a long queue of others, and behind them a waiter in a process of its own.
+struct FarBehind {
+    world: World,
+    held_for: Duration,
+    waiter: tokio::task::JoinHandle<distlock_core::Result<distlock_core::Guard>>,
+}
+
+impl FarBehind {
+    const BEFORE: u64 = 900;
+
+    async fn new(held_for: Duration) -> Self {
         let world = World::new();
-        let name = if pool { "pool" } else { "a" };
-        let resource = Resource::new(if pool { Kind::Semaphore } else { Kind::Mutex }, name).unwrap();
-        let claim = |n: u64| {
-            let id = LockId::from_stored(format!("other#{n}"));
-            Claim::new(resource.clone(), id, if n == 0 { HELD_FOR } else { 3600 * SECOND })
-        };
-        // The first one holds the lock.
-        for n in 0..=BEFORE {
-            let waiting = Waiting::new(Inbox::new("other"), 3600 * SECOND, 1);
-            world.store.try_acquire(&[claim(n).with_waiting(waiting)]).await.unwrap().remove(0).unwrap();
-        }
         let locks = world.locks();
-        let waiter = tokio::spawn(async move {
-            if pool { locks.semaphore(name, 1).acquire().await } else { locks.mutex(name).acquire().await }
-        });
-        let last = || async {
-            let waiters = world.records(name).await.remove(0).waiters;
-            waiters.len() as u64 > BEFORE
-                && !waiters[waiters.len() - 1].lock_id.as_str().starts_with("other#")
-        };
-        until(last).await;
-        let before = world.store.stats().acquire.requests;
-        for _ in 0..60 {
-            let holder = Lease::of(&claim(0), FencingToken::new(0));
-            world.store.renew(&[holder]).await.unwrap().remove(0).unwrap();
-            tokio::time::sleep(SECOND / 2).await;
-            assert!(last().await, "its entry is gone");
+        let waiting = Waiting::new(Inbox::new("other"), 3600 * SECOND, 1);
+        for n in 0..=Self::BEFORE {
+            let claim = Self::claim(n, held_for).with_waiting(waiting.clone());
+            world.store.try_acquire(&[claim]).await.unwrap().remove(0).unwrap();
         }
-        let asked = world.store.stats().acquire.requests - before;
-        assert!((9..=12).contains(&asked), "{asked} attempts in 30 s, pool: {pool}");
-        // It is not the one that asks when the holder's lease ends. When it is its turn, it is woken like any other.
-        for n in (1..=BEFORE).chain([0]) {
-            let lease = Lease::of(&claim(n), FencingToken::new(0));
-            world.store.release(&[lease]).await.unwrap().remove(0).unwrap();
+        let waiter = tokio::spawn(async move { locks.mutex("a").acquire().await });
+        let far = FarBehind { world, held_for, waiter };
+        until(|| far.is_queued()).await;
+        // Its first attempt was made before its process could be woken.
+        tokio::time::sleep(10 * MS).await;
+        far.renew_holder().await;
+        far
+    }
+
+    fn claim(n: u64, held_for: Duration) -> Claim {
+        let id = LockId::from_stored(format!("other#{n}"));
+        let expiry = if n == 0 { held_for } else { 3600 * SECOND };
+        Claim::new(Resource::new(Kind::Mutex, "a").unwrap(), id, expiry)
+    }
+
+    fn lease(&self, n: u64) -> Lease {
+        Lease::of(&Self::claim(n, self.held_for), FencingToken::new(0))
+    }
+
+    async fn renew_holder(&self) {
+        self.world.store.renew(&[self.lease(0)]).await.unwrap().remove(0).unwrap();
+    }
+
+    async fn release(&self, n: u64) {
+        self.world.store.release(&[self.lease(n)]).await.unwrap().remove(0).unwrap();
+    }
+
+    async fn withdraw_all_before(&self) {
+        for n in 1..=Self::BEFORE {
+            self.release(n).await;
         }
-        let begun = tokio::time::Instant::now();
-        let _held = waiter.await.unwrap().unwrap();
-        assert!(begun.elapsed() < 5 * MS, "{:?}", begun.elapsed());
+    }
+
+    /// Whether the waiter is in the queue.
+    async fn is_queued(&self) -> bool {
+        let waiters = self.world.records("a").await.remove(0).waiters;
+        waiters.last().is_some_and(|last| !last.lock_id.as_str().starts_with("other#"))
     }
 }
 

@@ -55,7 +55,7 @@ end
 -- waiter sleeps.
 local function wait(queue, id, ms, ttl, inbox, mode, attempt, index)
   if ttl > 0 then
-    local pause = queue_put(queue, id, ms, ttl, inbox, 1, mode, attempt, index)
+    local pause = queue_put(queue, id, ms, ttl, inbox, 1, mode, attempt, index, true)
     -- The queue lives as long as its longest entry.
     if call('PTTL', queue.key) < ttl + pause then call('PEXPIRE', queue.key, text(ttl + pause)) end
     return pause

@@ -8,7 +8,7 @@
 --           a claim that resizes: a pool in use gets this capacity
 -- Reply  {clock} if the deadline has passed; otherwise a batch with two values for each claim:
 --          1, token         granted
---          0, ms            busy, as in lock_acquire.lua
+--          0, ms            busy; the time until it is worth asking again, -1 if unknown
 --          2, capacity      the pool is in use with this other capacity
 --          UNFINISHED, 0    see batch.lua
 --          FAILED, text     this claim failed alone
@@ -63,15 +63,14 @@ return for_each(1, 2, function(i)
 
   local retry = pool.used > 0 and pool.soonest or nil
   if first and first.id ~= id then retry = math.min(retry or first.ends, first.ends) end
-  local pause = 0
   if ttl > 0 then
-    pause = queue_put(queue, id, ms, ttl, inbox, weight, mode, attempt)
-    pool.latest = math.max(pool.latest, now + ttl + pause)
+    queue_put(queue, id, ms, ttl, inbox, weight, mode, attempt)
+    pool.latest = math.max(pool.latest, now + ttl)
     if not pool.indexed and queue.tail - queue.head > LONG_QUEUE then index_holders(pool, (holders_of(pool))) end
   elseif queue_remove(queue, id) then
     grant_waiters(pool, id)
   end
   queue_first(queue)
   pool_close(pool)
-  return 0, busy_text(retry and math.max(0, retry - now) or -1, pause)
+  return 0, retry and math.max(0, retry - now) or -1
 end)

@@ -165,13 +165,14 @@ end
 local function busy_text(left, pause) return pause > 0 and format('%d %d', left, pause) or left end
 
 -- Appends a waiter, or refreshes its entry in place. An attempt applied after a later one of the same lock id changes nothing.
--- `index` as for queue_find. Returns for how long it sleeps (queue_pause), and lets its entry live as much longer.
-local function queue_put(queue, id, ms, ttl, inbox, weight, mode, attempt, index)
+-- `index` as for queue_find. `pauses`: it may sleep for longer if it is far behind; its entry then lives as much longer. Returns by
+-- how much.
+local function queue_put(queue, id, ms, ttl, inbox, weight, mode, attempt, index, pauses)
   local entry = queue_find(queue, id, index)
   if entry and entry.attempt > attempt then return 0 end
   local number = entry and entry.number or queue.tail
   if number == queue.head then queue.first = nil end
-  local pause = queue_pause(queue, number)
+  local pause = pauses and queue_pause(queue, number) or 0
   local raw = format('%d %d %d %d %s %s %s', now + ttl + pause, now, ms, weight, mode, inbox, id)
   local index_text = format('%d %d', number, attempt)
   if entry then

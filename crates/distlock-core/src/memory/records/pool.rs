@@ -8,7 +8,6 @@ use crate::clock::Moment;
 use crate::error::Result;
 use crate::resource::{FencingToken, LockId};
 use crate::store::support::errors::capacity_mismatch;
-use crate::store::support::queue_pause::pause_behind;
 use crate::store::{Attempt, Claim, GRANT_WINDOW, Inbox, Lease, PushedGrant, Released, Renewal, Wake};
 
 /// One waiter in the queue of a pool.
@@ -80,8 +79,8 @@ impl PoolRecord {
         let ahead = self.queue.iter().take(position.unwrap_or(self.queue.len()));
         let changes = self.holders.iter().map(|held| held.expires_at).chain(ahead.map(|q| q.expires_at));
         let retry_after = changes.min().map(|moment| moment.since(now));
-        let pause = self.enqueue(claim, position, now, wakes);
-        Ok(Attempt::busy(retry_after).with_poll_after(pause))
+        self.enqueue(claim, position, now, wakes);
+        Ok(Attempt::busy(retry_after))
     }
 
     pub(in crate::memory) fn renew(&mut self, lease: &Lease, now: Moment, wakes: &mut Wakes) -> Renewal {
@@ -214,22 +213,14 @@ impl PoolRecord {
         &self.holders[self.holders.len() - 1]
     }
 
-    /// Queues a waiter, and returns for how long it may sleep.
-    fn enqueue(
-        &mut self,
-        claim: &Claim,
-        position: Option<usize>,
-        now: Moment,
-        wakes: &mut Wakes,
-    ) -> Option<Duration> {
+    fn enqueue(&mut self, claim: &Claim, position: Option<usize>, now: Moment, wakes: &mut Wakes) {
         let Some(waiting) = &claim.waiting else {
             // A single attempt leaves no entry, even if an earlier attempt of this id had queued.
             if position.and_then(|at| self.queue.remove(at)).is_some() {
                 self.grant_heads(now, wakes);
             }
-            return None;
+            return;
         };
-        let pause = pause_behind(position.unwrap_or(self.queue.len()));
         let fresh = QueueEntry {
             lock_id: claim.lock_id.clone(),
             weight: claim.weight,
@@ -237,7 +228,7 @@ impl PoolRecord {
             expiry: claim.expiry,
             attempt: waiting.attempt,
             last_decision: now,
-            expires_at: now.after(waiting.ttl + pause.unwrap_or_default()),
+            expires_at: now.after(waiting.ttl),
         };
         self.history.touch(fresh.expires_at);
         match position.and_then(|at| self.queue.get_mut(at)) {
@@ -246,6 +237,5 @@ impl PoolRecord {
             Some(queued) => *queued = fresh,
             None => self.queue.push_back(fresh),
         }
-        pause
     }
 }

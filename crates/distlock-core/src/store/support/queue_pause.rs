@@ -2,9 +2,12 @@
 //!
 //! A waiter that the store wakes asks now and then all the same: in case a message was lost, and to show that it is alive. With a
 //! thousand waiters that would be most of what the server does. A waiter far behind will not be woken soon, so it asks less often,
-//! and its queue entry lives as much longer. It also leaves it to those before it to ask when the holder's lease ends; if the holder
-//! and all of them die at once, it notices at the end of its pause. Only for a store that knows at once whether a message reached a process: elsewhere
-//! the entries of processes that died would each cost a grant in vain for longer.
+//! and its queue entry lives as much longer. It also lets those before it ask first when the holder's lease ends, and asks a second or
+//! two later.
+//!
+//! Only for a mutex, whose release goes past the entries of dead processes, and only on a store that knows at once whether a message
+//! reached a process. Elsewhere an entry that outlives its process blocks others: in a pool a dead writer keeps readers waiting
+//! behind it for as long as it does not fit.
 
 use std::time::Duration;
 
