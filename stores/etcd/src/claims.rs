@@ -1,5 +1,5 @@
 //! The claims of a session, holders and waiters. A process may hold very many locks, so what is kept of each is small: its key is
-//! known by its hash, and whoever releases a lock knows the key itself.
+//! known by its hash, and the caller that releases a lock knows the key itself.
 
 use std::collections::HashMap;
 

@@ -151,7 +151,7 @@ mod tests {
             String::from_utf8_lossy(&start).into_owned()
         };
         assert_eq!(start_of(&["web:1#a-1", "web:1#a-2", "web:1#a-1f"]), "web:1#a-");
-        // One id begins another one; ids of nobody we know; half of a character is common.
+        // One id begins another one; ids that we do not know; half of a character is common.
         assert_eq!(start_of(&["id-12", "id-1"]), "id-1");
         assert_eq!(start_of(&["x", "y"]), "");
         assert_eq!(start_of(&["é", "è"]).chars().count(), 1);

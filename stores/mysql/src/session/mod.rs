@@ -52,7 +52,7 @@ pub(crate) struct SessionState {
     holds: Mutex<Holds>,
 }
 
-/// The sessions that hold locks. The name of a lock is not kept: whoever releases it says it.
+/// The sessions that hold locks. The name of a lock is not kept: the lease that releases it has it.
 type Holds = HashMap<HoldId, Arc<SessionActor>>;
 
 /// A lock id, hashed: a process may hold a hundred thousand locks, and the text takes several times as much memory.

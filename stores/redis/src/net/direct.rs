@@ -11,6 +11,7 @@ mod polling;
 mod reader;
 #[cfg(test)]
 mod tests;
+mod woken_tasks;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,6 +28,7 @@ use super::busy_poll::BusyPoll;
 use super::pubsub::Subscriptions;
 pub(crate) use reader::ReadHalf;
 use reader::Reader;
+use woken_tasks::WokenTasks;
 
 /// A larger buffer for requests is not kept after they are written.
 const KEPT_WRITE_BUFFER: usize = 64 * 1024;
@@ -56,38 +58,6 @@ struct Writer {
     /// The socket is full. It wakes us when it can take more.
     is_full: bool,
     woken: WokenTasks,
-}
-
-/// Tasks that were just woken together and may send a request.
-#[derive(Default)]
-struct WokenTasks {
-    /// How many of them share a write.
-    group: usize,
-    /// How many of the present group are still to come. Until then, or until the flush task runs, nothing is written.
-    expected: usize,
-    /// How many are in later groups.
-    later: usize,
-}
-
-/// Into how many groups the tasks are divided.
-const GROUPS: usize = 4;
-
-impl WokenTasks {
-    fn new(count: usize) -> Self {
-        let group = count.div_ceil(GROUPS);
-        WokenTasks { group, expected: group, later: count - group }
-    }
-
-    /// A request was made. True if it has to be written now, with those before it.
-    fn writes_after_request(&mut self) -> bool {
-        self.expected = self.expected.saturating_sub(1);
-        if self.expected > 0 {
-            return false;
-        }
-        self.expected = self.group.min(self.later);
-        self.later -= self.expected;
-        true
-    }
 }
 
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! How long a waiter far behind in a long wait queue sleeps between two attempts.
 //!
-//! A waiter that the store wakes asks now and then all the same: in case a message was lost, and to show that it is alive. With a
+//! A waiter that the store wakes still asks now and then: in case a message was lost, and to show that it is alive. With a
 //! thousand waiters that would be most of what the server does. A waiter far behind will not be woken soon, so it asks less often,
 //! and its queue entry lives as much longer. It also lets those before it ask first when the holder's lease ends, and asks a second or
 //! two later.

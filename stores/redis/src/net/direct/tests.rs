@@ -464,20 +464,6 @@ async fn a_request_is_written_although_the_tasks_woken_with_its_own_send_none() 
     drop(replies.join().unwrap());
 }
 
-#[test]
-fn woken_tasks_write_in_groups_and_after_them_everyone_alone() {
-    let writes = |count: usize| {
-        let mut woken = WokenTasks::new(count);
-        (0..count + 2).map(|_| woken.writes_after_request()).collect::<Vec<_>>()
-    };
-    assert_eq!(writes(3), [true; 5]);
-    assert_eq!(writes(8)[..8], [false, true, false, true, false, true, false, true]);
-    assert_eq!(writes(9), [false, false, true, false, false, true, false, false, true, true, true]);
-    // The last group is smaller.
-    assert_eq!(writes(10)[7..], [false, true, true, true, true]);
-    assert!(WokenTasks::default().writes_after_request());
-}
-
 /// A lone task whose server is near: its replies are there when it looks for them, so it never sleeps.
 #[tokio::test]
 async fn a_lone_task_reads_its_reply_without_the_runtime() {
