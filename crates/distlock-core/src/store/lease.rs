@@ -185,8 +185,8 @@ impl Claim {
 pub struct Waiting {
     /// Whom to wake.
     pub inbox: Inbox,
-    /// After this long without another attempt the waiter counts as gone. A busy answer with a
-    /// [`poll_after`](Attempt::Busy::poll_after) makes it as much longer.
+    /// After this long without another attempt the waiter counts as gone. Of a waiter far behind
+    /// in a long queue, the store may let the entry live for [`queue_pause`](super::support::queue_pause) longer.
     pub ttl: Duration,
     /// The number of this attempt: it rises with each attempt of a lock id. The wait queue remembers the highest
     /// number it has seen for a waiter, and a pushed grant repeats it ([`PushedGrant::attempt`](super::PushedGrant::attempt)). An attempt that is

@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use distlock_core::store::support::compact_lock_id::{CompactLockId, CompactLockIds};
 use distlock_core::store::support::reconnect::{Connection as Reconnectable, Reconnect};
 use distlock_core::{BootClock, Clock};
 use distlock_core::{LockId, Result};
 use mysql_async::Pool;
-use sha2::{Digest, Sha256};
 
 pub use store::MysqlSessionStore;
 
@@ -50,23 +50,11 @@ pub(crate) struct SessionState {
     /// Sessions without a lock, for the next waiters.
     spare: Mutex<Vec<Arc<SessionActor>>>,
     holds: Mutex<Holds>,
+    ids: CompactLockIds,
 }
 
 /// The sessions that hold locks. The name of a lock is not kept: the lease that releases it has it.
-type Holds = HashMap<HoldId, Arc<SessionActor>>;
-
-/// A lock id, hashed: a process may hold a hundred thousand locks, and the text takes several times as much memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct HoldId([u8; 16]);
-
-impl HoldId {
-    fn of(lock_id: &LockId) -> Self {
-        let digest: [u8; 32] = Sha256::digest(lock_id.as_str()).into();
-        let mut id = [0; 16];
-        id.copy_from_slice(&digest[..16]);
-        HoldId(id)
-    }
-}
+type Holds = HashMap<CompactLockId, Arc<SessionActor>>;
 
 impl SessionState {
     fn holds(&self) -> MutexGuard<'_, Holds> {
@@ -80,7 +68,7 @@ impl SessionState {
             // Before it grows: holds whose session ended were not released.
             holds.retain(|_, session| session.is_usable());
         }
-        holds.insert(HoldId::of(lock_id), session);
+        holds.insert(self.ids.of(lock_id), session);
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -211,6 +199,7 @@ async fn open(
         shared: Reconnect::new(CONNECT_TIMEOUT * 2),
         spare: Mutex::default(),
         holds: Mutex::default(),
+        ids: CompactLockIds::default(),
     });
     sweep::start(&state);
     Ok(MysqlSessionStore::new(state, location))

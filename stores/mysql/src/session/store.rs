@@ -20,7 +20,7 @@ use super::actor::{Drawn, SessionActor, Taken};
 use super::lock_name::LockName;
 use super::settle::Unsettled;
 use super::statements::{Grant, Mark, Release};
-use super::{HoldId, SessionState, inspect};
+use super::{SessionState, inspect};
 use crate::config::CONNECT_TIMEOUT;
 use crate::{doctor, sweep};
 
@@ -236,7 +236,11 @@ impl Store for MysqlSessionStore {
 
     #[cfg(unix)]
     fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
-        self.state.holds().contains_key(&HoldId::of(lock_id)).then(process_socket::descriptor).flatten()
+        self.state
+            .holds()
+            .contains_key(&self.state.ids.of(lock_id))
+            .then(process_socket::descriptor)
+            .flatten()
     }
 
     fn use_clock(&self, clock: Arc<dyn Clock>) {
@@ -279,7 +283,7 @@ impl SessionStore for MysqlSessionStore {
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
-        let Some(session) = self.state.holds().remove(&HoldId::of(&lease.lock_id)) else {
+        let Some(session) = self.state.holds().remove(&self.state.ids.of(&lease.lock_id)) else {
             return Ok(());
         };
         let name = LockName::of(&self.state.tables, &lease.resource);

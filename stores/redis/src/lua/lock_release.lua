@@ -53,7 +53,7 @@ end
 -- include messages.lua
 
 -- One held lock whose first waiter is there and takes a grant, by far the most frequent handoff: few commands, and nothing of what
--- the rarer cases need. Until the lock is written nothing is changed, and whatever fails is left to them.
+-- the rarer cases need. Until the lock is written nothing but the token is changed, and what fails is left to them.
 if count == 1 and type(queue_head) == 'string' and is_of(only_holder, ARGV[3]) then
   local ok, code = pcall(function()
     local id, lock, queue_key, field = ARGV[3], KEYS[1], KEYS[2], 'q:' .. queue_head
