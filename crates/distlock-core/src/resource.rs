@@ -1,6 +1,8 @@
 //! What a lock is about: its kind, its name, who asks for it and the token of a grant.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -153,26 +155,37 @@ impl fmt::Debug for Resource {
 /// The number of one acquisition: unique in time and space, never used twice, also not by one lock object.
 ///
 /// It begins with a label such as `host:pid` so that people see who holds; the rest makes it unique.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LockId(Arc<str>);
+#[derive(Clone)]
+pub struct LockId {
+    /// Its text, or those of several ids: a batch of renewals has thousands, each for a moment.
+    text: Arc<str>,
+    from: u32,
+    /// [`TO_THE_END`] for the whole rest.
+    to: u32,
+}
+
+const TO_THE_END: u32 = u32::MAX;
 
 impl LockId {
     /// A lock id that was read back from a store.
     #[must_use]
     pub fn from_stored(text: impl Into<Arc<str>>) -> Self {
-        LockId(text.into())
+        LockId { text: text.into(), from: 0, to: TO_THE_END }
     }
 
     /// The whole text, as stores keep it.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        match self.to {
+            TO_THE_END => &self.text,
+            to => self.text.get(self.from as usize..to as usize).unwrap_or_default(),
+        }
     }
 
     /// The inbox of the engine that made this id, if one did: its ids are the name of its inbox and a number.
     #[must_use]
     pub fn inbox(&self) -> Option<Inbox> {
-        let (prefix, number) = self.0.rsplit_once('-')?;
+        let (prefix, number) = self.as_str().rsplit_once('-')?;
         let (_, entropy) = prefix.rsplit_once('#')?;
         let hexadecimal = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_hexdigit());
         (entropy.len() == 16 && hexadecimal(entropy) && hexadecimal(number)).then(|| Inbox::new(prefix))
@@ -181,30 +194,59 @@ impl LockId {
     /// The label in front: who holds, for people. The whole text if it is not one of ours.
     #[must_use]
     pub fn label(&self) -> &str {
-        self.0.split_once('#').map_or(&*self.0, |(label, _)| label)
+        self.as_str().split_once('#').map_or(self.as_str(), |(label, _)| label)
     }
 
     /// What the holder said of itself behind its label
     /// ([`LocksBuilder::description`](crate::LocksBuilder::description)), if it did and the id is one of ours.
     #[must_use]
     pub fn description(&self) -> Option<&str> {
-        let (_, rest) = self.0.split_once('#')?;
+        let (_, rest) = self.as_str().split_once('#')?;
         let (description, _) = rest.rsplit_once('#')?;
         self.inbox().is_some().then_some(description)
     }
 }
 
+impl PartialEq for LockId {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for LockId {}
+
+impl Hash for LockId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
+    }
+}
+
+impl PartialOrd for LockId {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for LockId {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
 impl fmt::Display for LockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for LockId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
+
+/// The most digits of the number of a lock id.
+const LONGEST_NUMBER: usize = 16;
 
 /// Makes the lock ids of one process (or of one engine in it).
 #[derive(Debug)]
@@ -245,7 +287,7 @@ impl LockIds {
     pub fn next(&self) -> LockId {
         let n = self.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         if std::process::id() != self.process {
-            return LockId(format!("{}-{n:x}", unique_prefix(&self.label)).into());
+            return LockId::from_stored(format!("{}-{n:x}", unique_prefix(&self.label)));
         }
         self.with_number(n)
     }
@@ -263,7 +305,7 @@ impl LockIds {
         let length = self.prefix.len() + 1 + digits;
         let mut text = [0_u8; 256];
         let Some(buffer) = text.get_mut(..length) else {
-            return LockId(format!("{}-{n:x}", self.prefix).into());
+            return LockId::from_stored(format!("{}-{n:x}", self.prefix));
         };
         let (prefix, number) = buffer.split_at_mut(self.prefix.len());
         prefix.copy_from_slice(self.prefix.as_bytes());
@@ -272,9 +314,37 @@ impl LockIds {
             *digit = b"0123456789abcdef"[(n >> (4 * place)) as usize & 0xf];
         }
         match std::str::from_utf8(buffer) {
-            Ok(text) => LockId(text.into()),
-            Err(_) => LockId(format!("{}-{n:x}", self.prefix).into()),
+            Ok(text) => LockId::from_stored(text),
+            Err(_) => LockId::from_stored(format!("{}-{n:x}", self.prefix)),
         }
+    }
+
+    /// The ids of these numbers, for a short time: they share one allocation, which lives as long as any of them.
+    pub(crate) fn with_numbers(&self, numbers: &[u64]) -> impl Iterator<Item = LockId> + use<> {
+        let count = numbers.len();
+        let mut texts = String::with_capacity(count * (self.prefix.len() + 1 + LONGEST_NUMBER));
+        let mut ends = Vec::with_capacity(count);
+        for n in numbers.iter().copied() {
+            texts.push_str(&self.prefix);
+            texts.push('-');
+            let digits = n.max(1).ilog2() / 4 + 1;
+            texts.extend(
+                (0..digits)
+                    .rev()
+                    .map(|place| char::from(b"0123456789abcdef"[(n >> (4 * place)) as usize & 0xf])),
+            );
+            ends.push(texts.len());
+        }
+        let texts: Arc<str> = texts.into();
+        let mut from = 0;
+        ends.into_iter().map(move |end| {
+            let start = std::mem::replace(&mut from, end);
+            match (u32::try_from(start), u32::try_from(end)) {
+                (Ok(from), Ok(to)) if to != TO_THE_END => LockId { text: Arc::clone(&texts), from, to },
+                // More than four thousand million bytes of them.
+                _ => LockId::from_stored(texts.get(start..end).unwrap_or_default()),
+            }
+        })
     }
 
     /// What all ids of this maker share: the address of this process for wake-ups.
@@ -288,7 +358,7 @@ impl LockIds {
 /// number.
 pub(crate) fn number_behind(prefix: &str, id: &str) -> Option<NonZeroU64> {
     let digits = id.strip_prefix(prefix)?.strip_prefix('-')?;
-    if digits.len() > 16 || digits.starts_with('0') {
+    if digits.len() > LONGEST_NUMBER || digits.starts_with('0') {
         return None;
     }
     let number = digits.bytes().try_fold(0_u64, |number, digit| {
@@ -403,6 +473,29 @@ mod tests {
         {
             assert_eq!(ids.number_of(&other), None, "{other:?}");
         }
+    }
+
+    #[test]
+    fn lock_ids_that_share_an_allocation_are_the_same_as_others() {
+        let ids = LockIds::new("wéb-3:812#é");
+        let numbers = [1, 0xf, 0x10, 0xff, 0x1234_5678, u64::MAX];
+        let shared: Vec<LockId> = ids.with_numbers(&numbers).collect();
+        let alone: Vec<LockId> = numbers.iter().map(|n| ids.with_number(*n)).collect();
+        assert_eq!(shared, alone);
+        let texts =
+            |ids: &[LockId]| ids.iter().map(|id| format!("{id} {id:?} {}", id.label())).collect::<Vec<_>>();
+        assert_eq!(texts(&shared), texts(&alone));
+        for (at, id) in shared.iter().enumerate() {
+            assert_eq!(ids.number_of(id).map(NonZeroU64::get), Some(numbers[at]));
+            assert_eq!((id.inbox(), id.description()), (alone[at].inbox(), alone[at].description()));
+            for (other, lone) in alone.iter().enumerate() {
+                assert_eq!(id.cmp(lone), alone[at].cmp(lone));
+                assert_eq!(id == lone, at == other);
+            }
+        }
+        let both: std::collections::HashSet<LockId> = shared.into_iter().chain(alone).collect();
+        assert_eq!(both.len(), numbers.len(), "equal ids have equal hashes");
+        assert_eq!(ids.with_numbers(&[]).count(), 0);
     }
 
     #[test]

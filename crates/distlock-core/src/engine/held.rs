@@ -132,8 +132,13 @@ impl Held {
     pub(crate) fn deadline(&self) -> Moment {
         match &self.session {
             Some(session) => session.deadline().min(self.renewed_until()),
-            None => Moment::from_nanos(self.deadline.load(Ordering::SeqCst)),
+            None => self.lease_deadline(),
         }
+    }
+
+    /// [`deadline`](Self::deadline) for a hold that is not a session's.
+    pub(super) fn lease_deadline(&self) -> Moment {
+        Moment::from_nanos(self.deadline.load(Ordering::SeqCst))
     }
 
     /// When it is not renewed any more. A session's lock is lost then.
@@ -147,6 +152,11 @@ impl Held {
             Some(number) => self.own_holds.ids.with_number(number.get()),
             None => self.known_lock_id().clone(),
         }
+    }
+
+    /// The number of its lock id among those of its engine. `None`: it has only the text.
+    pub(super) fn number(&self) -> Option<NonZeroU64> {
+        self.number
     }
 
     /// Its lock id, kept for the caller.
@@ -173,7 +183,12 @@ impl Held {
 
     /// Its lease, as the store must recognise it again.
     pub(crate) fn lease(&self) -> Lease {
-        Lease::new(self.resource.clone(), self.lock_id(), self.token, self.expiry())
+        self.lease_under(self.lock_id(), self.expiry())
+    }
+
+    /// The same, of a caller that knows its lock id and its expiry.
+    pub(super) fn lease_under(&self, lock_id: LockId, expiry: Duration) -> Lease {
+        Lease::new(self.resource.clone(), lock_id, self.token, expiry)
             .with_weight(self.weight)
             .with_capacity(self.capacity)
     }
@@ -236,9 +251,17 @@ impl Held {
     /// Records at `now` that the store renewed it by a request sent at `sent`. A late answer changes nothing: a guard that
     /// may have been reported as lost never becomes held again.
     pub(crate) fn renewed(&self, sent: Moment, now: Moment) {
-        if self.loss_at(now).is_none() {
-            self.deadline.fetch_max(local_deadline(sent, self.expiry()).as_nanos(), Ordering::SeqCst);
+        self.renewed_to(local_deadline(sent, self.expiry()), now);
+    }
+
+    /// The same for a caller that knows the [`local_deadline`] of the renewal. Returns until when it is certainly ours, unless it is
+    /// lost or released.
+    pub(super) fn renewed_to(&self, deadline: Moment, now: Moment) -> Option<Moment> {
+        if self.loss_at(now).is_some() || !self.is_held() {
+            return None;
         }
+        let before = self.deadline.fetch_max(deadline.as_nanos(), Ordering::SeqCst);
+        Some(Moment::from_nanos(before).max(deadline))
     }
 
     pub(crate) fn note_error(&self, error: &crate::Error) {

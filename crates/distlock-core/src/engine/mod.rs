@@ -110,7 +110,17 @@ impl Shared {
 
     /// Puts a hold on the schedule, and wakes the background task if it would sleep past `due`.
     fn watch(&self, due: Moment, held: &Arc<Held>) {
-        if self.schedule.insert(due, held) || self.closing.is_cancelled() {
+        self.after_insertion(self.schedule.insert(due, held));
+    }
+
+    /// The same for holds that are off the schedule. Those that are not held any more stay off.
+    fn watch_held(&self, due: Moment, holds: &mut Vec<Arc<Held>>) {
+        self.after_insertion(self.schedule.insert_held(due, holds));
+    }
+
+    /// `sooner`: the background task would sleep for too long.
+    fn after_insertion(&self, sooner: bool) {
+        if sooner || self.closing.is_cancelled() {
             self.commands.wake();
             // After the insertion: either the ending task finds the hold on the schedule, or we see that it has ended.
             if self.commands.is_dead() {

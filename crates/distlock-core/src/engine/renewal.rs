@@ -1,5 +1,6 @@
 //! Renewing holds: in batches, retried until the local deadline. A failed renewal never releases anything.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,17 +9,21 @@ use futures_util::stream::FuturesUnordered;
 use tracing::Instrument;
 
 use super::command_channel::Command;
-use super::held::Held;
-use super::schedule::{OffSchedule, renewal_due};
+use super::held::{Held, local_deadline};
+use super::schedule::{Due, OffSchedule, renewal_due};
 use super::store_call::contained_renewal;
 use super::{LeaseSide, Shared, release, telemetry};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, ErrorKind};
+use crate::options::Options;
 use crate::store::support::errors::too_few_answers;
 use crate::store::{Batch, Lease, LossReason, Renewal};
 
 /// How many renewal batches are in flight at once.
 pub(super) const MAX_IN_FLIGHT: usize = 4;
+
+/// How many holds are looked at together: they fit into the processor's first cache, where each step finds what the step before left.
+const BLOCK: usize = 64;
 
 /// Takes the due holds from the schedule. Those past their deadline are lost, the others are renewed.
 pub(super) fn begin_due(
@@ -26,16 +31,21 @@ pub(super) fn begin_due(
     now: Moment,
     work: &mut FuturesUnordered<BoxFuture<'static, ()>>,
 ) {
-    let due = shared.schedule.take_due(now);
-    let most = shared.capabilities.max_batch.clamp(1, due.len().max(1));
-    let mut due = due.into_iter().filter(|held| is_to_be_renewed(shared, now, held));
-    while let Some(first) = due.next() {
-        let mut chunk = Vec::with_capacity(most);
-        chunk.push(first);
-        chunk.extend(due.by_ref().take(most - 1));
-        let span = telemetry::renew_span(chunk.len(), &shared.store_name);
-        let chunk = OffSchedule::new(shared, chunk);
-        work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
+    let Due { mut holds, deadline, expiry } = shared.schedule.take_due(now);
+    // Otherwise each batch looks at its holds when it is sent: to look at all of them here, and to look again then, would read each
+    // twice from memory.
+    if shared.lease.is_none() || deadline <= now {
+        holds.retain(|held| is_to_be_renewed(shared, now, held));
+    }
+    let most = shared.capabilities.max_batch.max(1);
+    let bounds = Due { holds: Vec::new(), deadline, expiry };
+    while holds.len() > most {
+        let rest = holds.split_off(most);
+        begin(shared, Due { holds, ..bounds }, work);
+        holds = rest;
+    }
+    if !holds.is_empty() {
+        begin(shared, Due { holds, ..bounds }, work);
     }
 }
 
@@ -47,10 +57,15 @@ pub(super) fn begin_now(
     work: &mut FuturesUnordered<BoxFuture<'static, ()>>,
 ) {
     if shared.schedule.remove(held) && is_to_be_renewed(shared, shared.clock.now(), held) {
-        let span = telemetry::renew_span(1, &shared.store_name);
-        let chunk = OffSchedule::new(shared, vec![Arc::clone(held)]);
-        work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk).instrument(span)));
+        begin(shared, Due::of(Arc::clone(held)), work);
     }
+}
+
+fn begin(shared: &Arc<Shared>, chunk: Due, work: &mut FuturesUnordered<BoxFuture<'static, ()>>) {
+    let span = telemetry::renew_span(chunk.holds.len(), &shared.store_name);
+    let (deadline, expiry) = (chunk.deadline, chunk.expiry);
+    let chunk = OffSchedule::new(shared, chunk.holds);
+    work.push(Box::pin(renew_chunk(Arc::clone(shared), chunk, deadline, expiry).instrument(span)));
 }
 
 /// Whether a due hold is renewed. If not, it has ended or is back on the schedule.
@@ -70,23 +85,89 @@ fn is_to_be_renewed(shared: &Shared, now: Moment, held: &Arc<Held>) -> bool {
     renewed
 }
 
-fn begin_call(side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch<Renewal>> {
+/// What follows from the options of a hold. The locks of a process mostly share their options, so it is kept for the next one.
+struct PerOptions<T>(Option<(Arc<Options>, T)>);
+
+impl<T: Copy> PerOptions<T> {
+    fn get(&mut self, held: &Held, make: impl FnOnce(&Options) -> T) -> T {
+        match &self.0 {
+            Some((options, made)) if Arc::ptr_eq(options, &held.options) => *made,
+            _ => {
+                let made = make(&held.options);
+                self.0 = Some((Arc::clone(&held.options), made));
+                made
+            }
+        }
+    }
+}
+
+/// The time limits of a request that renews several leases.
+struct Limits {
+    /// The first of their deadlines. They are off the schedule while the request is in flight, so it must end at that moment.
+    deadline: Moment,
+    shortest_expiry: Duration,
+    longest_expiry: Duration,
+    request_timeout: Duration,
+}
+
+/// Keeps the holds that are renewed now. The others have ended or are back on the schedule. `None`: it keeps none.
+fn select(shared: &Shared, now: Moment, chunk: &mut OffSchedule) -> Option<Limits> {
+    #[derive(Clone, Copy)]
+    struct Terms {
+        is_renewed: bool,
+        expiry: Duration,
+        request_timeout: Duration,
+    }
+    let mut terms = PerOptions(None);
+    let mut limits = Limits {
+        deadline: Moment::NEVER,
+        shortest_expiry: Duration::MAX,
+        longest_expiry: Duration::ZERO,
+        request_timeout: Duration::MAX,
+    };
+    chunk.retain(|held| {
+        let terms = terms.get(held, |options| Terms {
+            // Those with a longest hold are looked at one by one.
+            is_renewed: options.extends() && options.get_max_hold().is_none(),
+            expiry: options.get_expiry(),
+            request_timeout: options.get_request_timeout(),
+        });
+        let deadline = held.lease_deadline();
+        let is_live = terms.is_renewed && now < deadline && held.is_held();
+        if !is_live && !is_to_be_renewed(shared, now, held) {
+            return false;
+        }
+        limits.deadline = limits.deadline.min(deadline);
+        limits.shortest_expiry = limits.shortest_expiry.min(terms.expiry);
+        limits.longest_expiry = limits.longest_expiry.max(terms.expiry);
+        limits.request_timeout = limits.request_timeout.min(terms.request_timeout);
+        true
+    });
+    (!chunk.is_empty()).then_some(limits)
+}
+
+fn begin_call(shared: &Shared, side: &LeaseSide, chunk: &[Arc<Held>]) -> BoxFuture<'static, Batch<Renewal>> {
     let store = Arc::clone(&side.store);
-    let leases: Vec<Lease> = chunk
-        .iter()
-        .map(|held| {
+    let mut expiry = PerOptions(None);
+    let mut leases: Vec<Lease> = Vec::with_capacity(chunk.len());
+    let mut numbers = Vec::with_capacity(BLOCK);
+    for block in chunk.chunks(BLOCK) {
+        numbers.clear();
+        numbers.extend(block.iter().map(|held| held.number().map_or(0, NonZeroU64::get)));
+        for (held, lock_id) in block.iter().zip(shared.ids.with_numbers(&numbers)) {
             // Cleared before the request is sent, so that a later announcement causes another renewal.
             held.take_announced_break();
-            held.lease()
-        })
-        .collect();
+            let lock_id = if held.number().is_some() { lock_id } else { held.lock_id() };
+            leases.push(held.lease_under(lock_id, expiry.get(held, Options::get_expiry)));
+        }
+    }
     Box::pin(async move { contained_renewal(&*store, &leases).await })
 }
 
 /// The pause before a failed renewal is retried: short enough for several attempts before the deadline.
-fn retry_after(held: &Held, now: Moment) -> Duration {
-    let pause = (held.expiry() / 20).clamp(Duration::from_millis(20), Duration::from_secs(1));
-    pause.min((held.deadline().since(now) / 4).max(Duration::from_millis(2)))
+fn retry_after(expiry: Duration, left: Duration) -> Duration {
+    let pause = (expiry / 20).clamp(Duration::from_millis(20), Duration::from_secs(1));
+    pause.min((left / 4).max(Duration::from_millis(2)))
 }
 
 /// The time-out of one attempt: a third of the time left, so that two more fit if it hangs, but at least a tenth of the
@@ -95,24 +176,20 @@ fn attempt_limit(left: Duration, expiry: Duration) -> Duration {
     (left / 3).max(expiry / 10)
 }
 
-async fn renew_chunk(shared: Arc<Shared>, chunk: OffSchedule) {
+/// `deadline` and `expiry`: no lease of the chunk ends before this, and none is shorter.
+async fn renew_chunk(shared: Arc<Shared>, mut chunk: OffSchedule, deadline: Moment, expiry: Duration) {
     let Some(side) = &shared.lease else { return };
-    // These holds are off the schedule while the request is in flight, so it must end at the first of their deadlines.
-    let deadline = chunk.iter().map(|held| held.deadline()).fold(Moment::NEVER, Moment::min);
     // Requests for all holds at once would take more memory than the holds themselves, so a permit limits them. If the
     // store is slow, the batch is sent without a permit: waiting for the batches before it could cost the locks.
-    let now = shared.clock.now();
-    let wait = chunk.iter().map(|held| retry_after(held, now)).fold(Duration::MAX, Duration::min);
+    let wait = retry_after(expiry, deadline.since(shared.clock.now()));
     let permit = tokio::time::timeout(wait, side.renewing.acquire()).await;
     let sent = shared.clock.now();
-    let mut call = begin_call(side, &chunk);
-    let request_timeout =
-        chunk.iter().map(|held| held.options.get_request_timeout()).fold(Duration::MAX, Duration::min);
-    let expiries = || chunk.iter().map(|held| held.expiry());
-    let attempt = attempt_limit(deadline.since(sent), expiries().fold(Duration::MAX, Duration::min));
-    let limit = sent.after(request_timeout.min(attempt)).min(deadline);
+    let Some(limits) = select(&shared, sent, &mut chunk) else { return };
+    let mut call = begin_call(&shared, side, &chunk);
+    let attempt = attempt_limit(limits.deadline.since(sent), limits.shortest_expiry);
+    let limit = sent.after(limits.request_timeout.min(attempt)).min(limits.deadline);
     // An answer after this renews nothing.
-    let useful = sent.after(expiries().fold(Duration::ZERO, Duration::max));
+    let useful = sent.after(limits.longest_expiry);
     tokio::select! {
         biased;
         answers = &mut call => {
@@ -164,39 +241,75 @@ fn apply(shared: &Arc<Shared>, sent: Moment, chunk: Vec<Arc<Held>>, answers: Bat
             vec![Err(error); chunk.len()].into_iter()
         }
     };
+    let closing = shared.closing.is_cancelled();
+    let mut terms = PerOptions(None);
+    let mut rescheduled = Rescheduled { shared, due: Moment::NEVER, holds: Vec::with_capacity(BLOCK) };
     for held in chunk {
         let answer = answers.next().unwrap_or_else(|| Err(too_few_answers()));
         if !held.is_held() {
             continue;
         }
-        if shared.closing.is_cancelled() {
+        if closing {
             if let Some(work) = release::shut_down(shared, held) {
                 shared.commands.send(Command::Work(work));
             }
             continue;
         }
-        let due = match answer {
+        match answer {
             Ok(Renewal::Renewed) => {
-                held.renewed(sent, now);
-                if held.take_announced_break() {
-                    shared.watch(now, &held);
-                    continue;
-                }
-                // Counted from `sent`, like the deadline: a slow answer leaves less time.
-                held.cadence().map_or(Moment::NEVER, |cadence| renewal_due(sent, cadence).max(now))
+                let (deadline, due) = terms.get(&held, |options| {
+                    // Counted from `sent`, like the deadline: a slow answer leaves less time.
+                    let due = match options.extends() {
+                        true => renewal_due(sent, options.get_extension_cadence()).max(now),
+                        false => Moment::NEVER,
+                    };
+                    (local_deadline(sent, options.get_expiry()), due)
+                });
+                let Some(deadline) = held.renewed_to(deadline, now) else { continue };
+                let due = if held.take_announced_break() { now } else { due.min(deadline) };
+                rescheduled.push(due, held);
             }
-            Ok(Renewal::NotYours) => {
-                held.lose(LossReason::NotYours);
-                continue;
-            }
+            Ok(Renewal::NotYours) => held.lose(LossReason::NotYours),
             Err(error) => {
                 held.note_error(&error);
-                // A request that hung has used up its pause.
-                if error.is_request_in_flight() { now } else { now.after(retry_after(&held, now)) }
+                if held.loss_at(now).is_none() {
+                    // A request that hung has used up its pause.
+                    let pause = retry_after(held.expiry(), held.deadline().since(now));
+                    let due = if error.is_request_in_flight() { now } else { now.after(pause) };
+                    rescheduled.push(due.min(held.deadline()), held);
+                }
             }
-        };
-        if held.loss_at(now).is_none() && held.is_held() {
-            shared.watch(due.min(held.deadline()), &held);
         }
+    }
+}
+
+/// Holds that go back to the schedule, many at once.
+struct Rescheduled<'a> {
+    shared: &'a Shared,
+    due: Moment,
+    holds: Vec<Arc<Held>>,
+}
+
+impl Rescheduled<'_> {
+    fn push(&mut self, due: Moment, held: Arc<Held>) {
+        if self.due != due || self.holds.len() == BLOCK {
+            self.flush();
+            self.due = due;
+        }
+        self.holds.push(held);
+    }
+
+    fn flush(&mut self) {
+        if !self.holds.is_empty() {
+            self.shared.watch_held(self.due, &mut self.holds);
+            self.holds.clear();
+        }
+    }
+}
+
+/// Also if a hold panics: the others are still renewed.
+impl Drop for Rescheduled<'_> {
+    fn drop(&mut self) {
+        self.flush();
     }
 }

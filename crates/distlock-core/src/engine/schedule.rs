@@ -39,7 +39,42 @@ impl Default for ScheduleState {
 #[derive(Debug)]
 enum DueHolds {
     One(Arc<Held>),
-    Many(Vec<Arc<Held>>),
+    Many(Box<Due>),
+}
+
+/// Holds that are due, and how long they last at least. The bounds are those of all that were inserted: a hold that was removed may
+/// have had them.
+#[derive(Debug)]
+pub(super) struct Due {
+    pub(super) holds: Vec<Arc<Held>>,
+    /// No lease ends before this.
+    pub(super) deadline: Moment,
+    /// No lease is shorter.
+    pub(super) expiry: Duration,
+}
+
+impl Default for Due {
+    fn default() -> Self {
+        Due { holds: Vec::new(), deadline: Moment::NEVER, expiry: Duration::MAX }
+    }
+}
+
+impl Due {
+    pub(super) fn of(held: Arc<Held>) -> Self {
+        let mut due = Due::default();
+        due.push(held);
+        due
+    }
+
+    fn push(&mut self, held: Arc<Held>) {
+        self.include(held.lease_deadline(), held.options.get_expiry());
+        self.holds.push(held);
+    }
+
+    fn include(&mut self, deadline: Moment, expiry: Duration) {
+        self.deadline = self.deadline.min(deadline);
+        self.expiry = self.expiry.min(expiry);
+    }
 }
 
 /// Where a hold was last inserted: the due moment, and its index there. Changed only under the schedule's lock. It may be
@@ -96,18 +131,38 @@ impl Schedule {
     /// Inserts a hold. True if the background task would sleep past `due`.
     pub(crate) fn insert(&self, due: Moment, held: &Arc<Held>) -> bool {
         let mut state = self.lock();
-        let sooner = due < state.alarm;
-        if sooner {
-            state.alarm = due;
-        }
         let index = match state.dues.entry(due) {
             Entry::Vacant(none) => {
                 none.insert(DueHolds::One(Arc::clone(held)));
                 0
             }
-            Entry::Occupied(mut holds) => holds.get_mut().push(Arc::clone(held)),
+            Entry::Occupied(mut holds) => {
+                let many = holds.get_mut().as_many();
+                many.push(Arc::clone(held));
+                many.holds.len() - 1
+            }
         };
         held.slot.set(due, index);
+        state.is_sooner(due)
+    }
+
+    /// Inserts holds that are off the schedule, and returns whether the background task would sleep past `due`. One that is not held
+    /// any more stays off: whoever releases it looks here only once, and may have done so before.
+    pub(crate) fn insert_held(&self, due: Moment, holds: &mut Vec<Arc<Held>>) -> bool {
+        let mut state = self.lock();
+        let ended: Vec<_> = holds.extract_if(.., |held| !held.is_held()).collect();
+        let mut sooner = false;
+        if !holds.is_empty() {
+            let many = state.dues.entry(due).or_insert_with(|| DueHolds::Many(Box::default())).as_many();
+            for held in holds.drain(..) {
+                held.slot.set(due, many.holds.len());
+                many.push(held);
+            }
+            sooner = state.is_sooner(due);
+        }
+        drop(state);
+        // Dropping the last reference of a hold takes other locks.
+        drop(ended);
         sooner
     }
 
@@ -119,7 +174,8 @@ impl Schedule {
         let empty = match holds.get_mut() {
             DueHolds::One(one) if !Arc::ptr_eq(one, held) => return false,
             DueHolds::One(_) => true,
-            DueHolds::Many(many) => {
+            DueHolds::Many(due_holds) => {
+                let many = &mut due_holds.holds;
                 if many.get(index).is_none_or(|there| !Arc::ptr_eq(there, held)) {
                     return false;
                 }
@@ -137,9 +193,9 @@ impl Schedule {
     }
 
     /// Removes and returns all due holds.
-    pub(crate) fn take_due(&self, now: Moment) -> Vec<Arc<Held>> {
+    pub(super) fn take_due(&self, now: Moment) -> Due {
         let mut state = self.lock();
-        let mut taken = Vec::new();
+        let mut taken = Due::default();
         while let Some(first) = state.dues.first_entry()
             && *first.key() <= now
         {
@@ -150,7 +206,7 @@ impl Schedule {
 
     /// Removes and returns all holds.
     pub(crate) fn take_all(&self) -> Vec<Arc<Held>> {
-        self.take_due(Moment::NEVER)
+        self.take_due(Moment::NEVER).holds
     }
 
     /// Until when the background task sleeps now. An alarm in the future stays although its hold may be gone: if it were
@@ -175,6 +231,11 @@ pub(super) struct OffSchedule {
 impl OffSchedule {
     pub(super) fn new(shared: &Arc<Shared>, holds: Vec<Arc<Held>>) -> Self {
         OffSchedule { shared: Arc::clone(shared), holds }
+    }
+
+    /// Drops the holds that have ended or are back on the schedule.
+    pub(super) fn retain(&mut self, keep: impl FnMut(&Arc<Held>) -> bool) {
+        self.holds.retain(keep);
     }
 
     /// Returns the holds. The caller puts them back.
@@ -204,26 +265,40 @@ impl Drop for OffSchedule {
     }
 }
 
+impl ScheduleState {
+    /// Notes that a hold is due, and returns whether the background task would sleep past that.
+    fn is_sooner(&mut self, due: Moment) -> bool {
+        let sooner = due < self.alarm;
+        if sooner {
+            self.alarm = due;
+        }
+        sooner
+    }
+}
+
 impl DueHolds {
-    /// Adds a hold and returns its index.
-    fn push(&mut self, held: Arc<Held>) -> usize {
+    fn as_many(&mut self) -> &mut Due {
+        if let DueHolds::One(one) = self {
+            let mut many = Box::<Due>::default();
+            many.push(Arc::clone(one));
+            *self = DueHolds::Many(many);
+        }
         match self {
-            DueHolds::One(one) => {
-                *self = DueHolds::Many(vec![Arc::clone(one), held]);
-                1
-            }
-            DueHolds::Many(many) => {
-                many.push(held);
-                many.len() - 1
-            }
+            DueHolds::Many(many) => many,
+            DueHolds::One(_) => unreachable!("it was replaced above"),
         }
     }
 
-    fn move_to(self, taken: &mut Vec<Arc<Held>>) {
+    fn move_to(self, taken: &mut Due) {
         match self {
             DueHolds::One(one) => taken.push(one),
-            DueHolds::Many(many) if taken.is_empty() => *taken = many,
-            DueHolds::Many(many) => taken.extend(many),
+            DueHolds::Many(many) => {
+                taken.include(many.deadline, many.expiry);
+                match taken.holds.is_empty() {
+                    true => taken.holds = many.holds,
+                    false => taken.holds.extend(many.holds),
+                }
+            }
         }
     }
 }
@@ -304,7 +379,7 @@ mod tests {
             found.sort_unstable();
             found
         };
-        assert_eq!(numbers(schedule.take_due(due)), [1, 3]);
+        assert_eq!(numbers(schedule.take_due(due).holds), [1, 3]);
         // Taken by the task: a later removal finds nothing, and removes no other hold instead.
         schedule.insert(due, &holds[0]);
         schedule.remove(&holds[1]);
