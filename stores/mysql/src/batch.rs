@@ -36,6 +36,11 @@ impl Key {
         bytes.try_into().ok().map(Key)
     }
 
+    /// Its first bytes as a number: keys are in the order of these numbers, apart from those that have the same.
+    fn beginning(&self) -> u64 {
+        self.0[..8].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
     /// A part of it as text, enough to tell keys apart.
     pub(crate) fn short_hex(&self) -> String {
         self.0[..16].iter().map(|byte| format!("{byte:02x}")).collect()
@@ -58,10 +63,30 @@ pub(crate) fn literal(bytes: &[u8]) -> String {
 
 fn push_hex(text: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in bytes {
-        text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        text.push(char::from(DIGITS[usize::from(byte & 15)]));
+    // Many digits at once: a process may renew tens of thousands of locks a second.
+    for part in bytes.chunks(32) {
+        let mut digits = [0; 64];
+        for (pair, byte) in digits.chunks_exact_mut(2).zip(part) {
+            pair[0] = DIGITS[usize::from(byte >> 4)];
+            pair[1] = DIGITS[usize::from(byte & 15)];
+        }
+        text.push_str(std::str::from_utf8(&digits[..2 * part.len()]).unwrap_or_default());
     }
+}
+
+/// A number in decimal digits.
+fn push_number(text: &mut String, number: u64) {
+    let mut digits = [0; 20];
+    let (mut first, mut rest) = (digits.len(), number);
+    loop {
+        first -= 1;
+        digits[first] = b"0123456789"[(rest % 10) as usize];
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    text.push_str(std::str::from_utf8(&digits[first..]).unwrap_or_default());
 }
 
 /// Whole microseconds, rounded up: a lease is never shorter than asked for.
@@ -85,6 +110,8 @@ pub(crate) struct Item<'a> {
     weight: u32,
     capacity: u32,
     token: u64,
+    /// The row has its token already: see [`Lease::token_is_known`].
+    token_is_known: bool,
     in_order: bool,
     /// A pool in use gets the capacity of this claim.
     pub(crate) resizes: bool,
@@ -104,6 +131,7 @@ impl<'a> Item<'a> {
             weight: claim.weight,
             capacity: claim.capacity,
             token: 0,
+            token_is_known: false,
             in_order: claim.no_overtaking,
             resizes: claim.resizes,
             makes_row: true,
@@ -121,6 +149,7 @@ impl<'a> Item<'a> {
             weight: lease.weight,
             capacity: lease.capacity,
             token: lease.token.get(),
+            token_is_known: lease.token_is_known,
             in_order: false,
             resizes: false,
             makes_row: false,
@@ -155,10 +184,15 @@ pub(crate) struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     /// Items in the order of their keys: every batch locks rows in this order.
-    pub(crate) fn new(mut items: Vec<Item<'a>>) -> Self {
-        // An item is large: its place is sorted, and it is moved once.
-        items.sort_by_cached_key(|item| (item.key, item.n));
-        Rows { items }
+    pub(crate) fn new(items: Vec<Item<'a>>) -> Self {
+        // An item is large, and so is a key: the beginnings of the keys are sorted, and each item is moved once.
+        let mut order: Vec<(u64, usize)> =
+            items.iter().enumerate().map(|(at, item)| (item.key.beginning(), at)).collect();
+        order.sort_unstable_by(|(one, at), (other, other_at)| {
+            let rest = || (items[*at].key, items[*at].n).cmp(&(items[*other_at].key, items[*other_at].n));
+            one.cmp(other).then_with(rest)
+        });
+        Rows { items: order.into_iter().map(|(_, at)| items[at].clone()).collect() }
     }
 
     /// Splits a batch whose statement would be longer than this many bytes.

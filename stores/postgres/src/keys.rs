@@ -9,6 +9,8 @@
 //!
 //! The mutex `orders/42` has the key `orders/42` in the lease table; keys of pools begin with the kind: `semaphore:gpu`.
 
+use std::borrow::Cow;
+
 use distlock_core::store::Inbox;
 use distlock_core::{Kind, Resource};
 use sha2::{Digest, Sha256};
@@ -26,20 +28,26 @@ pub(crate) struct Key {
 
 impl Key {
     pub(crate) fn new(resource: &Resource, utf8: bool) -> Key {
-        let name = resource.name();
-        let prefix = match resource.kind() {
+        let name = (!is_plain(resource.name(), utf8)).then(|| resource.name().as_bytes().to_vec());
+        Key { key: Key::text(resource, utf8).into_owned(), name }
+    }
+
+    /// The key alone. That of most mutexes is their name.
+    pub(crate) fn text(resource: &Resource, utf8: bool) -> Cow<'_, str> {
+        let (kind, name) = (resource.kind(), resource.name());
+        let is_plain = is_plain(name, utf8);
+        if kind == Kind::Mutex && is_plain {
+            return name.into();
+        }
+        let prefix = match kind {
             Kind::Mutex => String::new(),
             kind => format!("{kind}:"),
         };
-        let plain = name.len() <= MAX_NAME
-            && !name.starts_with(HASH_PREFIX)
-            && !name.contains('\0')
-            && (utf8 || name.is_ascii());
-        if plain {
-            return Key { key: format!("{prefix}{name}"), name: None };
+        if is_plain {
+            return format!("{prefix}{name}").into();
         }
         let hash = hex(&Sha256::digest(name.as_bytes()));
-        Key { key: format!("{prefix}{HASH_PREFIX}{hash}"), name: Some(name.as_bytes().to_vec()) }
+        format!("{prefix}{HASH_PREFIX}{hash}").into()
     }
 
     /// Kind and name of a row; `None` for rows of other programs.
@@ -56,6 +64,14 @@ impl Key {
             None => Some((kind, in_key.to_owned())),
         }
     }
+}
+
+/// Whether a name is part of its key, and not its hash.
+fn is_plain(name: &str, utf8: bool) -> bool {
+    name.len() <= MAX_NAME
+        && !name.starts_with(HASH_PREFIX)
+        && !name.contains('\0')
+        && (utf8 || name.is_ascii())
 }
 
 /// The channel of an inbox. The name of a channel has at most 63 bytes.

@@ -189,6 +189,7 @@ impl Held {
     /// The same, of a caller that knows its lock id and its expiry.
     pub(super) fn lease_under(&self, lock_id: LockId, expiry: Duration) -> Lease {
         Lease::new(self.resource.clone(), lock_id, self.token, expiry)
+            .with_known_token(true)
             .with_weight(self.weight)
             .with_capacity(self.capacity)
     }

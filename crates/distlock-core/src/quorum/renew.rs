@@ -62,7 +62,10 @@ pub(super) async fn renew(inner: &Arc<QuorumInner>, leases: &[Lease]) -> Batch<R
     let for_nodes: Vec<Lease> = leases
         .iter()
         .zip(&*generations)
-        .map(|(lease, generation)| Lease { lock_id: generation.lease.lock_id.clone(), ..lease.clone() })
+        // The token is the quorum's: most nodes granted a smaller one, and keep this.
+        .map(|(lease, generation)| {
+            lease.clone().with_lock_id(generation.lease.lock_id.clone()).with_known_token(false)
+        })
         .collect();
     let for_nodes = Arc::new(for_nodes);
     let mut votes: Vec<RenewVotes> =

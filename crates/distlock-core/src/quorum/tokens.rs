@@ -100,7 +100,7 @@ impl TokenWriteBack {
     }
 
     fn lease(&self) -> Lease {
-        Lease { token: self.token, ..self.generation.lease.clone() }
+        self.generation.lease.clone().with_token(self.token)
     }
 }
 
@@ -175,8 +175,7 @@ pub(super) async fn write_back_to(
     node: usize,
     what: Vec<(GenerationRef, FencingToken)>,
 ) {
-    let leases =
-        what.iter().map(|(generation, token)| Lease { token: *token, ..generation.lease.clone() }).collect();
+    let leases = what.iter().map(|(generation, token)| generation.lease.clone().with_token(*token)).collect();
     let _: Vec<Result<Renewal>> =
         to_node(inner, node, leases, |store, leases: Vec<Lease>| async move { store.renew(&leases).await })
             .await;

@@ -264,6 +264,9 @@ pub struct Lease {
     /// The token of the grant. A renewal carries it, and the store keeps the larger of it and its own, so that
     /// a quorum can write back the highest token of its nodes.
     pub token: FencingToken,
+    /// This very store granted the token, so its record has it, or a higher one: a renewal need not write it. False if the token may
+    /// come from elsewhere, as that of a quorum does, which its nodes keep; a store that passes leases on to others sets it to false.
+    pub token_is_known: bool,
     /// How long a renewal lasts.
     pub expiry: Duration,
     /// The weight of the claim.
@@ -276,7 +279,7 @@ impl Lease {
     /// A lease on the whole of a resource of capacity 1, such as a mutex.
     #[must_use]
     pub fn new(resource: Resource, lock_id: LockId, token: FencingToken, expiry: Duration) -> Self {
-        Lease { resource, lock_id, token, expiry, weight: 1, capacity: 1 }
+        Lease { resource, lock_id, token, token_is_known: false, expiry, weight: 1, capacity: 1 }
     }
 
     /// The same about another resource.
@@ -286,10 +289,18 @@ impl Lease {
         self
     }
 
-    /// The same with another token.
+    /// The same with another token, which may come from elsewhere.
     #[must_use]
     pub fn with_token(mut self, token: FencingToken) -> Self {
         self.token = token;
+        self.token_is_known = false;
+        self
+    }
+
+    /// Says whether the store that gets this lease granted the token itself: see [`token_is_known`](Lease::token_is_known).
+    #[must_use]
+    pub fn with_known_token(mut self, known: bool) -> Self {
+        self.token_is_known = known;
         self
     }
 
@@ -328,6 +339,7 @@ impl Lease {
             resource: claim.resource.clone(),
             lock_id: claim.lock_id.clone(),
             token,
+            token_is_known: false,
             expiry: claim.expiry,
             weight: claim.weight,
             capacity: claim.capacity,

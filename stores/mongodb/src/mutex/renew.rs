@@ -16,6 +16,9 @@ use crate::raw_bson::RawElements;
 use crate::renewals::{self, BatchedRenewal, FoundLease, RenewableRecord};
 use crate::state::StoreState;
 
+/// The most leases of one update that writes no tokens: it has no list that is searched for each document.
+const KNOWN_TOKENS_SIZE: usize = 500;
+
 /// One answer per lease.
 pub(crate) async fn renew(state: &Arc<StoreState>, leases: Vec<&Lease>) -> Batch<Renewal> {
     renewals::renew::<LockRecord>(state, leases).await
@@ -37,11 +40,13 @@ impl RenewableRecord for LockRecord {
     }
 
     async fn renew_together(state: &Arc<StoreState>, leases: &[&Lease]) -> Result<BatchedRenewal> {
-        let chunks = chunks_by_key(leases, MULTI_UPDATE_SIZE, |lease| lease.expiry);
+        let are_known = leases.iter().all(|lease| lease.token_is_known);
+        let most = if are_known { KNOWN_TOKENS_SIZE } else { MULTI_UPDATE_SIZE };
+        let chunks = chunks_by_key(leases, most, |lease| lease.expiry);
         let mut updates = Vec::with_capacity(chunks.len());
         for chunk in &chunks {
             let expiry = chunk.first().map(|first| whole_ms(leases[*first].expiry)).unwrap_or_default();
-            updates.push((LockRenewEach::new(expiry)?, chunk));
+            updates.push((LockRenewEach::new(expiry, are_known)?, chunk));
         }
         let size = LockRenewEach::size(leases) + 1024 * chunks.len();
         let write = |update: &mut RawElements, (renewal, chunk): (LockRenewEach, &Vec<usize>)| {

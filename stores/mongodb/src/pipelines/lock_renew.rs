@@ -20,13 +20,16 @@ pub(crate) fn lock_renew(expiry_ms: i64, token: impl Into<Bson>) -> Vec<Document
 pub(crate) struct LockRenewEach {
     is_held: RawDocumentBuf,
     expires_at: RawDocumentBuf,
+    /// The documents have their tokens already: see [`Lease::token_is_known`].
+    tokens_are_known: bool,
 }
 
 impl LockRenewEach {
-    pub(crate) fn new(expiry_ms: i64) -> Result<Self> {
+    pub(crate) fn new(expiry_ms: i64, tokens_are_known: bool) -> Result<Self> {
         Ok(LockRenewEach {
             is_held: RawElements::of_tree(&is_held())?,
             expires_at: RawElements::of_tree(&renewed_until("$expiresAt", expiry_ms))?,
+            tokens_are_known,
         })
     }
 
@@ -36,7 +39,8 @@ impl LockRenewEach {
         1024 + leases.iter().map(each).sum::<usize>()
     }
 
-    /// Writes the update. Each document that one of the lock ids holds keeps the larger of its token and of that lease's.
+    /// Writes the update. Each document that one of the lock ids holds keeps the larger of its token and of that lease's, unless it
+    /// is known to have that: a list of lock ids and tokens, which the server searches for each document, is half of the update.
     ///
     /// Lock ids are unique: a document with one of these names and one of these lock ids belongs to one of these leases.
     pub(crate) fn write<'a>(
@@ -75,6 +79,9 @@ impl LockRenewEach {
             pipeline.nested("0", |stage| {
                 stage.nested("$set", |set| {
                     set.embedded("expiresAt", &self.expires_at);
+                    if self.tokens_are_known {
+                        return;
+                    }
                     set.nested("fencingToken", |larger| {
                         larger.array("$max", |of| {
                             of.text("0", "$fencingToken");
@@ -110,22 +117,25 @@ mod tests {
         let odd = [lease("$name\0.\"é", "$lockId", 0), lease("ends with \0", "", i64::MAX as u64)];
         for leases in [many.collect(), odd.to_vec(), Vec::new()] {
             let leases: Vec<Lease> = leases;
-            let renewal = LockRenewEach::new(9000).unwrap();
-            let written = RawElements::document(16, |update| renewal.write(update, leases.iter())).unwrap();
+            let write = |known| {
+                let renewal = LockRenewEach::new(9000, known).unwrap();
+                RawElements::document(16, |update| renewal.write(update, leases.iter())).unwrap()
+            };
+            let (written, without_tokens) = (write(false), write(true));
             let names: Vec<&str> = leases.iter().map(|lease| lease.resource.name()).collect();
             let lock_ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
             let tokens: Vec<i64> = leases.iter().map(|lease| stored_token(lease.token)).collect();
             let index = doc! { "$indexOfArray": [literal(lock_ids.clone()), "$lockId"] };
             let token = doc! { "$arrayElemAt": [literal(tokens), index] };
-            let built = doc! {
-                "q": { "_id": { "$in": names }, "lockId": { "$in": lock_ids }, "$expr": is_held() },
-                "u": lock_renew(9000, token),
-                "multi": true,
-                "hint": { "_id": 1 },
-            };
-            assert_eq!(Document::try_from(&*written).unwrap(), built);
-            // Byte by byte: the reader above does not look at the keys of arrays.
-            assert_eq!(written.as_bytes(), RawElements::of_tree(&built).unwrap().as_bytes());
+            let query = doc! { "_id": { "$in": names }, "lockId": { "$in": lock_ids }, "$expr": is_held() };
+            let expires_at = renewed_until("$expiresAt", 9000);
+            let expiry_alone = vec![doc! { "$set": { "expiresAt": expires_at } }];
+            for (written, pipeline) in [(written, lock_renew(9000, token)), (without_tokens, expiry_alone)] {
+                let built = doc! { "q": query.clone(), "u": pipeline, "multi": true, "hint": { "_id": 1 } };
+                assert_eq!(Document::try_from(&*written).unwrap(), built);
+                // Byte by byte: the reader above does not look at the keys of arrays.
+                assert_eq!(written.as_bytes(), RawElements::of_tree(&built).unwrap().as_bytes());
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Mutexes: one row of the lease table each.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::SystemTime;
 
@@ -15,7 +16,7 @@ use crate::keys::{Key, channel};
 use crate::statement::{Request, RowLockTimeout, Slot, Statement};
 use crate::tables::Tables;
 use crate::values::{
-    GRANT_WINDOW_MICROS, column, from_attempt, from_micros, from_token, item_position, to_micros, to_token,
+    GRANT_WINDOW_MICROS, column, from_attempt, from_micros, from_token, to_micros, to_token,
 };
 
 static ACQUIRE_ONE: [Type; 8] =
@@ -160,20 +161,56 @@ fn by_key(rows: &[Row]) -> Result<HashMap<&str, &Row>> {
 }
 
 pub(super) async fn renew(state: &StoreState, leases: &[&Lease], timeout: RowLockTimeout) -> Batch<Renewal> {
-    let keys = keys(state, leases.iter().map(|lease| &lease.resource));
-    let names: Vec<&str> = keys.iter().map(|key| key.key.as_str()).collect();
+    let keys: Vec<Cow<'_, str>> =
+        leases.iter().map(|lease| Key::text(&lease.resource, state.server.utf8)).collect();
+    let names: Vec<&str> = keys.iter().map(AsRef::as_ref).collect();
     let ids: Vec<&str> = leases.iter().map(|lease| lease.lock_id.as_str()).collect();
-    let expiries: Vec<i64> = leases.iter().map(|lease| to_micros(lease.expiry)).collect();
-    let tokens: Vec<i64> = leases.iter().map(|lease| from_token(lease.token)).collect();
+    let (expiries, tokens) = expiries_and_tokens(leases);
     let parameters: [&(dyn ToSql + Sync); 4] = [&names, &ids, &expiries, &tokens];
     let request = Request::new(&state.mutex.renew, &parameters).with_timeout(timeout);
-    let mut answers = vec![Renewal::NotYours; leases.len()];
-    for row in &state.shared.query(&request).await? {
-        if let Some(answer) = item_position(row, leases.len())?.and_then(|at| answers.get_mut(at)) {
-            *answer = Renewal::Renewed;
-        }
+    let rows = state.shared.query(&request).await?;
+    let [row] = &rows[..] else {
+        return Err(errors::unexpected_reply(format!("{} rows instead of one", rows.len())));
+    };
+    let renewed = which_renewed(leases.len(), column(row, "renewed")?, column(row, "numbers")?)?;
+    Ok(renewed.into_iter().map(Ok).collect())
+}
+
+/// The parameters of a renewal: one expiry if it is that of all leases, and no tokens if all rows are known to have them.
+fn expiries_and_tokens(leases: &[&Lease]) -> (Vec<i64>, Vec<i64>) {
+    let are_equal = leases.windows(2).all(|pair| pair[0].expiry == pair[1].expiry);
+    let count = if are_equal { leases.len().min(1) } else { leases.len() };
+    let expiries = leases[..count].iter().map(|lease| to_micros(lease.expiry)).collect();
+    let tokens = match leases.iter().all(|lease| lease.token_is_known) {
+        true => Vec::new(),
+        false => leases.iter().map(|lease| from_token(lease.token)).collect(),
+    };
+    (expiries, tokens)
+}
+
+/// One answer for each lease. Numbers begin with one; there are none if all were renewed, or no lease was. A reply that does not
+/// agree with itself renews nothing.
+fn which_renewed(leases: usize, renewed: i64, numbers: Option<Vec<i64>>) -> Result<Vec<Renewal>> {
+    let unexpected = || errors::unexpected_reply(format!("{renewed} of {leases} leases renewed"));
+    let renewed = usize::try_from(renewed).map_err(|_| unexpected())?;
+    let Some(numbers) = numbers else {
+        return match renewed {
+            0 => Ok(vec![Renewal::NotYours; leases]),
+            _ if renewed == leases => Ok(vec![Renewal::Renewed; leases]),
+            _ => Err(unexpected()),
+        };
+    };
+    let mut answers = vec![Renewal::NotYours; leases];
+    for number in &numbers {
+        let place = usize::try_from(*number).ok().and_then(|number| number.checked_sub(1));
+        *place.and_then(|place| answers.get_mut(place)).ok_or_else(unexpected)? = Renewal::Renewed;
     }
-    Ok(answers.into_iter().map(Ok).collect())
+    match numbers.len() == renewed
+        && answers.iter().filter(|answer| **answer == Renewal::Renewed).count() == renewed
+    {
+        true => Ok(answers),
+        false => Err(unexpected()),
+    }
 }
 
 pub(super) async fn release(
@@ -247,4 +284,55 @@ pub(super) fn holder(row: &Row) -> Result<Holder> {
         .with_token(to_token(column(row, "token")?))
         .with_acquired_at(acquired_at)
         .with_expires_in(from_micros(remaining)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use distlock_core::{FencingToken, Kind};
+
+    use super::*;
+
+    #[test]
+    fn a_reply_that_does_not_agree_with_itself_renews_nothing() {
+        let renewed = |count, numbers: &[i64]| {
+            let numbers = (!numbers.is_empty()).then(|| numbers.to_vec());
+            let answers = which_renewed(3, count, numbers).ok()?;
+            Some(answers.iter().map(|answer| *answer == Renewal::Renewed).collect::<Vec<_>>())
+        };
+        assert_eq!(renewed(3, &[]), Some(vec![true; 3]));
+        assert_eq!(renewed(0, &[]), Some(vec![false; 3]));
+        assert_eq!(renewed(2, &[3, 1]), Some(vec![true, false, true]));
+        for (count, numbers) in [
+            (1, &[][..]),
+            (4, &[]),
+            (-1, &[]),
+            (2, &[1]),
+            (1, &[1, 2]),
+            (2, &[1, 1]),
+            (1, &[0]),
+            (1, &[4]),
+            (1, &[-1]),
+            (1, &[i64::MIN]),
+        ] {
+            assert_eq!(renewed(count, numbers), None, "{count} {numbers:?}");
+        }
+    }
+
+    #[test]
+    fn one_lease_with_a_token_from_elsewhere_makes_a_batch_write_tokens() {
+        let lease = |n: u64, seconds| {
+            let resource = Resource::new(Kind::Mutex, format!("n{n}")).unwrap();
+            let token = FencingToken::new(n);
+            Lease::new(resource, LockId::from_stored("id"), token, Duration::from_secs(seconds))
+        };
+        let parameters = |leases: &[Lease]| expiries_and_tokens(&leases.iter().collect::<Vec<_>>());
+        let known = |n, seconds| lease(n, seconds).with_known_token(true);
+        assert_eq!(parameters(&[known(7, 9), known(8, 9)]), (vec![9_000_000], vec![]));
+        assert_eq!(parameters(&[known(7, 9), known(8, 3)]), (vec![9_000_000, 3_000_000], vec![]));
+        assert_eq!(parameters(&[known(7, 9), lease(8, 9)]), (vec![9_000_000], vec![7, 8]));
+        let raised = known(7, 9).with_token(FencingToken::new(70));
+        assert_eq!(parameters(&[raised, known(8, 9)]), (vec![9_000_000], vec![70, 8]));
+    }
 }

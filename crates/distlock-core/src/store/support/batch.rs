@@ -168,6 +168,7 @@ mod tests {
             resource: Resource::new(kind, name).unwrap(),
             lock_id: LockId::from_stored(name),
             token: FencingToken::new(1),
+            token_is_known: false,
             expiry: Duration::from_secs(1),
             weight: 1,
             capacity: 1,
