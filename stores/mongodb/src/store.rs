@@ -64,11 +64,6 @@ impl Store for MongoStore {
         capabilities.push = has_change_streams;
         // Without change streams mutexes have no wait queues.
         capabilities.shows_waiters = has_change_streams;
-        let env = |name: &str, otherwise| {
-            std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(otherwise)
-        };
-        capabilities.max_in_flight = env("DL_MIF", 1);
-        capabilities.max_batches_in_flight = env("DL_MBF", 1);
         capabilities.reasons = if has_change_streams { &[] } else { STANDALONE };
         capabilities
     }

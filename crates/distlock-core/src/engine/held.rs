@@ -265,6 +265,11 @@ impl Held {
         Some(Moment::from_nanos(before).max(deadline))
     }
 
+    #[cfg(test)]
+    pub(super) fn end_at(&self, deadline: Moment) {
+        self.deadline.store(deadline.as_nanos(), Ordering::SeqCst);
+    }
+
     pub(crate) fn note_error(&self, error: &crate::Error) {
         *self.rare_state().last_error.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(format!("{error:#}"));

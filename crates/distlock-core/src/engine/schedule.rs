@@ -389,6 +389,47 @@ mod tests {
     }
 
     #[test]
+    fn a_hold_that_was_released_before_it_goes_back_to_the_schedule_stays_off() {
+        let (schedule, due) = (Schedule::default(), Moment::from_nanos(7));
+        let holds: Vec<_> = (0..6).map(|_| hold()).collect();
+        // One that is there alone, and holds that go back together.
+        schedule.insert(due, &holds[0]);
+        assert!(holds[2].begin_release());
+        // Whoever releases it looks before it could be put back, and finds nothing.
+        assert!(!schedule.remove(&holds[2]));
+        let mut back = holds[1..5].to_vec();
+        assert!(!schedule.insert_held(due, &mut back) && back.is_empty(), "the alarm is at that moment");
+        assert!(!schedule.remove(&holds[2]));
+        // Released after that: each is found where it is, and no other in its place.
+        assert!(schedule.remove(&holds[1]) && schedule.remove(&holds[4]) && !schedule.remove(&holds[4]));
+        let mut ended = vec![Arc::clone(&holds[5])];
+        assert!(holds[5].begin_release());
+        assert!(!schedule.insert_held(Moment::from_nanos(1), &mut ended) && ended.is_empty());
+        let taken = schedule.take_all();
+        assert_eq!(taken.len(), 2);
+        assert!(taken.iter().all(|held| [0, 3].iter().any(|at| Arc::ptr_eq(held, &holds[*at]))));
+    }
+
+    #[test]
+    fn due_holds_say_when_the_first_of_their_leases_may_end() {
+        let (schedule, at) = (Schedule::default(), |n: u64| Moment::from_nanos(n * 1_000_000_000));
+        let holds: Vec<_> = (0..4).map(|_| hold()).collect();
+        for (held, ends) in holds.iter().zip([50, 40, 30, 20]) {
+            held.end_at(at(ends));
+        }
+        schedule.insert(at(1), &holds[0]);
+        schedule.insert(at(1), &holds[1]);
+        schedule.insert_held(at(2), &mut vec![Arc::clone(&holds[2])]);
+        schedule.insert(at(3), &holds[3]);
+        assert_eq!(schedule.take_due(at(1)).deadline, at(40));
+        schedule.insert(at(1), &holds[0]);
+        let due = schedule.take_due(at(2));
+        assert_eq!((due.holds.len(), due.deadline, due.expiry), (2, at(30), holds[0].expiry()));
+        assert_eq!(schedule.take_due(at(9)).deadline, at(20));
+        assert_eq!(schedule.take_due(at(9)).deadline, Moment::NEVER);
+    }
+
+    #[test]
     fn locks_acquired_at_many_moments_are_due_at_few() {
         let cadence = Duration::from_secs(10);
         let dues: std::collections::BTreeSet<_> =

@@ -29,6 +29,7 @@ mod reads;
 mod recording_store;
 mod registration;
 mod renewal_attempts;
+mod renewal_batches;
 mod renewal_requests;
 mod requests_in_flight;
 mod runtime_ended;
