@@ -81,7 +81,8 @@ async fn locks_of_different_expiries_in_one_batch_each_keep_their_own_deadline()
     let world = World::new();
     let store = Recorder::new(&world.store);
     let (locks, faults) = process(&store, 100, options());
-    let with = |expiry| options().expiry(expiry).unwrap().extension_cadence(SECOND).unwrap();
+    // Less than a third of either expiry, so that both are due at the same moments.
+    let with = |expiry| options().expiry(expiry).unwrap().extension_cadence(900 * MS).unwrap();
     let (short, long) =
         (locks.mutex("short").options(with(3 * SECOND)), locks.mutex("long").options(with(30 * SECOND)));
     let (short, long) = (short.acquire().await.unwrap(), long.acquire().await.unwrap());
