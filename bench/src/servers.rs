@@ -60,8 +60,8 @@ pub(crate) const ALL: &[StoreServer] = &[
         name: "mysql-session",
         setup: "GET_LOCK; each token is durable (innodb_flush_log_at_trx_commit = 1)",
         start: || mysql("mysql+session"),
-        // Each token waits for the disk, and a session draws few of them at once.
-        max_held: || 20_000,
+        // Each token waits for the disk.
+        max_held: || 100_000,
     },
     StoreServer {
         name: "etcd",

@@ -3,14 +3,14 @@
 //! A mutex whose file is unlinked or replaced excludes nobody any more, so the watcher checks held files. It begins with a file
 //! that is held for a while: most locks are held for less. The registry hands out each mutex once, when it is that old.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use distlock_core::LockId;
-use distlock_core::store::support::compact_lock_id::{CompactLockId, CompactLockIds};
+use distlock_core::store::support::compact_lock_id::{CompactLockId, CompactLockIds, LockIdMap};
 use distlock_core::store::{LossReason, Session, SessionHold};
 
 use crate::layout::{FileId, Layout};
@@ -75,7 +75,7 @@ impl HeldMutex {
 
 #[derive(Debug, Default)]
 struct Shard {
-    locks: HashMap<CompactLockId, HeldLock>,
+    locks: LockIdMap<HeldLock>,
     /// Mutexes that were acquired since the last step of the watcher. Some may be released since.
     young: Vec<CompactLockId>,
     /// Those of the step before.
@@ -226,5 +226,16 @@ fn held_mutex(held: &HeldLock) -> Option<HeldMutex> {
     match held {
         HeldLock::Mutex(hold) => Some(hold.held_mutex()),
         HeldLock::Pool(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With the number of its lock id, eight bytes more. Larger is not wrong, but it is to be noticed.
+    #[test]
+    fn a_held_mutex_is_small() {
+        assert!(size_of::<HeldLock>() <= 56, "{}", size_of::<HeldLock>());
     }
 }

@@ -27,8 +27,9 @@ use crate::names;
 /// The identity of a file. A path may lead to another file later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
-    device: u64,
-    inode: u64,
+    /// Linux gives devices numbers of 32 bits. Those of a system that does not are folded.
+    pub(crate) device: u32,
+    pub(crate) inode: u64,
 }
 
 impl FileId {
@@ -37,7 +38,7 @@ impl FileId {
     }
 
     fn in_meta(meta: &Metadata) -> Self {
-        FileId { device: meta.dev(), inode: meta.ino() }
+        FileId { device: (meta.dev() ^ (meta.dev() >> 32)) as u32, inode: meta.ino() }
     }
 
     /// The file that the path leads to now, if any.

@@ -90,6 +90,7 @@ mod config;
 mod connect;
 mod doctor;
 mod error;
+mod file_threads;
 mod folder;
 mod format;
 mod holds;

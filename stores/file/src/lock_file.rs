@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::num::NonZeroU32;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -241,17 +242,21 @@ pub(crate) struct Content {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedToken {
     pub(crate) token: FencingToken,
-    ceiling: u64,
+    /// How far the ceiling is above it. Tokens are skipped if that is not known.
+    pub(crate) ahead: Option<NonZeroU32>,
 }
 
 impl CountedToken {
     fn of(next: NextToken) -> Self {
-        CountedToken { token: FencingToken::new(next.token), ceiling: next.ceiling }
+        // One more, so that zero is none. The ceiling is at most a second of microseconds above a token.
+        let ahead = next.ceiling.checked_sub(next.token).and_then(|ahead| u32::try_from(ahead + 1).ok());
+        CountedToken { token: FencingToken::new(next.token), ahead: ahead.and_then(NonZeroU32::new) }
     }
 
     /// What the file says about it.
     pub(crate) fn last(&self, boot: Option<BootId>) -> Option<LastToken> {
-        boot.map(|boot| LastToken { token: self.token.get(), ceiling: self.ceiling, boot })
+        let (token, ahead) = (self.token.get(), u64::from(self.ahead?.get()) - 1);
+        boot.map(|boot| LastToken { token, ceiling: token + ahead, boot })
     }
 }
 

@@ -10,6 +10,7 @@
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ use crate::holds::HeldMutex;
 use crate::layout::{FileId, split};
 use crate::lock_file::{CountedToken, LockFile, is_locked, is_marked_free, mark_free, read_owner};
 use crate::names;
-use crate::store::{StoreState, blocking};
+use crate::store::StoreState;
 use crate::tokens::{BootId, LastToken};
 use crate::waiter_files::WaiterFile;
 use crate::watch::{FileWatch, WatchScope};
@@ -47,15 +48,18 @@ pub(crate) struct MutexHold {
     is_kept: bool,
     /// Whether the last token counts until this kernel ends.
     has_boot: bool,
-    id: FileId,
+    /// See [`CountedToken`].
+    ahead: Option<NonZeroU32>,
+    token: FencingToken,
+    device: u32,
+    inode: u64,
     name: Arc<str>,
-    counted: CountedToken,
     pub(crate) session: Session,
 }
 
 impl MutexHold {
     pub(crate) fn token(&self) -> FencingToken {
-        self.counted.token
+        self.token
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -64,7 +68,8 @@ impl MutexHold {
 
     /// What the watcher needs to know.
     pub(crate) fn held_mutex(&self) -> HeldMutex {
-        HeldMutex { name: Arc::clone(&self.name), id: self.id, session: self.session.clone() }
+        let id = FileId { device: self.device, inode: self.inode };
+        HeldMutex { name: Arc::clone(&self.name), id, session: self.session.clone() }
     }
 
     /// Releases it at once.
@@ -77,7 +82,8 @@ impl Drop for MutexHold {
     fn drop(&mut self) {
         if !(self.is_kept && read_owner(&self.file).is_some_and(|owner| owner.kept_for().is_some())) {
             let boot = BootId::current().filter(|_| self.has_boot);
-            mark_free(&self.file, self.counted.last(boot).as_ref());
+            let counted = CountedToken { token: self.token, ahead: self.ahead };
+            mark_free(&self.file, counted.last(boot).as_ref());
         }
         // Unlock before closing, which wakes the waiters: they must find the lock free. The lock is then also free if
         // another process has a copy of the descriptor.
@@ -156,18 +162,18 @@ pub(crate) async fn acquire(
         QuickAttempt::Busy(file) => Some(MutexAttempt::Busy(file)),
         QuickAttempt::Locked(file) => {
             let mutex = mutex.clone();
-            Some(blocking(move || mutex.grant(file)).await?)
+            Some(state.threads.run(move || mutex.grant(file)).await?)
         }
         QuickAttempt::Undecided => None,
     };
     let first = match first {
         Some(MutexAttempt::Granted(hold)) => return Ok(Some(hold)),
         Some(MutexAttempt::Kept(..)) if once => return Ok(None),
-        _ if once => return blocking(move || mutex.attempt_once()).await,
+        _ if once => return state.threads.run(move || mutex.attempt_once()).await,
         Some(first) => first,
         None => {
             let mutex = mutex.clone();
-            blocking(move || mutex.attempt_first()).await?
+            state.threads.run(move || mutex.attempt_first()).await?
         }
     };
     let mut file = match first {
@@ -176,7 +182,7 @@ pub(crate) async fn acquire(
     };
     let waiter_file = {
         let mutex = mutex.clone();
-        blocking(move || Ok(WaiterFile::create(&mutex.state, &mutex.claim))).await?
+        state.threads.run(move || Ok(WaiterFile::create(&mutex.state, &mutex.claim))).await?
     };
     let mut backoff = Backoff::new();
     let mut watched: Option<(PathBuf, Option<FileWatch>)> = None;
@@ -349,7 +355,7 @@ impl MutexClaim {
             QuickGrant::Granted(hold) => Ok(MutexAttempt::Granted(hold)),
             QuickGrant::Unfinished(file) => {
                 let mutex = self.clone();
-                blocking(move || mutex.grant(file)).await
+                self.state.threads.run(move || mutex.grant(file)).await
             }
         }
     }
@@ -360,13 +366,16 @@ impl MutexClaim {
 
     fn hold(&self, file: LockFile, counted: CountedToken) -> MutexHold {
         // A file that was unlinked since it was found in place is noticed by the watcher.
+        let (FileId { device, inode }, CountedToken { token, ahead }) = (file.id(), counted);
         MutexHold {
-            id: file.id(),
+            device,
+            inode,
             file: file.into_file(),
             is_kept: !self.claim.hold_at_least.is_zero(),
             has_boot: self.state.boot.is_some(),
             name: self.claim.resource.shared_name(),
-            counted,
+            token,
+            ahead,
             session: Session::new(),
         }
     }

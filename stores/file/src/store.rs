@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{FileConfig, Wakeups};
 use crate::doctor;
+use crate::file_threads::FileThreads;
 use crate::format::{Owner, time_of_day};
 use crate::holds::{HeldLock, Holds};
 use crate::inspect::{ResourceState, find};
@@ -40,6 +41,7 @@ pub(crate) struct StoreState {
     /// The running kernel, if it keeps what is written until it ends: not on a network file system, whose server may end alone.
     pub(crate) boot: Option<BootId>,
     pub(crate) holds: Arc<Holds>,
+    pub(crate) threads: FileThreads,
 }
 
 impl StoreState {
@@ -56,6 +58,7 @@ impl StoreState {
             local_fifo: LocalFifo::default(),
             process: LockIds::default_label().into(),
             holds,
+            threads: FileThreads::default(),
         }
     }
 
@@ -207,7 +210,7 @@ impl SessionStore for FileStore {
     }
 }
 
-/// Runs file work on a thread that may block. If the caller is dropped, the work still runs to its end; its result is
+/// Runs file work on a thread of its own. If the caller is dropped, the work still runs to its end; its result is
 /// then dropped, which releases a lock.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,

@@ -71,8 +71,9 @@
 //! processes send 23 statements a second.
 //!
 //! # `GET_LOCK`
-//! Free locks are taken on one session that all tasks of a store share; `GET_LOCK` would grant a session its own lock again, so
-//! the store keeps track of what it holds. A lock that is held is waited for on a session of its own, in the server's queue. A
+//! Free locks are taken on a session that all tasks of a store share; `GET_LOCK` would grant a session its own lock again, so
+//! the store keeps track of what it holds. Each 3,584 locks have a session of their own, because MariaDB looks through all locks of a session
+//! for each one that it takes; where the server takes no other session, one gets more of them. A lock that is held is waited for on a session of its own, in the server's queue. A
 //! withdrawn wait ends with its session. Tokens are drawn from a row while the lock is held.
 //!
 //! A session can end without its client: `KILL`, a restart of the server, `wait_timeout`. Its locks are free then, and the client
@@ -101,7 +102,7 @@
 //! machines that are resumed from one snapshot of memory, and reach the server from one address, are taken for one: do not use this
 //! store there.
 //!
-//! `break` ends the session of the holder, and with it every other lock that it holds. If nothing is heard of a client,
+//! `break` ends the session of the holder, and with it every other lock of that session. If nothing is heard of a client,
 //! its session ends after 15 s (`distlock.session_timeout`, as the session's `wait_timeout`).
 //!
 //! This rests on the rows. They must not be deleted by hand; the store's own sweep keeps the rule. A server that crashes and loses

@@ -27,7 +27,7 @@ use distlock_core::{Error, ErrorKind, FencingToken, Result};
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::{Backoff, PauseEnd};
-use crate::store::{StoreState, blocking};
+use crate::store::StoreState;
 use crate::watch::{FileWatch, HoldWatch, WatchScope};
 use claim::{Advanced, Blocker, Joined, PoolClaim};
 pub(crate) use local_fifo::LocalFifo;
@@ -107,7 +107,7 @@ pub(crate) async fn acquire(
         let joined = {
             let pool = pool.clone();
             let limit = if once { POOL_LOCK_LIMIT_ONCE } else { POOL_LOCK_LIMIT };
-            blocking(move || pool.join(!once, limit)).await?
+            state.threads.run(move || pool.join(!once, limit)).await?
         };
         match joined {
             Joined::Granted(hold) => return Ok(Some(hold)),
@@ -148,8 +148,8 @@ async fn wait(
     let mut watched: Option<(Blocker, Option<FileWatch>)> = None;
     loop {
         let advanced = {
-            let pool = pool.clone();
-            blocking(move || pool.advance(slot, POOL_LOCK_LIMIT)).await?
+            let (pool, threads) = (pool.clone(), &pool.state.threads);
+            threads.run(move || pool.advance(slot, POOL_LOCK_LIMIT)).await?
         };
         match advanced {
             Advanced::Granted(hold) => return Ok(WaitEnd::Granted(hold)),

@@ -5,15 +5,14 @@ mod exchange;
 mod inspect;
 mod lock_name;
 mod settle;
+mod shared_sessions;
 mod statements;
 mod store;
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use distlock_core::store::support::compact_lock_id::{CompactLockId, CompactLockIds};
-use distlock_core::store::support::reconnect::{Connection as Reconnectable, Reconnect};
+use distlock_core::store::support::compact_lock_id::{CompactLockIds, LockIdMap};
 use distlock_core::{BootClock, Clock};
 use distlock_core::{LockId, Result};
 use mysql_async::Pool;
@@ -29,6 +28,7 @@ use crate::schema::Purpose;
 use crate::server::Server;
 use crate::sweep::{self, Orphans, Swept, Target};
 use actor::{SessionActor, Timing};
+use shared_sessions::SharedSessions;
 
 /// How many sessions without a lock are kept for the next waiters.
 const MOST_SPARE: usize = 4;
@@ -45,8 +45,8 @@ pub(crate) struct SessionState {
     retention: Duration,
     setup: String,
     clock: Mutex<Arc<dyn Clock>>,
-    /// The session that takes free locks. Many holds share it.
-    shared: Reconnect<SessionActor>,
+    /// The sessions that take free locks. Many holds share one.
+    shared: SharedSessions,
     /// Sessions without a lock, for the next waiters.
     spare: Mutex<Vec<Arc<SessionActor>>>,
     holds: Mutex<Holds>,
@@ -54,7 +54,7 @@ pub(crate) struct SessionState {
 }
 
 /// The sessions that hold locks. The name of a lock is not kept: the lease that releases it has it.
-type Holds = HashMap<CompactLockId, Arc<SessionActor>>;
+type Holds = LockIdMap<Arc<SessionActor>>;
 
 impl SessionState {
     fn holds(&self) -> MutexGuard<'_, Holds> {
@@ -64,9 +64,9 @@ impl SessionState {
     /// Notes which session holds a lock.
     fn hold(&self, lock_id: &LockId, session: Arc<SessionActor>) {
         let mut holds = self.holds();
-        if holds.len() == holds.capacity() {
+        if holds.is_full() {
             // Before it grows: holds whose session ended were not released.
-            holds.retain(|_, session| session.is_usable());
+            holds.retain(|session| session.is_usable());
         }
         holds.insert(self.ids.of(lock_id), session);
     }
@@ -81,7 +81,7 @@ impl SessionState {
         Ok(SessionActor::start(connection, self.tables.clone(), self.clock(), self.timing))
     }
 
-    /// The session that takes free locks.
+    /// A session that takes a free lock.
     async fn shared_session(&self) -> Result<Arc<SessionActor>> {
         self.shared.get(|| self.open_session()).await
     }
@@ -98,11 +98,15 @@ impl SessionState {
         }
     }
 
-    /// Keeps a session that holds nothing for the next waiter, unless it is the shared one.
-    fn keep_spare(&self, session: Arc<SessionActor>) {
-        if self.shared.current().is_some_and(|shared| Arc::ptr_eq(&shared, &session)) {
-            return;
+    /// A lock was released.
+    fn released(&self, session: Arc<SessionActor>) {
+        if !self.shared.released(&session) {
+            self.keep_spare(session);
         }
+    }
+
+    /// Keeps a session of its own that holds nothing for the next waiter.
+    fn keep_spare(&self, session: Arc<SessionActor>) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.len() < MOST_SPARE && session.is_usable() {
             spare.push(session);
@@ -196,17 +200,11 @@ async fn open(
         // its heartbeats.
         setup: connect::SETUP.replace("lock_wait_timeout = 5, wait_timeout = 28800", &limits(timing)),
         clock: Mutex::new(Arc::new(BootClock)),
-        shared: Reconnect::new(CONNECT_TIMEOUT * 2),
+        shared: SharedSessions::new(CONNECT_TIMEOUT * 2),
         spare: Mutex::default(),
         holds: Mutex::default(),
         ids: CompactLockIds::default(),
     });
     sweep::start(&state);
     Ok(MysqlSessionStore::new(state, location))
-}
-
-impl Reconnectable for SessionActor {
-    fn is_usable(&self) -> bool {
-        SessionActor::is_usable(self)
-    }
 }

@@ -14,6 +14,10 @@ use crate::identifier::Tables;
 pub(super) const LONGEST_WAIT: u64 = 3600;
 
 const DRAW: &str = include_str!("../sql/session_draw.sql");
+const ANSWER: &str = include_str!("../sql/session_answer.sql");
+/// The same where no row has an answer.
+const ANSWER_RELEASES: &str =
+    "SELECT 0 AS n, 0 AS got, NULL AS k FROM DUAL WHERE FALSE UNION ALL SELECT {asked}";
 
 /// Waits for a lock. The lock id is there for people who look at the server's process list.
 pub(super) fn wait(name: &LockName, lock_id: &LockId) -> String {
@@ -81,10 +85,11 @@ pub(super) fn exchange(
     hold: Duration,
 ) -> String {
     let mut text = mark(tables, releases);
-    let mut answers = Vec::new();
+    // What is asked for, with the key of the row that has the answer.
+    let mut asked = Vec::new();
     for (at, release) in releases.iter().enumerate() {
         text.push_str(&format!("SET @distlock_r{at} = RELEASE_LOCK('{}'); ", release.name.text()));
-        answers.push(format!("SELECT {at} AS n, @distlock_r{at} AS got, NULL AS token, NULL AS pending"));
+        asked.push(format!("{at}, @distlock_r{at}, NULL"));
     }
     let mut rows: Vec<(LockName, String)> = Vec::new();
     for (at, (grant, held)) in grants.iter().enumerate() {
@@ -93,37 +98,25 @@ pub(super) fn exchange(
         } else {
             text.push_str(&format!("SET @distlock_g{at} = 1; "));
         }
-        let row = tables.statement(&format!(
-            "SELECT {} AS k, {} AS name, {{now}} DIV 1000 AS token, {} AS holder, CONNECTION_ID() AS connection_id, {{now}} AS \
-             acquired_at, {} AS hold_us, 0 AS pending_us FROM DUAL WHERE @distlock_g{at} = 1",
+        let row = format!(
+            "{}, {}, {} FROM DUAL WHERE @distlock_g{at} = 1",
             grant.name.key(),
             literal(grant.shown.as_bytes()),
             literal(grant.lock_id.as_str().as_bytes()),
-            micros(hold),
-        ));
+        );
         rows.push((grant.name, row));
-        let column = |column: &str| {
-            tables.statement(&format!(
-                "(SELECT {column} FROM {{session}} WHERE k = {} AND @distlock_g{at} = 1)",
-                grant.name.key()
-            ))
-        };
-        answers.push(format!(
-            "SELECT {} AS n, @distlock_g{at} AS got, {} AS token, {} AS pending",
-            releases.len() + at,
-            column("token"),
-            column("pending_us")
-        ));
+        asked.push(format!("{}, @distlock_g{at}, {}", releases.len() + at, grant.name.key()));
     }
     if !rows.is_empty() {
         // In one order in every session.
         rows.sort();
         let rows: Vec<String> = rows.into_iter().map(|(_, row)| row).collect();
-        let draw = tables.statement(DRAW).replace("{process}", &own_process());
-        text.push_str(&draw.replace("{rows}", &rows.join(" UNION ALL ")));
+        let draw = DRAW.replace("{process}", &own_process()).replace("{hold}", &micros(hold).to_string());
+        text.push_str(&tables.statement(&draw).replace("{rows}", &rows.join(" UNION ALL SELECT ")));
         text.push_str("; ");
     }
-    text + &answers.join(" UNION ALL ")
+    let answer = if grants.is_empty() { ANSWER_RELEASES.to_owned() } else { tables.statement(ANSWER) };
+    text + &answer.replace("{asked}", &asked.join(" UNION ALL SELECT "))
 }
 
 /// The socket of this process, and where the server sees it: machines that were copied while they ran share all that their kernels

@@ -1,4 +1,4 @@
-//! The store: takes free locks on one shared session, and waits for others on sessions of their own.
+//! The store: takes free locks on shared sessions, and waits for others on sessions of their own.
 
 #[cfg(unix)]
 use std::os::fd::OwnedFd;
@@ -238,7 +238,8 @@ impl Store for MysqlSessionStore {
     fn descriptor(&self, lock_id: &LockId) -> Option<OwnedFd> {
         self.state
             .holds()
-            .contains_key(&self.state.ids.of(lock_id))
+            .get(&self.state.ids.of(lock_id))
+            .is_some()
             .then(process_socket::descriptor)
             .flatten()
     }
@@ -290,7 +291,7 @@ impl SessionStore for MysqlSessionStore {
         let release = Release { name, lock_id: lease.lock_id.clone(), mark: Mark::Released };
         match session.release(release).await {
             Ok(_) => {
-                self.state.keep_spare(session);
+                self.state.released(session);
                 Ok(())
             }
             Err(error) => {

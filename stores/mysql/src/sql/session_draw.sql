@@ -2,7 +2,8 @@
 -- that did not release may believe for its `hold_us` that it holds the lock. If that was never granted, the one before may.
 INSERT INTO {session}
     (k, name, token, holder, connection_id, acquired_at, hold_us, pending_us, process, pending_process)
-SELECT fresh.*, {process}, '' FROM ({rows}) fresh
+SELECT k, name, {now} DIV 1000, holder, CONNECTION_ID(), {now}, {hold}, 0, {process}, ''
+FROM (SELECT X'' AS k, X'' AS name, X'' AS holder FROM DUAL WHERE FALSE UNION ALL SELECT {rows}) fresh
 ON DUPLICATE KEY UPDATE
     pending_process = CASE
         WHEN {session}.pending_us > 0 THEN {session}.pending_process

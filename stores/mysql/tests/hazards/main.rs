@@ -5,6 +5,7 @@ mod busy_rows;
 #[path = "../common/mod.rs"]
 mod common;
 mod ended_process;
+mod full_sessions;
 mod galera;
 mod get_lock;
 mod locked_rows;

@@ -1,6 +1,8 @@
 //! The session that all claims share: it holds every lock that is granted at once, and receives grants of permits.
 
 use std::collections::HashMap;
+use std::hash::Hash;
+use std::num::NonZeroU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use distlock_core::store::support::compact_lock_id::{CompactLockId, CompactLockIds};
@@ -24,14 +26,72 @@ const LEAST_KEYS: usize = 1024;
 #[derive(Debug)]
 pub(super) struct SharedSession {
     pub(super) session: Arc<LockSession>,
-    keys: Mutex<HashMap<AdvisoryKey, KeyUse>>,
+    keys: Mutex<Keys>,
     ids: CompactLockIds,
     pub(super) rows: Arc<HolderRows>,
     waiters: Arc<PermitWaiters>,
 }
 
-/// How this session uses a key. The server grants a session a lock again that it holds, so uses are counted here. A process may have
-/// a hundred thousand of them, so its size matters.
+/// The keys that this session uses. The server grants a session a lock again that it holds, so uses are counted here.
+#[derive(Debug, Default)]
+struct Keys {
+    /// Granted in a batch, with the number of the claim's lock id. A process may hold a hundred thousand of them, so their size matters.
+    batched: HashMap<i64, NonZeroU64>,
+    /// All others: requested, being released, pairs, and claims of another engine.
+    others: HashMap<AdvisoryKey, KeyUse>,
+}
+
+impl Keys {
+    /// The number of the lock id of the claim that was granted this key in a batch.
+    fn number_of(&self, key: AdvisoryKey) -> Option<NonZeroU64> {
+        match key {
+            AdvisoryKey::One(number) => self.batched.get(&number).copied(),
+            AdvisoryKey::Pair(..) => None,
+        }
+    }
+
+    fn granted_in_batch(&mut self, key: AdvisoryKey, claim: CompactLockId) {
+        match (key, claim) {
+            (AdvisoryKey::One(one), CompactLockId::Number(number)) => {
+                self.others.remove(&key);
+                self.batched.insert(one, number);
+            }
+            (key, claim) => drop(self.others.insert(key, KeyUse::Batched(claim))),
+        }
+    }
+
+    fn is_batched(&self, key: AdvisoryKey, claim: &CompactLockId) -> bool {
+        match (self.number_of(key), claim) {
+            (Some(held), CompactLockId::Number(number)) => held == *number,
+            (Some(_), CompactLockId::Text(_)) => false,
+            (None, claim) => {
+                matches!(self.others.get(&key), Some(KeyUse::Batched(held)) if held == claim)
+            }
+        }
+    }
+
+    /// The claim is being released. Its key stays reserved.
+    fn begin_release(&mut self, key: AdvisoryKey) {
+        if let AdvisoryKey::One(number) = key {
+            self.batched.remove(&number);
+        }
+        self.others.insert(key, KeyUse::Exclusive);
+    }
+
+    /// A burst of holds leaves no room behind it.
+    fn shrink(&mut self) {
+        shrink(&mut self.batched);
+        shrink(&mut self.others);
+    }
+}
+
+fn shrink<K: Eq + Hash, V>(map: &mut HashMap<K, V>) {
+    if map.len() < map.capacity() / 8 && map.capacity() > LEAST_KEYS {
+        map.shrink_to(map.len().max(LEAST_KEYS));
+    }
+}
+
+/// How this session uses a key.
 #[derive(Debug)]
 enum KeyUse {
     /// In exclusive mode, and the server has not answered: the key may be free, and the server down.
@@ -93,17 +153,20 @@ impl SharedSession {
         Ok(SharedSession { session, keys: Mutex::default(), ids: CompactLockIds::default(), rows, waiters })
     }
 
-    fn keys(&self) -> MutexGuard<'_, HashMap<AdvisoryKey, KeyUse>> {
+    fn keys(&self) -> MutexGuard<'_, Keys> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reserves a key before the request for it is sent.
     pub(super) fn reserve(&self, key: AdvisoryKey, shared: bool) -> Reservation {
         let mut keys = self.keys();
-        match keys.get_mut(&key) {
+        if keys.number_of(key).is_some() {
+            return Reservation::Excluded;
+        }
+        match keys.others.get_mut(&key) {
             None => {
                 let shared_use = KeyUse::Shared { claims: 1, is_confirmed: false };
-                keys.insert(key, if shared { shared_use } else { KeyUse::Requested });
+                keys.others.insert(key, if shared { shared_use } else { KeyUse::Requested });
                 Reservation::New
             }
             Some(KeyUse::Shared { claims, .. }) if shared => {
@@ -116,7 +179,7 @@ impl SharedSession {
 
     /// The server granted a reserved key.
     pub(super) fn confirm(&self, key: AdvisoryKey) {
-        match self.keys().get_mut(&key) {
+        match self.keys().others.get_mut(&key) {
             Some(requested @ KeyUse::Requested) => *requested = KeyUse::Exclusive,
             Some(KeyUse::Shared { is_confirmed, .. }) => *is_confirmed = true,
             _ => {}
@@ -125,10 +188,12 @@ impl SharedSession {
 
     /// Whether the server has granted the key to this session.
     pub(super) fn is_confirmed(&self, key: AdvisoryKey) -> bool {
-        match self.keys().get(&key) {
+        let keys = self.keys();
+        match keys.others.get(&key) {
             Some(KeyUse::Exclusive | KeyUse::Batched(_)) => true,
             Some(KeyUse::Shared { is_confirmed, .. }) => *is_confirmed,
-            Some(KeyUse::Requested) | None => false,
+            Some(KeyUse::Requested) => false,
+            None => keys.number_of(key).is_some(),
         }
     }
 
@@ -136,13 +201,13 @@ impl SharedSession {
     pub(super) fn granted_in_batch<'a>(&self, grants: impl Iterator<Item = (AdvisoryKey, &'a LockId)>) {
         let mut keys = self.keys();
         for (key, id) in grants {
-            keys.insert(key, KeyUse::Batched(self.ids.of(id)));
+            keys.granted_in_batch(key, self.ids.of(id));
         }
     }
 
     /// Whether the claim was granted the key in a batch, and is not being released.
     pub(super) fn is_batched(&self, key: AdvisoryKey, id: &LockId) -> bool {
-        matches!(self.keys().get(&key), Some(KeyUse::Batched(claim)) if *claim == self.ids.of(id))
+        self.keys().is_batched(key, &self.ids.of(id))
     }
 
     /// Of these keys, those that the claims were granted in a batch. They are now being released, and not released again by another
@@ -153,10 +218,11 @@ impl SharedSession {
     ) -> Vec<(AdvisoryKey, &'a LockId)> {
         let mut keys = self.keys();
         let begins = |(key, id): &(AdvisoryKey, &LockId)| {
-            let key_use = keys.get_mut(key);
-            let held = key_use
-                .filter(|key_use| matches!(key_use, KeyUse::Batched(claim) if *claim == self.ids.of(id)));
-            held.map(|held| *held = KeyUse::Exclusive).is_some()
+            let is_held = keys.is_batched(*key, &self.ids.of(id));
+            if is_held {
+                keys.begin_release(*key);
+            }
+            is_held
         };
         leases.filter(begins).collect()
     }
@@ -165,18 +231,14 @@ impl SharedSession {
     pub(super) fn unreserve_all(&self, unused: impl Iterator<Item = AdvisoryKey>) {
         let mut keys = self.keys();
         for key in unused {
-            keys.remove(&key);
+            keys.others.remove(&key);
         }
-        // A burst of holds leaves no room behind it.
-        if keys.len() < keys.capacity() / 8 && keys.capacity() > LEAST_KEYS {
-            let room = keys.len().max(LEAST_KEYS);
-            keys.shrink_to(room);
-        }
+        keys.shrink();
     }
 
     /// A key was released, or not granted.
     pub(super) fn unreserve(&self, key: AdvisoryKey) {
-        let mut keys = self.keys();
+        let keys = &mut self.keys().others;
         match keys.get_mut(&key) {
             Some(KeyUse::Shared { claims, .. }) if *claims > 1 => *claims -= 1,
             _ => {
@@ -231,8 +293,55 @@ async fn receive(
 mod tests {
     use super::*;
 
+    const KEYS: [AdvisoryKey; 3] =
+        [AdvisoryKey::One(1), AdvisoryKey::One((7 << 32) | 9), AdvisoryKey::Pair(7, 9)];
+
+    fn claims() -> [CompactLockId; 3] {
+        let text = |text: &str| CompactLockId::Text(Box::new(LockId::from_stored(text)));
+        [CompactLockId::Number(NonZeroU64::MIN), text("another engine's"), text("a third one's")]
+    }
+
     #[test]
-    fn a_held_key_takes_32_bytes() {
-        assert_eq!(size_of::<(AdvisoryKey, KeyUse)>(), 32);
+    fn a_key_is_released_only_by_the_claim_that_holds_it() {
+        for key in KEYS {
+            for held in claims() {
+                let mut keys = Keys::default();
+                keys.others.insert(key, KeyUse::Requested);
+                assert!(claims().iter().all(|claim| !keys.is_batched(key, claim)), "not granted yet");
+                keys.granted_in_batch(key, held.clone());
+                for other in KEYS {
+                    for claim in claims() {
+                        let expected = other == key && claim == held;
+                        assert_eq!(keys.is_batched(other, &claim), expected, "{other:?} {claim:?}");
+                    }
+                }
+                keys.begin_release(key);
+                assert!(claims().iter().all(|claim| !keys.is_batched(key, claim)), "released twice");
+                assert!(matches!(keys.others.get(&key), Some(KeyUse::Exclusive)), "it stays reserved");
+                keys.others.remove(&key);
+                assert!(keys.batched.is_empty() && keys.others.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_burst_of_holds_leaves_no_room_behind_it() {
+        let mut keys = Keys::default();
+        let number = |n: u64| CompactLockId::Number(NonZeroU64::new(n).unwrap());
+        for n in 1..100_000 {
+            keys.granted_in_batch(AdvisoryKey::One(n), number(n.unsigned_abs()));
+        }
+        for n in 10..100_000 {
+            keys.begin_release(AdvisoryKey::One(n));
+        }
+        (10..100_000).for_each(|n| drop(keys.others.remove(&AdvisoryKey::One(n))));
+        keys.shrink();
+        assert!(keys.batched.capacity() <= 4 * LEAST_KEYS && keys.others.capacity() <= 4 * LEAST_KEYS);
+        assert!(keys.is_batched(AdvisoryKey::One(9), &number(9)));
+    }
+
+    #[test]
+    fn a_held_key_takes_16_bytes() {
+        assert_eq!(size_of::<(i64, NonZeroU64)>(), 16);
     }
 }

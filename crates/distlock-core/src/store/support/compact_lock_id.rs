@@ -1,5 +1,6 @@
 //! Lock ids as a store keeps those of many holds. The ids of one engine differ only in their number.
 
+use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::{Arc, OnceLock};
 
@@ -34,6 +35,64 @@ impl CompactLockIds {
             Some(number) => CompactLockId::Number(number),
             None => CompactLockId::Text(Box::new(id.clone())),
         }
+    }
+}
+
+/// A map from lock ids. A process may have a hundred thousand of them, nearly all numbers: an entry takes eight bytes beside its value.
+#[derive(Debug)]
+pub struct LockIdMap<V> {
+    numbers: HashMap<NonZeroU64, V>,
+    texts: HashMap<Box<LockId>, V>,
+}
+
+impl<V> Default for LockIdMap<V> {
+    fn default() -> Self {
+        LockIdMap { numbers: HashMap::new(), texts: HashMap::new() }
+    }
+}
+
+impl<V> LockIdMap<V> {
+    /// Returns the value that was there.
+    pub fn insert(&mut self, id: CompactLockId, value: V) -> Option<V> {
+        match id {
+            CompactLockId::Number(number) => self.numbers.insert(number, value),
+            CompactLockId::Text(text) => self.texts.insert(text, value),
+        }
+    }
+
+    /// The value of a lock id.
+    #[must_use]
+    pub fn get(&self, id: &CompactLockId) -> Option<&V> {
+        match id {
+            CompactLockId::Number(number) => self.numbers.get(number),
+            CompactLockId::Text(text) => self.texts.get(text),
+        }
+    }
+
+    /// Takes the value of a lock id out.
+    pub fn remove(&mut self, id: &CompactLockId) -> Option<V> {
+        match id {
+            CompactLockId::Number(number) => self.numbers.remove(number),
+            CompactLockId::Text(text) => self.texts.remove(text),
+        }
+    }
+
+    /// All values.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.numbers.values().chain(self.texts.values())
+    }
+
+    /// Keeps the values for which this is true.
+    pub fn retain(&mut self, mut keep: impl FnMut(&V) -> bool) {
+        self.numbers.retain(|_, value| keep(value));
+        self.texts.retain(|_, value| keep(value));
+    }
+
+    /// Whether the next insertion may take more memory.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        let Self { numbers, texts } = self;
+        numbers.len() == numbers.capacity() || texts.len() == texts.capacity() && !texts.is_empty()
     }
 }
 
@@ -74,5 +133,28 @@ mod tests {
         }
         assert!(matches!(table.of(&LockIds::new("web-3:812").next()), CompactLockId::Text(_)));
         assert_eq!(size_of::<CompactLockId>(), 16);
+    }
+
+    #[test]
+    fn a_map_tells_numbers_and_texts_apart() {
+        let (table, engine) = (CompactLockIds::default(), LockIds::new("web-3:812"));
+        let ids: Vec<CompactLockId> = (0..10)
+            .flat_map(|n| {
+                [engine.next(), LockId::from_stored(format!("{n}")), LockIds::new("web-3:812").next()]
+            })
+            .map(|id| table.of(&id))
+            .collect();
+        let mut map = LockIdMap::default();
+        for (at, id) in ids.iter().enumerate() {
+            assert_eq!(map.insert(id.clone(), 0), None);
+            assert_eq!(map.insert(id.clone(), at), Some(0));
+        }
+        assert!(ids.iter().enumerate().all(|(at, id)| map.get(id) == Some(&at)));
+        map.retain(|at| at % 2 == 0);
+        assert_eq!(map.values().count(), ids.len() / 2);
+        for (at, id) in ids.iter().enumerate() {
+            assert_eq!(map.remove(id), (at % 2 == 0).then_some(at));
+        }
+        assert_eq!(map.values().count(), 0);
     }
 }
