@@ -23,7 +23,8 @@ use tokio::net::{TcpStream, lookup_host};
 use crate::config::{Address, Credentials, RedisConfig};
 use crate::error;
 use crate::net::{
-    CommandChannel, DirectConnection, ReadHalf, ServerConnection, Subscriptions, WriteHalf, check_master,
+    CommandChannel, DirectConnection, IntoHalves, ReadHalf, ServerConnection, Subscriptions, WriteHalf,
+    check_master,
 };
 
 /// Opens connections with the settings of one store.
@@ -150,13 +151,12 @@ async fn open_channel(client: &Client, subscriptions: &Arc<Subscriptions>) -> Re
         ConnectionAddr::Tcp(host, port) if is_plain(info.tcp_settings()) => {
             let stream = connect_any(lookup_host((host.as_str(), *port)).await?.collect()).await?;
             stream.set_nodelay(true)?;
-            let (read, write) = stream.into_split();
-            open_direct(info, (Box::new(read), Box::new(write)), subscriptions).await
+            open_direct(info, stream.into_halves()?, subscriptions).await
         }
         #[cfg(unix)]
         ConnectionAddr::Unix(path) => {
-            let (read, write) = tokio::net::UnixStream::connect(path).await?.into_split();
-            open_direct(info, (Box::new(read), Box::new(write)), subscriptions).await
+            let stream = tokio::net::UnixStream::connect(path).await?;
+            open_direct(info, stream.into_halves()?, subscriptions).await
         }
         _ => {
             let pushed = Arc::clone(subscriptions);

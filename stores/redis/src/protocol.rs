@@ -37,6 +37,8 @@ mod code {
 enum Word<'a> {
     Text(&'a str),
     Number(u64),
+    /// The lock id and the token of a holder, as the key of the lock has them.
+    Held(&'a str, u64),
 }
 
 impl ToRedisArgs for Word<'_> {
@@ -44,6 +46,7 @@ impl ToRedisArgs for Word<'_> {
         match self {
             Word::Text(text) => out.write_arg(text.as_bytes()),
             Word::Number(number) => number.write_redis_args(out),
+            Word::Held(id, token) => out.write_arg_fmt(format_args!("{id} {token}")),
         }
     }
 }
@@ -100,17 +103,22 @@ impl<'a> ScriptItem<'a> {
 
     /// The renewal of a lease.
     pub(crate) fn renewal(keys: &'a Keys, lease: &'a Lease) -> Self {
-        let words = [
-            Word::Text(lease.lock_id.as_str()),
-            Word::Number(milliseconds(lease.expiry)),
-            Word::Number(lease.token.get()),
-        ];
-        ScriptItem::new(keys, &lease.resource, words)
+        let (id, token) = (lease.lock_id.as_str(), lease.token.get());
+        let expiry = Word::Number(milliseconds(lease.expiry));
+        if lease.resource.kind().record() == RecordKind::Lock {
+            return ScriptItem::new(keys, &lease.resource, [Word::Held(id, token), expiry]);
+        }
+        ScriptItem::new(keys, &lease.resource, [Word::Text(id), expiry, Word::Number(token)])
     }
 
     /// The release of a lease, or the withdrawal of a waiter.
     pub(crate) fn release(keys: &'a Keys, lease: &'a Lease) -> Self {
-        ScriptItem::new(keys, &lease.resource, [Word::Text(lease.lock_id.as_str())])
+        let id = lease.lock_id.as_str();
+        let word = match lease.resource.kind().record() {
+            RecordKind::Lock => Word::Held(id, lease.token.get()),
+            RecordKind::Pool => Word::Text(id),
+        };
+        ScriptItem::new(keys, &lease.resource, [word])
     }
 
     /// The inspection of a resource, with its waiters from this queue entry on.

@@ -32,7 +32,7 @@ impl ScriptVerb {
 /// An argument of a script that is the same for all items of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Argument {
-    /// The moment of the server's clock after which the script must do nothing, in ms.
+    /// The moment of the server's clock after which the script must do nothing, in µs.
     Deadline,
     /// How long a pushed grant lasts, in ms.
     GrantWindow,
@@ -236,11 +236,10 @@ impl CallReply {
     }
 }
 
-/// The clock in ms and the token behind it.
+/// The clock in ms, which is that of the token, and the token.
 pub(crate) fn clock_and_token(text: &[u8]) -> Option<(u64, i64)> {
-    let text = std::str::from_utf8(text).ok()?;
-    let (clock, token) = text.split_once(' ')?;
-    Some((clock.parse().ok()?, token.parse().ok()?))
+    let token: i64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    Some((u64::try_from(token).ok()? / 1000, token))
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ const SMALLEST_SHARE: usize = 16;
 struct BatcherState<O: StoreOperation> {
     /// One for each request that may be in flight.
     slots: Box<[RequestSlot<O>]>,
-    /// Set when there are more items than slots, until for a while there were no more than three quarters as many. While set, few
+    /// Set when there are more items than slots, until for a while there were no more than half as many. While set, few
     /// requests are in flight: each carries a large batch, which costs the store less than many small requests.
     batching: bool,
     /// How many items there were at most a moment ago: it falls by an eighth with each request that completes. Tasks that were
@@ -121,7 +121,7 @@ impl<O: StoreOperation> BatcherState<O> {
         let slots = self.slots.len();
         self.large_batches = items > SHARES * SMALLEST_SHARE;
         self.recent_items = items.max(self.recent_items - self.recent_items.div_ceil(8));
-        self.batching = items > slots || (self.batching && self.recent_items > (slots * 3 / 4).max(1));
+        self.batching = items > slots || (self.batching && self.recent_items > (slots / 2).max(1));
     }
 
     /// How many items are in flight or pending.

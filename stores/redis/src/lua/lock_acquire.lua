@@ -1,55 +1,72 @@
 -- Acquires mutexes.
 --
 -- KEYS   of each mutex: lock, queue; then tokens (see lock_record.lua)
--- ARGV   1  deadline on the server's clock in ms: after it the caller has given up, and nothing is granted
+-- ARGV   1  deadline on the server's clock in µs: after it the caller has given up, and nothing is granted
 --        2  a batch (see batch.lua), of each claim:
 --             1 lock id, 2 expiry in ms, 3 mode: g or r for its queue entry, followed by t if it must not overtake waiters,
 --             4 time to live of its queue entry in ms, 0 if it does not wait, 5 inbox, 6 number of the attempt
--- Reply  "CLOCK TOKEN" as text if all were granted with this token; {clock} if the deadline has passed; otherwise a batch with
---        two values for each claim:
+-- Reply  the token as text if all were granted with the clock in µs as their token; {clock} if the deadline has passed; otherwise a
+--        batch with two values for each claim:
 --          1, token         granted
 --          0, ms            busy; the time until it is worth asking again, -1 if unknown. As text "MS PAUSE" if it waits so far
 --                           behind that it need not ask for this long
 --          UNFINISHED, 0    see batch.lua
 --          FAILED, text     this claim failed alone
 
-local call, format, match, KEYS, ARGV = redis.call, string.format, string.match, KEYS, ARGV
-local count, TOKENS = (#KEYS - 1) / 2, KEYS[#KEYS]
--- include clock.lua
--- A claim that is carried out late may follow its own withdrawal: a grant would have no holder.
-if now > tonumber(ARGV[1]) then return { now } end
--- include tokens.lua
+local call, KEYS, ARGV = redis.call, KEYS, ARGV
+local time, count, TOKENS = call('TIME'), (#KEYS - 1) / 2, KEYS[#KEYS]
 
--- One free lock without waiters, by far the most frequent case. A claim of two words has no queue entry and may overtake waiters,
--- so it does not ask for them. The reply is text: a list costs the server as much as another command.
-if count == 1 and (#ARGV == 4 or call('EXISTS', KEYS[2]) == 0) then
-  local token = draw_token()
-  if call('SET', KEYS[1], format('%s %d', ARGV[3], token), 'NX', 'PX', ARGV[4]) then return format('%d %d', now, token) end
+-- Free locks without waiters, by far the most frequent case, in as few steps as possible. The clock is text, as it is stored and
+-- sent: numbers that are formatted and parsed cost as much as commands. Texts of sixteen digits compare as their numbers. What is
+-- not that simple is left to the rest of the script. `drawn`: the clock is the last token now. `later_token`: what the last
+-- token was, if it was not older than the clock.
+local granted, drawn, later_token = 0, false, nil
+local moment = #time[2] == 6 and time[1] .. time[2] or time[1] .. string.rep('0', 6 - #time[2]) .. time[2]
+if #moment == 16 and #ARGV[1] == 16 and moment <= ARGV[1] then
+  local last
+  if redis.REDIS_VERSION_NUM then
+    last = call('SET', TOKENS, moment, 'PX', KEPT, 'GET')
+  else
+    last = call('GET', TOKENS)
+    call('SET', TOKENS, moment, 'PX', KEPT)
+  end
+  drawn = not last or #last == 16 and last < moment
+  later_token = not drawn and last
+  if drawn and count == 1 then
+    -- A claim of two words has no queue entry and may overtake waiters, so it does not ask for them.
+    if (#ARGV == 4 or call('EXISTS', KEYS[2]) == 0)
+      and call('SET', KEYS[1], ARGV[3] .. ' ' .. moment, 'NX', 'PX', ARGV[4]) then return moment end
+  elseif drawn and string.sub(ARGV[2], 1, 1) == 'n' then
+    -- One command for each lock, up to the first that is held. All get the same token, which has to rise for each name only. NX,
+    -- because a name may occur twice. The lock ids come first, then the expiry, one for all or one for each.
+    pcall(function()
+      if call('EXISTS', unpack(KEYS, count + 1, 2 * count)) > 0 then return end
+      local suffix, ms_step = ' ' .. moment, string.sub(ARGV[2], 2, 2) == 'n' and 1 or 0
+      for i = 1, count do
+        if not call('SET', KEYS[i], ARGV[2 + i] .. suffix, 'NX', 'PX', ARGV[count + 3 + ms_step * (i - 1)]) then return end
+        granted = i
+      end
+    end)
+    if granted == count then return moment end
+  end
 end
 
+local format, match = string.format, string.match
+-- include clock.lua
+-- A claim that is carried out late may follow its own withdrawal: a grant would have no holder.
+if now_us > tonumber(ARGV[1]) then return { now } end
+-- include tokens.lua
+if drawn then last_token = now_us end
+if later_token then keep_token(tonumber(later_token) or 0) end
 local COLUMNS = 2
 -- include batch.lua
 -- include lock_record.lua
+-- include wait_queue.lua
 
--- A batch of free locks without waiters: one command for each, up to the first lock that is held. All get the same token, which has
--- to rise for each name only. NX, because a name may occur twice.
-local granted, token = 0, nil
-pcall(function()
-  if count == 1 or call('EXISTS', unpack(KEYS, count + 1, 2 * count)) > 0 then return end
-  token = draw_token()
-  local suffix, id_at, id_step, ms_at, ms_step = ' ' .. text(token), base[1], step[1], base[2], step[2]
-  for i = 1, count do
-    if not call('SET', KEYS[i], ARGV[id_at + id_step * i] .. suffix, 'NX', 'PX', ARGV[ms_at + ms_step * i]) then break end
-    granted = i
-  end
-end)
-if count > 1 and granted == count then return format('%d %d', now, token) end
 for i = 1, granted do
-  reply[filled + 1], reply[filled + 2] = 1, token
+  reply[filled + 1], reply[filled + 2] = 1, now_us
   filled = filled + 2
 end
-
--- include wait_queue.lua
 
 -- Registers a claim as waiter, or withdraws it if this was its only attempt. `index` as for queue_find. Returns for how long the
 -- waiter sleeps.

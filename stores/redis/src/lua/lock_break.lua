@@ -6,6 +6,7 @@
 
 local call, format, match, KEYS, ARGV = redis.call, string.format, string.match, KEYS, ARGV
 local count, TOKENS, COLUMNS, GRANT_WINDOW = (#KEYS - 1) / 2, KEYS[#KEYS], 2, tonumber(ARGV[1])
+local time = call('TIME')
 -- include clock.lua
 -- include batch.lua
 -- include tokens.lua

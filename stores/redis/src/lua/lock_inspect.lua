@@ -6,6 +6,7 @@
 
 local call, format, match, KEYS, ARGV = redis.call, string.format, string.match, KEYS, ARGV
 local count, COLUMNS = (#KEYS - 1) / 2, 1
+local time = call('TIME')
 -- include clock.lua
 -- include batch.lua
 -- include messages.lua

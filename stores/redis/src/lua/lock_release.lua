@@ -2,27 +2,30 @@
 --
 -- KEYS   of each mutex: lock, queue; then tokens (see lock_record.lua)
 -- ARGV   1  grant window in ms: how long a pushed grant lasts until its waiter renews it
---        2  a batch (see batch.lua), of each lease: 1 lock id
+--        2  a batch (see batch.lua), of each lease: 1 "LOCK-ID TOKEN", as the lock of its holder has it
 -- Reply  a code if it is that of all items, otherwise a batch with one code for each:
 --          0 nothing was held or queued under the lock id, 1 released, 2 released and another process was notified,
 --          UNFINISHED, UNFINISHED_NOT_OURS (see batch.lua), or the text of an error
 
-local call, format, match, KEYS, ARGV = redis.call, string.format, string.match, KEYS, ARGV
+local call, KEYS, ARGV = redis.call, KEYS, ARGV
 local count, TOKENS = (#KEYS - 1) / 2, KEYS[#KEYS]
 
--- Whether the value of a lock key is that of a lock id. Behind the id stands a token and nothing else: another lock id may begin
--- with this one and a space.
+-- The lock id of a word.
+local function id_of(word) return string.match(word, '^(.*) %d+$') end
+
+-- Whether the value of a lock key is that of a lock id, with whatever token. Behind the id stands a token and nothing else: another
+-- lock id may begin with this one and a space.
 local function is_of(value, id)
   return value and string.sub(value, 1, #id + 1) == id .. ' ' and string.find(value, '^%d+$', #id + 2)
 end
 
 -- One lock without waiters. The reply is a number: a list costs the server as much as another command. `queue_head`: the number of
--- the first queue entry; false without a queue, or an error.
+-- the first queue entry; false without a queue, or an error. The whole word is compared first, which costs nothing.
 local only_holder, queue_head = nil, nil
 if count == 1 then
   only_holder, queue_head = call('GET', KEYS[1]), redis.pcall('HGET', KEYS[2], 'h')
-  local held = is_of(only_holder, ARGV[3])
   if not queue_head then
+    local held = only_holder == ARGV[3] or is_of(only_holder, id_of(ARGV[3]))
     if held then call('DEL', KEYS[1]) end
     return held and 1 or 0
   end
@@ -35,28 +38,41 @@ if count > 1 then
   local ok, codes = pcall(function()
     if call('EXISTS', unpack(KEYS, count + 1, 2 * count)) > 0 then return nil end
     local holders = call('MGET', unpack(KEYS, 1, count))
-    -- The lock ids are the only words, and they differ.
+    local lost = 0
+    for i = 1, count do
+      -- The words are the only ones, and they differ.
+      local holder, word = holders[i], ARGV[COLUMNS + i]
+      if holder ~= word and not is_of(holder, id_of(word)) then
+        holders[i] = false
+        lost = lost + 1
+      end
+    end
+    if lost == 0 then
+      call('DEL', unpack(KEYS, 1, count))
+      return 1
+    end
     local ours, found = {}, { 0 }
     for i = 1, count do
-      local held = is_of(holders[i], ARGV[COLUMNS + i])
-      if held then ours[#ours + 1] = KEYS[i] end
-      found[i + 1] = held and 1 or 0
+      if holders[i] then ours[#ours + 1] = KEYS[i] end
+      found[i + 1] = holders[i] and 1 or 0
     end
     if ours[1] then call('DEL', unpack(ours)) end
-    return #ours == count and 1 or found
+    return found
   end)
   if ok and codes then return codes end
 end
 
+local format, match = string.format, string.match
+local time = call('TIME')
 -- include clock.lua
 -- include tokens.lua
 -- include messages.lua
 
 -- One held lock whose first waiter is there and takes a grant, by far the most frequent handoff: few commands, and nothing of what
 -- the rarer cases need. Until the lock is written nothing but the token is changed, and what fails is left to them.
-if count == 1 and type(queue_head) == 'string' and is_of(only_holder, ARGV[3]) then
+if count == 1 and type(queue_head) == 'string' and is_of(only_holder, id_of(ARGV[3])) then
   local ok, code = pcall(function()
-    local id, lock, queue_key, field = ARGV[3], KEYS[1], KEYS[2], 'q:' .. queue_head
+    local id, lock, queue_key, field = id_of(ARGV[3]), KEYS[1], KEYS[2], 'q:' .. queue_head
     local state = call('HMGET', queue_key, 'n', 'w:' .. id, field)
     local ends, seen, ms, mode, inbox, first = match(state[3] or '', '^(%d+) (%d+) (%d+) %d+ (%a+) (%S+) (.*)$')
     if state[2] or mode ~= 'g' or tonumber(ends) <= now then return nil end
@@ -84,7 +100,7 @@ end
 -- include lock_handoff.lua
 
 return for_each(1, 1, function(i)
-  local lock, queue_key, id = KEYS[i], KEYS[count + i], word(1, i)
+  local lock, queue_key, id = KEYS[i], KEYS[count + i], id_of(word(1, i))
   local holder = only_holder
   if holder == nil then holder = call('GET', lock) end
   local held = is_of(holder, id)

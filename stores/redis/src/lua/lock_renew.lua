@@ -1,7 +1,7 @@
 -- Renews held mutexes. Never acquires anything, and never shortens a lease: a renewal may be applied after a later one.
 --
 -- KEYS   of each mutex: lock; then tokens (see lock_record.lua), in a Cluster only for items that were answered UNFINISHED_NOT_OURS
--- ARGV   1  a batch (see batch.lua), of each lease: 1 lock id, 2 expiry in ms, 3 token
+-- ARGV   1  a batch (see batch.lua), of each lease: 1 "LOCK-ID TOKEN", as the lock of its holder has it, 2 expiry in ms
 -- Reply  1 if all were renewed; otherwise a batch with one value for each lease: 1 renewed, 0 not ours, UNFINISHED_NOT_OURS renewed,
 --        but its token is higher than the stored one, and tokens is needed to store it, or the text of an error
 
@@ -27,11 +27,11 @@ local codes, lost = {}, false
 pcall(function()
   local values = call('MGET', unpack(KEYS, 1, count))
   for i = 1, count do
-    local id, value = word(1, i), values[i]
-    if value == id .. ' ' .. word(3, i) then
+    local held, value = word(1, i), values[i]
+    if value == held then
       lengthen(KEYS[i], word(2, i))
       codes[i] = 1
-    elseif value and string.sub(value, 1, #id + 1) == id .. ' ' then
+    elseif value and string.find(value, match(held, '^.* '), 1, true) == 1 then
       return
     else
       codes[i], lost = 0, true
@@ -51,7 +51,8 @@ now = math.floor(now_us / 1000)
 -- include lock_record.lua
 
 return for_each(done + 1, 1, function(i)
-  local lock, id, ms, token = KEYS[i], word(1, i), word(2, i), tonumber(word(3, i))
+  local lock, ms, id, token = KEYS[i], word(2, i), match(word(1, i), '^(.*) (%d+)$')
+  token = tonumber(token)
   local known = token_of(call('GET', lock), id)
   if not known then return 0 end
   -- PEXPIRE comes first: a server that is out of memory allows it, and then allows the rest of the script.

@@ -1,7 +1,7 @@
 -- Acquires weight in pools: semaphores, reader-writer locks and fair queues.
 --
 -- KEYS   of each pool: its record (see pool_record.lua)
--- ARGV   1  deadline on the server's clock in ms: after it the caller has given up, and nothing is granted
+-- ARGV   1  deadline on the server's clock in µs: after it the caller has given up, and nothing is granted
 --        2  grant window in ms: how long a pushed grant lasts until its waiter renews it
 --        3  a batch (see batch.lua), of each claim: 1 lock id, 2 expiry in ms, 3 mode of its queue entry (g or r), 4 time to
 --           live of that entry in ms, 0 if it does not wait, 5 inbox, 6 number of the attempt, 7 weight, 8 capacity, 9 sent as 1 by
@@ -15,9 +15,10 @@
 
 local call, format, match, KEYS, ARGV = redis.call, string.format, string.match, KEYS, ARGV
 local count, COLUMNS, GRANT_WINDOW = #KEYS, 3, tonumber(ARGV[2])
+local time = call('TIME')
 -- include clock.lua
 -- A claim that is carried out late may follow its own withdrawal: a grant would have no holder.
-if now > tonumber(ARGV[1]) then return { now } end
+if now_us > tonumber(ARGV[1]) then return { now } end
 -- include batch.lua
 -- include messages.lua
 -- include wait_queue.lua

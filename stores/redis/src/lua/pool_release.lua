@@ -7,6 +7,7 @@
 
 local call, format, match, KEYS, ARGV = redis.call, string.format, string.match, KEYS, ARGV
 local count, COLUMNS, GRANT_WINDOW = #KEYS, 2, tonumber(ARGV[1])
+local time = call('TIME')
 -- include clock.lua
 -- include batch.lua
 -- include messages.lua

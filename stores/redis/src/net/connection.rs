@@ -72,15 +72,15 @@ impl ServerConnection {
         *self.clock.lock().unwrap_or_else(PoisonError::into_inner) = (server_ms, Instant::now());
     }
 
-    /// The moment of the server's clock at which the sender of a request sent now has given up; never too late.
+    /// The moment of the server's clock, in µs, at which the sender of a request sent now has given up; never too late.
     ///
     /// A server that was paused reads its sockets in any order when it resumes: the withdrawal of a claim, sent over a new
     /// connection, may be applied before the claim itself. A claim past its deadline does nothing then. Only durations are
     /// measured here; the clock is the server's own.
     fn deadline(&self, limit: Duration) -> u64 {
         let (server_ms, read) = *self.clock.lock().unwrap_or_else(PoisonError::into_inner);
-        let later = read.elapsed().saturating_add(limit).as_millis();
-        server_ms.saturating_add(u64::try_from(later).unwrap_or(u64::MAX))
+        let later = read.elapsed().saturating_add(limit).as_micros();
+        server_ms.saturating_mul(1000).saturating_add(u64::try_from(later).unwrap_or(u64::MAX))
     }
 
     /// Sends one command. An error of the server is a reply: [`Value::ServerError`].

@@ -1,14 +1,19 @@
 //! A connection without a task of its own: each request is written by the task that makes it, and replies are read as soon as the
 //! runtime reports that they are there. So a request and its reply cross no other task.
 //!
-//! Reading depends on no task that waits for a reply: a task that is not polled for a while delays no other reply.
+//! While there are few requests, the tasks that wait for replies read them: see `polling`. Otherwise the runtime does. Then reading depends
+//! on no task: one that is not polled for a while delays no reply of another.
 //!
 //! Replies that arrive together wake several tasks, which often send their next requests at once. Those of each quarter of the tasks are
 //! written together, by the last of them, or by a task that runs after all of them. So the server works on the first quarter
 //! while the other tasks run, and few writes wake it.
 
+mod halves;
+mod pending_reply;
 mod polling;
 mod reader;
+#[cfg(target_os = "linux")]
+mod socket;
 #[cfg(test)]
 mod tests;
 mod woken_tasks;
@@ -17,6 +22,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -26,8 +32,11 @@ use tokio::sync::{Notify, oneshot};
 
 use super::busy_poll::BusyPoll;
 use super::pubsub::Subscriptions;
-pub(crate) use reader::ReadHalf;
+pub(crate) use halves::IntoHalves;
+use pending_reply::PendingReply;
+use polling::{Step, Turn};
 use reader::Reader;
+pub(crate) use reader::{ReadHalf, ReadNow};
 use woken_tasks::WokenTasks;
 
 /// A larger buffer for requests is not kept after they are written.
@@ -44,9 +53,11 @@ pub(crate) struct DirectConnection {
     subscriptions: Arc<Subscriptions>,
     on_readable: Waker,
     on_writable: Waker,
-    /// Wakes the task that writes what the woken tasks have left.
+    /// Wakes the task that writes what the woken tasks have left, and sees to it that a reply is read if no task polls.
     flush: Arc<Notify>,
     busy_poll: BusyPoll,
+    /// A task sees to it that replies are read although a task that should poll does not.
+    is_watched: AtomicBool,
 }
 
 struct Writer {
@@ -57,6 +68,8 @@ struct Writer {
     written: usize,
     /// The socket is full. It wakes us when it can take more.
     is_full: bool,
+    /// How many requests wait for the task that polls, which writes them before it looks at the socket.
+    left: usize,
     woken: WokenTasks,
 }
 
@@ -64,6 +77,8 @@ struct Writer {
 struct InFlight {
     requests: VecDeque<Request>,
     failure: Option<Failure>,
+    /// The request whose task polls, or is about to.
+    poller: Option<Arc<PendingReply>>,
 }
 
 /// Why the connection cannot be used any more.
@@ -75,7 +90,7 @@ struct Failure {
 
 /// A request that is not answered yet.
 enum Request {
-    Command(oneshot::Sender<RedisResult<Value>>),
+    Command(Arc<PendingReply>),
     Commands {
         missing: usize,
         replies: Vec<Value>,
@@ -106,9 +121,7 @@ impl Wake for SocketWaker {
 impl DirectConnection {
     /// Takes over a connection that is logged in and has no request in flight. Messages go to `subscriptions`.
     pub(crate) fn start(read: ReadHalf, write: WriteHalf, subscriptions: Arc<Subscriptions>) -> Arc<Self> {
-        let flush = Arc::new(Notify::new());
         let connection = Arc::new_cyclic(|weak: &Weak<DirectConnection>| {
-            tokio::spawn(write_rests(weak.clone(), Arc::clone(&flush)));
             let waker = |does| Waker::from(Arc::new(SocketWaker { connection: weak.clone(), does }));
             DirectConnection {
                 reader: Mutex::new(Reader::new(read)),
@@ -117,19 +130,27 @@ impl DirectConnection {
                     unsent: Vec::new(),
                     written: 0,
                     is_full: false,
+                    left: 0,
                     woken: WokenTasks::default(),
                 }),
                 in_flight: Mutex::default(),
                 subscriptions,
                 on_readable: waker(DirectConnection::read),
                 on_writable: waker(|connection| connection.write(&mut connection.writer())),
-                flush,
+                flush: Arc::default(),
                 busy_poll: BusyPoll::new(),
+                is_watched: AtomicBool::new(false),
             }
         });
+        // Not before: until then there is no connection that it could find.
+        tokio::spawn(watch(Arc::downgrade(&connection), Arc::clone(&connection.flush)));
         // Registers for the first reply.
         connection.read();
         connection
+    }
+
+    fn reader(&self) -> MutexGuard<'_, Reader> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn writer(&self) -> MutexGuard<'_, Writer> {
@@ -146,16 +167,16 @@ impl DirectConnection {
     /// # Cancel safety
     /// Once polled, the command is sent. Its reply is dropped if the future is.
     pub(super) async fn send(&self, command: &Cmd, may_poll: bool) -> RedisResult<Value> {
-        let (reply, mut answer) = oneshot::channel();
-        self.submit(Request::Command(reply), |out| command.write_packed_command(out))?;
-        let sent = self.busy_poll.now();
-        if may_poll && let Some(reply) = self.poll_for(&mut answer, sent) {
-            self.busy_poll.replied(sent, self.busy_poll.now(), false);
-            return reply;
+        let reply = Arc::new(PendingReply::new(may_poll));
+        let request = Request::Command(Arc::clone(&reply));
+        self.submit(request, |out| command.write_packed_command(out))?;
+        let mut turn = Turn::new(self, reply);
+        loop {
+            match std::future::poll_fn(|context| turn.step(context)).await {
+                Step::Replied(reply) => return reply,
+                Step::Yield => tokio::task::yield_now().await,
+            }
         }
-        let reply = answer.await;
-        self.busy_poll.replied(sent, self.busy_poll.now(), true);
-        reply.unwrap_or_else(|_| Err(self.failure()))
     }
 
     /// Sends several commands at once and returns the reply to each.
@@ -200,6 +221,7 @@ impl DirectConnection {
     /// Writes a request behind those that were written before it.
     fn submit(&self, request: Request, encode: impl FnOnce(&mut Vec<u8>)) -> RedisResult<()> {
         let mut writer = self.writer();
+        let (has_poller, in_flight_now);
         {
             let mut in_flight = self.in_flight();
             if in_flight.failure.is_some() {
@@ -208,8 +230,13 @@ impl DirectConnection {
             }
             // Before it is written: its reply may be there before the write returns.
             in_flight.requests.push_back(request);
+            has_poller = in_flight.poller.is_some();
+            in_flight_now = in_flight.requests.len();
         }
         encode(&mut writer.unsent);
+        if has_poller && self.leaves_to_poller(&mut writer, in_flight_now) {
+            return Ok(());
+        }
         if writer.woken.writes_after_request() && !writer.is_full {
             self.write(&mut writer);
         }
@@ -219,6 +246,7 @@ impl DirectConnection {
     /// Writes what the socket takes. If it is full, the socket continues this when it can take more.
     fn write(&self, writer: &mut Writer) {
         writer.is_full = false;
+        writer.left = 0;
         let mut context = Context::from_waker(&self.on_writable);
         while writer.written < writer.unsent.len() {
             let rest = writer.unsent.get(writer.written..).unwrap_or_default();
@@ -249,9 +277,12 @@ impl DirectConnection {
     /// Delivers all complete replies and messages of the buffer. False if the connection has failed.
     fn deliver_all(&self, reader: &mut Reader) -> bool {
         let mut woken = 0;
-        if reader.parse(|value| woken += usize::from(self.deliver(value))).is_err() {
-            let what = "the server sent something that is no reply";
-            self.fail(io::Error::new(io::ErrorKind::InvalidData, what));
+        let delivered = reader.parse(|value| {
+            woken += usize::from(self.deliver(value));
+            true
+        });
+        if delivered.is_err() {
+            self.fail_malformed();
             return false;
         }
         // Two are as fast side by side.
@@ -264,11 +295,11 @@ impl DirectConnection {
 
     /// Reads what has arrived, and registers for what arrives next.
     fn read(&self) {
-        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reader = self.reader();
         let mut context = Context::from_waker(&self.on_readable);
         loop {
             reader.make_room();
-            let Reader { half, buffer, filled } = &mut *reader;
+            let Reader { half, buffer, filled, .. } = &mut *reader;
             let mut room = ReadBuf::new(buffer.get_mut(*filled..).unwrap_or_default());
             match without_budget(&mut context, |context| Pin::new(&mut *half).poll_read(context, &mut room)) {
                 Poll::Pending => return,
@@ -323,6 +354,11 @@ impl DirectConnection {
         }
     }
 
+    fn fail_malformed(&self) {
+        let what = "the server sent something that is no reply";
+        self.fail(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+
     /// Ends the connection: no request is sent any more, and those in flight fail.
     fn fail(&self, error: io::Error) {
         let mut in_flight = self.in_flight();
@@ -350,17 +386,23 @@ fn without_budget<T>(context: &mut Context<'_>, poll: impl FnMut(&mut Context<'_
     std::pin::pin!(polled).poll(context)
 }
 
-/// Writes the requests of tasks that were woken together, after all of them had a chance to add theirs.
-async fn write_rests(connection: Weak<DirectConnection>, flush: Arc<Notify>) {
+/// Writes the requests of tasks that were woken together, after all of them had a chance to add theirs. While tasks poll, the runtime
+/// does not read: then it looks now and then whether one still polls.
+async fn watch(connection: Weak<DirectConnection>, flush: Arc<Notify>) {
     loop {
-        flush.notified().await;
+        let Some(turns) = connection.upgrade().map(|connection| connection.watched_turns()) else { return };
+        tokio::select! {
+            () = flush.notified() => {}
+            () = tokio::time::sleep(polling::WATCH_EVERY), if turns.is_some() => {
+                let (Some(connection), Some(turns)) = (connection.upgrade(), turns) else { return };
+                connection.end_stalled_polling(turns);
+                continue;
+            }
+        }
         tokio::task::yield_now().await;
         let Some(connection) = connection.upgrade() else { return };
-        let mut writer = connection.writer();
-        writer.woken = WokenTasks::default();
-        if !writer.is_full {
-            connection.write(&mut writer);
-        }
+        connection.writer().woken = WokenTasks::default();
+        connection.write_rest();
     }
 }
 
@@ -374,7 +416,8 @@ impl Request {
     /// Answers it with its last reply, or with an error. A caller that left takes no answer.
     fn answer(self, value: RedisResult<Value>) {
         match self {
-            Request::Command(reply) | Request::Subscription(reply) => drop(reply.send(value)),
+            Request::Command(reply) => reply.reply(value),
+            Request::Subscription(reply) => drop(reply.send(value)),
             Request::Commands { mut replies, reply, .. } => drop(reply.send(value.map(|value| {
                 replies.push(value);
                 replies

@@ -11,7 +11,7 @@ mod servers;
 mod topology;
 
 pub(crate) use connection::{CommandChannel, ServerConnection};
-pub(crate) use direct::{DirectConnection, ReadHalf, WriteHalf};
+pub(crate) use direct::{DirectConnection, IntoHalves, ReadHalf, WriteHalf};
 pub(crate) use pubsub::Subscriptions;
 pub(crate) use servers::ServerSet;
 pub(crate) use topology::check_master;

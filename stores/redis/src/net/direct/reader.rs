@@ -1,9 +1,8 @@
 //! The half of a connection that reads: the socket, and the bytes that are not a whole reply yet.
 
-use std::io::Read;
+use std::io;
 
 use redis::Value;
-use socket2::{SockRef, Socket};
 use tokio::io::AsyncRead;
 
 use crate::net::resp::{Malformed, first_frame};
@@ -15,26 +14,15 @@ pub(crate) type ReadHalf = Box<dyn ReadNow>;
 
 /// A socket that can also be read without the runtime.
 pub(crate) trait ReadNow: AsyncRead + Send + Unpin {
-    /// Reads what has arrived; `None` if that is nothing, or the connection has ended.
-    fn read_now(&self, room: &mut [u8]) -> Option<usize>;
-}
+    /// Reads what has arrived; [`WouldBlock`](io::ErrorKind::WouldBlock) if that is nothing, zero at the end of the connection.
+    fn read_now(&self, room: &mut [u8]) -> io::Result<usize>;
 
-impl ReadNow for tokio::net::tcp::OwnedReadHalf {
-    fn read_now(&self, room: &mut [u8]) -> Option<usize> {
-        read_socket(&SockRef::from(self.as_ref()), room)
+    /// Whether the runtime is not told of what arrives. When it is told again, that includes what has arrived meanwhile. A socket that
+    /// cannot be quiet tells it always.
+    fn set_quiet(&mut self, quiet: bool) -> io::Result<()> {
+        let _ = quiet;
+        Ok(())
     }
-}
-
-#[cfg(unix)]
-impl ReadNow for tokio::net::unix::OwnedReadHalf {
-    fn read_now(&self, room: &mut [u8]) -> Option<usize> {
-        read_socket(&SockRef::from(self.as_ref()), room)
-    }
-}
-
-/// The runtime's sockets do not block.
-fn read_socket(mut socket: &Socket, room: &mut [u8]) -> Option<usize> {
-    socket.read(room).ok().filter(|count| *count > 0)
 }
 
 /// The socket and its buffer.
@@ -43,11 +31,13 @@ pub(super) struct Reader {
     pub(super) buffer: Vec<u8>,
     /// How much of the buffer is read from the socket and not parsed yet.
     pub(super) filled: usize,
+    /// The runtime is not told of what arrives, because a task polls.
+    pub(super) is_quiet: bool,
 }
 
 impl Reader {
     pub(super) fn new(half: ReadHalf) -> Self {
-        Reader { half, buffer: vec![0; READ_BUFFER], filled: 0 }
+        Reader { half, buffer: vec![0; READ_BUFFER], filled: 0, is_quiet: false }
     }
 
     pub(super) fn make_room(&mut self) {
@@ -57,14 +47,16 @@ impl Reader {
         }
     }
 
-    /// Takes all complete values out of the buffer.
-    pub(super) fn parse(&mut self, mut deliver: impl FnMut(Value)) -> Result<(), Malformed> {
+    /// Takes complete values out of the buffer, until `deliver` wants no more.
+    pub(super) fn parse(&mut self, mut deliver: impl FnMut(Value) -> bool) -> Result<(), Malformed> {
         let mut from = 0;
         while from < self.filled {
             let unparsed = self.buffer.get(from..self.filled).unwrap_or_default();
             let Some((value, length)) = first_frame(unparsed)? else { break };
             from += length;
-            deliver(value);
+            if !deliver(value) {
+                break;
+            }
         }
         self.buffer.copy_within(from..self.filled, 0);
         self.filled -= from;

@@ -21,8 +21,12 @@ async fn pair() -> (Arc<DirectConnection>, TcpStream) {
     let (server, _) = listener.accept().unwrap();
     server.set_nodelay(true).unwrap();
     server.set_read_timeout(Some(LIMIT)).unwrap();
-    let (read, write) = ours.into_split();
-    (DirectConnection::start(Box::new(read), Box::new(write), Arc::default()), server)
+    (start(ours), server)
+}
+
+fn start(socket: tokio::net::TcpStream) -> Arc<DirectConnection> {
+    let (read, write) = socket.into_halves().unwrap();
+    DirectConnection::start(read, write, Arc::default())
 }
 
 fn echo(number: usize) -> Cmd {
@@ -285,8 +289,8 @@ impl AsyncWrite for Slow {
 struct Silent;
 
 impl ReadNow for Silent {
-    fn read_now(&self, _: &mut [u8]) -> Option<usize> {
-        None
+    fn read_now(&self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 
@@ -367,8 +371,8 @@ struct DropsLast {
 }
 
 impl ReadNow for DropsLast {
-    fn read_now(&self, _: &mut [u8]) -> Option<usize> {
-        None
+    fn read_now(&self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
     }
 }
 
@@ -398,14 +402,10 @@ fn the_last_handle_may_go_while_the_runtime_wakes_the_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = tokio::net::TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut server, _) = listener.accept().unwrap();
-        let (read, write) = ours.into_split();
+        let (half, write) = ours.into_halves().unwrap();
         let (last, dropped) = (Arc::new(Mutex::new(None)), Arc::new(AtomicBool::new(false)));
-        let half = Box::new(DropsLast {
-            half: Box::new(read),
-            last: Arc::clone(&last),
-            dropped: Arc::clone(&dropped),
-        });
-        let connection = DirectConnection::start(half, Box::new(write), Arc::default());
+        let half = Box::new(DropsLast { half, last: Arc::clone(&last), dropped: Arc::clone(&dropped) });
+        let connection = DirectConnection::start(half, write, Arc::default());
         *last.lock().unwrap() = Some(connection);
         server.write_all(b":1\r\n").unwrap();
         while !dropped.load(Ordering::SeqCst) {
@@ -469,7 +469,6 @@ async fn a_request_is_written_although_the_tasks_woken_with_its_own_send_none() 
 async fn a_lone_task_reads_its_reply_without_the_runtime() {
     let (connection, mut server) = pair().await;
     for number in 0..3 {
-        connection.busy_poll.count_as_lone();
         // The runtime looks for nothing between these lines, so it does not take the reply for one to no request.
         server.write_all(format!(":{number}\r\n").as_bytes()).unwrap();
         let reply = connection.send(&echo(number), true).now_or_never();
@@ -487,7 +486,6 @@ async fn a_lone_task_reads_its_reply_without_the_runtime() {
 #[tokio::test]
 async fn a_lone_task_whose_reply_is_late_or_in_pieces_sleeps_until_it_is_there() {
     let (connection, mut server) = pair().await;
-    connection.busy_poll.count_as_lone();
     server.write_all(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n$9\r\nin pi").unwrap();
     let echo = echo(0);
     let mut request = std::pin::pin!(connection.send(&echo, true));
@@ -495,7 +493,6 @@ async fn a_lone_task_whose_reply_is_late_or_in_pieces_sleeps_until_it_is_there()
     server.write_all(b"eces\r\n").unwrap();
     assert_eq!(within_limit(request).await, Ok(Value::BulkString(b"in pieces".to_vec())));
 
-    connection.busy_poll.count_as_lone();
     let mut request = std::pin::pin!(connection.send(&echo, true));
     assert!(poll!(&mut request).is_pending());
     drop(server);
@@ -505,9 +502,177 @@ async fn a_lone_task_whose_reply_is_late_or_in_pieces_sleeps_until_it_is_there()
 #[tokio::test]
 async fn what_is_no_reply_ends_the_connection_also_while_a_task_polls() {
     let (connection, mut server) = pair().await;
-    connection.busy_poll.count_as_lone();
     server.write_all(b":1\r\nHTTP/1.1 400\r\n").unwrap();
     assert_eq!(within_limit(connection.send(&echo(1), true)).await, Ok(Value::Int(1)));
     let error = within_limit(connection.send(&echo(2), true)).await.unwrap_err();
     assert!(error.to_string().contains("no reply"), "{error}");
+}
+
+/// The first request in flight polls.
+fn poller(connection: &DirectConnection) -> Option<usize> {
+    let in_flight = connection.in_flight();
+    let poller = in_flight.poller.as_ref()?;
+    in_flight
+        .requests
+        .iter()
+        .position(|request| matches!(request, Request::Command(reply) if Arc::ptr_eq(reply, poller)))
+}
+
+/// What the runtime is not told of stays in the socket until a task polls again, or polling ends.
+fn is_quiet(connection: &DirectConnection) -> bool {
+    connection.reader().is_quiet
+}
+
+/// Two requests whose tasks take turns; the server has replied to none.
+macro_rules! two_requests {
+    ($connection:ident, $command:ident, $first:ident, $second:ident) => {
+        let $command = echo(0);
+        let mut $first = Box::pin($connection.send(&$command, true));
+        let mut $second = Box::pin($connection.send(&$command, true));
+        // The first polls for a while and sleeps then. It may not poll again, so the second is made before it does.
+        $connection.busy_poll.pause_for_test();
+        assert!(poll!(&mut $first).is_pending() && poll!(&mut $second).is_pending());
+        $connection.busy_poll.resume_for_test();
+        $connection.takes_turn_for_test();
+    };
+}
+
+#[tokio::test]
+async fn replies_are_read_in_turn_by_the_tasks_that_wait_for_them() {
+    let (connection, mut server) = pair().await;
+    two_requests!(connection, command, first, second);
+    assert_eq!(poller(&connection), Some(0));
+    server.write_all(b":1\r\n:2\r\n").unwrap();
+    assert_eq!((&mut first).now_or_never(), Some(Ok(Value::Int(1))));
+    assert_eq!(poller(&connection), Some(0), "the task of the second request");
+    assert!(is_quiet(&connection));
+    assert_eq!((&mut second).now_or_never(), Some(Ok(Value::Int(2))));
+    assert!(poller(&connection).is_none() && !is_quiet(&connection));
+}
+
+#[tokio::test]
+async fn the_task_that_polls_may_leave_and_the_next_one_polls() {
+    let (connection, mut server) = pair().await;
+    two_requests!(connection, command, first, second);
+    drop(first);
+    assert!(!is_quiet(&connection), "the reply to the first request belongs to nobody");
+    server.write_all(b":1\r\n:2\r\n").unwrap();
+    assert_eq!(within_limit(second).await, Ok(Value::Int(2)));
+    server.write_all(b":3\r\n").unwrap();
+    assert_eq!(within_limit(connection.send(&command, true)).await, Ok(Value::Int(3)));
+}
+
+/// A future that holds the turn and is not polled: inside a `select!` whose other branch takes long, or kept for later.
+#[tokio::test]
+async fn a_task_that_has_the_turn_and_is_not_polled_delays_the_others_by_little() {
+    let (connection, mut server) = pair().await;
+    two_requests!(connection, command, first, second);
+    connection.quieten(&mut connection.reader());
+    server.write_all(b":1\r\n:2\r\n").unwrap();
+    let begun = std::time::Instant::now();
+    assert_eq!(within_limit(second).await, Ok(Value::Int(2)));
+    assert!(begun.elapsed() >= polling::WATCH_EVERY, "only the watch has ended the turn");
+    assert!(!is_quiet(&connection));
+    assert_eq!((&mut first).now_or_never(), Some(Ok(Value::Int(1))));
+}
+
+#[tokio::test]
+async fn the_runtime_is_told_of_what_arrived_while_it_was_told_nothing() {
+    let (connection, mut server) = pair().await;
+    let command = echo(0);
+    for number in 0..50_i64 {
+        let mut request = Box::pin(connection.send(&command, false));
+        assert!(poll!(&mut request).is_pending());
+        // Half of the time it had something to tell before.
+        if number % 2 == 0 {
+            server.write_all(b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nx\r\n").unwrap();
+            tokio::task::yield_now().await;
+        }
+        connection.quieten(&mut connection.reader());
+        server.write_all(format!(":{number}\r\n").as_bytes()).unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        connection.end_polling();
+        assert_eq!(within_limit(request).await, Ok(Value::Int(number)));
+    }
+}
+
+#[tokio::test]
+async fn an_end_of_the_connection_is_noticed_although_the_runtime_was_not_told() {
+    for polls in [true, false] {
+        let (connection, server) = pair().await;
+        let command = echo(0);
+        let mut request = Box::pin(connection.send(&command, polls));
+        connection.busy_poll.pause_for_test();
+        assert!(poll!(&mut request).is_pending());
+        connection.busy_poll.resume_for_test();
+        connection.quieten(&mut connection.reader());
+        drop(server);
+        if polls {
+            connection.takes_turn_for_test();
+        } else {
+            connection.end_polling();
+        }
+        assert!(within_limit(request).await.is_err());
+        assert!(connection.subscriptions.is_closed());
+    }
+}
+
+#[test]
+fn requests_of_many_threads_get_their_own_replies_while_their_tasks_take_turns() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        const TASKS: usize = 12;
+        const EACH: usize = 2000;
+        let (connection, server) = pair().await;
+        let server = echoing(server, TASKS * EACH * 3 / 2);
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|task| {
+                let connection = Arc::clone(&connection);
+                tokio::spawn(async move {
+                    for n in 0..EACH {
+                        let number = task * EACH + n;
+                        let command = echo(number);
+                        if n % 2 == 0 {
+                            // One that is dropped at some point of its life.
+                            let dropped = connection.send(&command, true);
+                            let _ = tokio::time::timeout(Duration::from_micros(n as u64 % 50), dropped).await;
+                        }
+                        let reply = connection.send(&command, n % 7 != 0).await;
+                        assert_eq!(reply, Ok(Value::Int(i64::try_from(number).unwrap())));
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            within_limit(task).await.unwrap();
+        }
+        drop(server);
+    });
+}
+
+/// On a runtime with one thread, which serves its timers and other tasks only in between.
+#[tokio::test]
+async fn tasks_that_take_turns_leave_the_thread_to_others() {
+    let (connection, server) = pair().await;
+    let server = echoing(server, usize::MAX);
+    let command = echo(7);
+    let ends = Arc::new(AtomicBool::new(false));
+    let busy: Vec<_> = (0..3)
+        .map(|_| {
+            let (connection, command, ends) = (Arc::clone(&connection), command.clone(), Arc::clone(&ends));
+            tokio::spawn(async move {
+                while !ends.load(Ordering::Relaxed) {
+                    assert_eq!(connection.send(&command, true).await, Ok(Value::Int(7)));
+                }
+            })
+        })
+        .collect();
+    for _ in 0..20 {
+        within_limit(tokio::time::sleep(Duration::from_millis(1))).await;
+    }
+    ends.store(true, Ordering::Relaxed);
+    for task in busy {
+        within_limit(task).await.unwrap();
+    }
+    drop((connection, server));
 }
