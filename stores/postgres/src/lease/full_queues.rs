@@ -24,8 +24,9 @@ pub(super) const MOST_WAITERS: usize = 64;
 const ROOM_BELOW: usize = 48;
 /// How long a waiter without an entry pauses until it asks again.
 pub(super) const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How long a full queue is remembered after the last claim that found it full.
-const REMEMBERED_FOR: Duration = Duration::from_secs(3);
+/// How long a full queue is remembered after the last answer that found it full, also by a process that got the lock meanwhile: its next
+/// claim would find no room and write in vain. A thousand processes that take turns come back after five seconds.
+const REMEMBERED_FOR: Duration = Duration::from_secs(10);
 /// For how long after a queue was full there may be as many processes.
 const CROWDED_FOR: Duration = Duration::from_secs(60);
 /// How many are remembered at most.
@@ -54,13 +55,9 @@ impl FullQueues {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what an answer has shown.
-    pub(super) fn note(&self, key: &str, is_full: bool) {
+    /// Notes that a claim has found no room.
+    pub(super) fn note(&self, key: &str) {
         let mut seen = self.seen();
-        if !is_full {
-            seen.remove(key);
-            return;
-        }
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         if seen.len() >= MAX_REMEMBERED {
             seen.retain(|_, at| at.elapsed() < REMEMBERED_FOR);
@@ -122,7 +119,7 @@ pub(super) async fn answer(state: &StoreState, claims: &[&Claim]) -> Result<Hash
         if let Some((at, key)) = item_position(row, candidates.len())?.and_then(|place| candidates.get(place))
         {
             answers.insert(*at, no_room());
-            state.full_queues.note(key, true);
+            state.full_queues.note(key);
         }
     }
     Ok(answers)

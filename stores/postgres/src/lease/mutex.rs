@@ -146,8 +146,8 @@ pub(super) async fn try_acquire(
             return Ok(Attempt::granted(to_token(column(row, "token")?)));
         }
         let has_no_room = column::<Option<bool>>(row, "no_room")? == Some(true);
-        state.full_queues.note(name, has_no_room);
         if has_no_room {
+            state.full_queues.note(name);
             return Ok(full_queues::no_room());
         }
         let remaining: Option<i64> = column(row, "remaining")?;
