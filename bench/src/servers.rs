@@ -74,8 +74,8 @@ pub(crate) const ALL: &[StoreServer] = &[
         name: "zookeeper",
         setup: "one server, every transaction on disk",
         start: zookeeper,
-        // The heap of the test server has no room for 100,000.
-        max_held: || 30_000,
+        // Each grant waits for the disk.
+        max_held: || 100_000,
     },
     StoreServer {
         name: "file",
@@ -149,7 +149,8 @@ fn etcd() -> RunningServer {
 }
 
 fn zookeeper() -> RunningServer {
-    let server = ZookeeperServer::configure().property("zookeeper.forceSync", "yes").start();
+    let server =
+        ZookeeperServer::configure().property("zookeeper.forceSync", "yes").heap_megabytes(2048).start();
     let text = server.four_letter("srvr");
     let version =
         text.split(['-', ',']).next().unwrap_or_default().replace("Zookeeper version:", "ZooKeeper");

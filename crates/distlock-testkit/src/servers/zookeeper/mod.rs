@@ -18,6 +18,9 @@ use super::program::{JAVA, ZOOKEEPER_JAR};
 /// The tick in milliseconds. The shortest session is two ticks.
 const TICK: u32 = 200;
 
+/// The memory of a server in tests: many run at the same time.
+const HEAP_MEGABYTES: u32 = 128;
+
 /// The library folder of Debian: the jar's own manifest names the jars that it needs.
 const DEBIAN_JARS: &str = "/usr/share/java";
 
@@ -81,6 +84,7 @@ impl Deref for ZookeeperServer {
 pub struct ZookeeperBuilder {
     settings: Vec<String>,
     properties: Vec<String>,
+    heap: Option<u32>,
     files: Vec<(String, String)>,
     node: Option<(usize, Vec<Port>)>,
     unchecked: bool,
@@ -96,6 +100,12 @@ impl ZookeeperBuilder {
     /// Sets a system property of the server. `{folder}` stands for the server's data folder.
     pub fn property(mut self, name: &str, value: &str) -> Self {
         self.properties.push(format!("-D{name}={value}"));
+        self
+    }
+
+    /// The most memory for nodes and watches, instead of 128 MB: a hundred thousand nodes need more.
+    pub fn heap_megabytes(mut self, most: u32) -> Self {
+        self.heap = Some(most);
         self
     }
 
@@ -149,8 +159,9 @@ impl ZookeeperBuilder {
             folder.write("myid", &id.to_string());
         }
         let configuration = folder.write("zoo.cfg", &lines.join("\n"));
+        let heap = format!("-Xmx{}m", self.heap.unwrap_or(HEAP_MEGABYTES));
         let mut args: Vec<OsString> = [
-            "-Xmx128m",
+            heap.as_str(),
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             // What the kernel has survives kill -9; a test need not wait for the disk.
