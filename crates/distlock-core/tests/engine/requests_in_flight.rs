@@ -129,7 +129,11 @@ async fn batching_ends_when_few_items_are_left() {
     // Fewer than there are slots, but not by much, so that small changes do not switch it every time.
     assert_eq!([sizes_of(6).await, sizes_of(6).await], [[6], [6]]);
     // No more than half as many, for a while.
-    assert_eq!([sizes_of(4).await, sizes_of(4).await], [[4], [4]]);
+    let mut rushes = 0;
+    while sizes_of(4).await == [4] {
+        rushes += 1;
+    }
+    assert!((2..=8).contains(&rushes), "{rushes}");
     assert_eq!(sizes_of(6).await, [1, 1, 1, 1, 1, 1]);
 }
 
