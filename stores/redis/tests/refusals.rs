@@ -37,6 +37,39 @@ async fn a_server_out_of_memory_refuses_new_locks_and_still_renews_and_releases_
     locks.mutex("other").acquire().await.unwrap().release().await.unwrap();
 }
 
+/// A batch that needs no memory: a retry of a granted claim, whose reply was lost, and a claim for a held lock.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_out_of_memory_still_tells_what_is_held_and_what_is_ours() {
+    let server = RedisServer::start();
+    let store = store(&server.url()).await;
+    let claim = |name: &str, id: &str| {
+        let resource = Resource::new(Kind::Mutex, name).unwrap();
+        Claim::new(resource, LockId::from_stored(id), ms(60_000))
+    };
+    let (ours, theirs) = (claim("a", "ours"), claim("b", "theirs"));
+    let first = store.try_acquire(&[ours.clone(), theirs]).await.unwrap();
+    let Ok(Attempt::Granted { token, .. }) = &first[0] else { panic!("{first:?}") };
+    assert_eq!(server.command(&["CONFIG", "SET", "maxmemory", "1"]).text(), "OK");
+    let batch = [ours.clone(), claim("b", "another")];
+    let new = [claim("new", "third")];
+    let answers = store.try_acquire(&batch).await.unwrap();
+    assert!(
+        matches!(&answers[0], Ok(Attempt::Granted { token: again, .. }) if again == token),
+        "{answers:?}"
+    );
+    assert!(matches!(&answers[1], Ok(Attempt::Busy { .. })), "{answers:?}");
+    let refused = store.try_acquire(&new).await.unwrap().remove(0);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Exhausted);
+    for alone in &batch {
+        assert!(store.try_acquire(std::slice::from_ref(alone)).await.unwrap()[0].is_ok(), "{alone:?}");
+    }
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    let Ok(Attempt::Granted { token: next, .. }) = store.try_acquire(&new).await.unwrap().remove(0) else {
+        panic!("there is memory again")
+    };
+    assert!(next > *token);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn passwords_and_users_are_checked_and_never_shown() {
     let server = RedisServer::start();

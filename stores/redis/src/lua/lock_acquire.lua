@@ -23,15 +23,18 @@ local time, count, TOKENS = call('TIME'), (#KEYS - 1) / 2, KEYS[#KEYS]
 local granted, drawn, later_token = 0, false, nil
 local moment = #time[2] == 6 and time[1] .. time[2] or time[1] .. string.rep('0', 6 - #time[2]) .. time[2]
 if #moment == 16 and #ARGV[1] == 16 and moment <= ARGV[1] then
+  -- An error, such as no memory, is raised below for the items that need a token.
   local last
   if redis.REDIS_VERSION_NUM then
-    last = call('SET', TOKENS, moment, 'PX', KEPT, 'GET')
+    last = redis.pcall('SET', TOKENS, moment, 'PX', KEPT, 'GET')
   else
-    last = call('GET', TOKENS)
-    call('SET', TOKENS, moment, 'PX', KEPT)
+    last = redis.pcall('GET', TOKENS)
+    local set = type(last) ~= 'table' and redis.pcall('SET', TOKENS, moment, 'PX', KEPT)
+    if set and set.err then last = set end
   end
-  drawn = not last or #last == 16 and last < moment
-  later_token = not drawn and last
+  local failed = type(last) == 'table'
+  drawn = not failed and (not last or #last == 16 and last < moment)
+  later_token = not failed and not drawn and last
   if drawn and count == 1 then
     -- A claim of two words has no queue entry and may overtake waiters, so it does not ask for them.
     if (#ARGV == 4 or call('EXISTS', KEYS[2]) == 0)

@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_micros(60);
 const LONG: Duration = Duration::from_micros(30);
 /// How long it polls before it lets the other tasks of its thread run, while there are other requests in flight.
 const SLICE: Duration = Duration::from_micros(10);
-/// How long a thread polls for one reply of a lone task after the other before it lets other tasks run.
+/// How long a thread polls for one reply after the other before it lets other tasks run.
 const MOST: Duration = Duration::from_micros(250);
 /// After so much time between two requests the thread has done something else.
 const OTHER_WORK: Duration = Duration::from_micros(20);
@@ -39,7 +39,7 @@ pub(super) struct BusyPoll {
     usual: AtomicU64,
     /// When the last reply came, in ns after `opened`.
     replied: AtomicU64,
-    /// Since when a thread polls for one reply of a lone task after the other.
+    /// Since when a thread polls for one reply after the other.
     since: AtomicU64,
     /// Until when no task polls, and how long that pause is.
     paused_until: AtomicU64,
@@ -94,14 +94,11 @@ impl BusyPoll {
     pub(super) fn look(&self, since: u64, is_lone: bool) -> Looking<'_> {
         let now = self.now();
         let until = since.saturating_add(nanos(LONGEST));
-        let yields_at = if is_lone {
-            if now.saturating_sub(self.replied.load(Ordering::Relaxed)) > nanos(OTHER_WORK) {
-                self.since.store(now, Ordering::Relaxed);
-            }
-            self.since.load(Ordering::Relaxed).saturating_add(nanos(MOST))
-        } else {
-            now.saturating_add(nanos(SLICE))
-        };
+        if now.saturating_sub(self.replied.load(Ordering::Relaxed)) > nanos(OTHER_WORK) {
+            self.since.store(now, Ordering::Relaxed);
+        }
+        let most = self.since.load(Ordering::Relaxed).saturating_add(nanos(MOST));
+        let yields_at = if is_lone { most } else { most.min(now.saturating_add(nanos(SLICE))) };
         Looking { busy_poll: self, until, yields_at, since, last: now }
     }
 

@@ -399,7 +399,9 @@ async fn watch(connection: Weak<DirectConnection>, flush: Arc<Notify>) {
                 continue;
             }
         }
-        tokio::task::yield_now().await;
+        // The runtime polls a task that yields when its thread has nothing else to do. If the thread is blocked, the timer, which any
+        // thread serves, comes first.
+        let _ = tokio::time::timeout(polling::WATCH_EVERY, tokio::task::yield_now()).await;
         let Some(connection) = connection.upgrade() else { return };
         connection.writer().woken = WokenTasks::default();
         connection.write_rest();

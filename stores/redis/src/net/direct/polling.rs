@@ -131,12 +131,12 @@ impl DirectConnection {
     /// The task of this request polls no more: the task of the oldest one does.
     fn pass_turn(&self, reply: &Arc<PendingReply>) {
         let mut from = Arc::clone(reply);
-        self.busy_poll.count_turn();
         loop {
             let mut in_flight = self.in_flight();
             if !in_flight.is_poller(&from) {
                 return;
             }
+            self.busy_poll.count_turn();
             let next = match in_flight.requests.front() {
                 Some(Request::Command(first)) if first.may_poll() && !Arc::ptr_eq(first, &from) => {
                     Arc::clone(first)
@@ -198,9 +198,10 @@ impl DirectConnection {
 
     /// Tells the runtime nothing of what arrives until polling ends. From then on it is watched that a task polls.
     pub(super) fn quieten(&self, reader: &mut Reader) {
-        if reader.half.set_quiet(true).is_ok() {
-            reader.is_quiet = true;
-            self.begin_watch();
+        reader.is_quiet = true;
+        match reader.half.set_quiet(true) {
+            Ok(()) => self.begin_watch(),
+            Err(error) => self.fail(error),
         }
     }
 
