@@ -1,5 +1,6 @@
 //! The protocol of the scripts: encodes claims and leases as items of a call, decodes the replies.
 
+use std::io::Write;
 use std::time::Duration;
 
 use distlock_core::store::support::errors::{capacity_mismatch, unexpected_reply};
@@ -38,7 +39,38 @@ enum Word<'a> {
     Text(&'a str),
     Number(u64),
     /// The lock id and the token of a holder, as the key of the lock has them.
-    Held(&'a str, u64),
+    Held(HeldBy<'a>),
+}
+
+/// The holder that a lease names. It has the size of a pointer: a batch copies hundreds of words.
+#[derive(Clone, Copy, Debug)]
+struct HeldBy<'a>(&'a Lease);
+
+impl PartialEq for HeldBy<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.token == other.0.token && self.0.lock_id == other.0.lock_id
+    }
+}
+
+impl Eq for HeldBy<'_> {}
+
+impl HeldBy<'_> {
+    fn write<W: ?Sized + RedisWrite>(self, out: &mut W) {
+        let (mut digits, mut first, mut rest) = ([b'0'; 20], 20, self.0.token.get());
+        loop {
+            first -= 1;
+            digits[first] += (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        let mut word = out.writer_for_next_arg();
+        // Writing into memory does not fail.
+        let _ = word.write_all(self.0.lock_id.as_str().as_bytes());
+        let _ = word.write_all(b" ");
+        let _ = word.write_all(digits.get(first..).unwrap_or_default());
+    }
 }
 
 impl ToRedisArgs for Word<'_> {
@@ -46,7 +78,7 @@ impl ToRedisArgs for Word<'_> {
         match self {
             Word::Text(text) => out.write_arg(text.as_bytes()),
             Word::Number(number) => number.write_redis_args(out),
-            Word::Held(id, token) => out.write_arg_fmt(format_args!("{id} {token}")),
+            Word::Held(holder) => holder.write(out),
         }
     }
 }
@@ -103,20 +135,21 @@ impl<'a> ScriptItem<'a> {
 
     /// The renewal of a lease.
     pub(crate) fn renewal(keys: &'a Keys, lease: &'a Lease) -> Self {
-        let (id, token) = (lease.lock_id.as_str(), lease.token.get());
         let expiry = Word::Number(milliseconds(lease.expiry));
-        if lease.resource.kind().record() == RecordKind::Lock {
-            return ScriptItem::new(keys, &lease.resource, [Word::Held(id, token), expiry]);
+        match lease.resource.kind().record() {
+            RecordKind::Lock => ScriptItem::new(keys, &lease.resource, [Word::Held(HeldBy(lease)), expiry]),
+            RecordKind::Pool => {
+                let (id, token) = (Word::Text(lease.lock_id.as_str()), Word::Number(lease.token.get()));
+                ScriptItem::new(keys, &lease.resource, [id, expiry, token])
+            }
         }
-        ScriptItem::new(keys, &lease.resource, [Word::Text(id), expiry, Word::Number(token)])
     }
 
     /// The release of a lease, or the withdrawal of a waiter.
     pub(crate) fn release(keys: &'a Keys, lease: &'a Lease) -> Self {
-        let id = lease.lock_id.as_str();
         let word = match lease.resource.kind().record() {
-            RecordKind::Lock => Word::Held(id, lease.token.get()),
-            RecordKind::Pool => Word::Text(id),
+            RecordKind::Lock => Word::Held(HeldBy(lease)),
+            RecordKind::Pool => Word::Text(lease.lock_id.as_str()),
         };
         ScriptItem::new(keys, &lease.resource, [word])
     }
@@ -349,6 +382,12 @@ mod tests {
         let in_order = b.clone().with_no_overtaking(true);
         let mixed = sent(acquire, &[item(&a), item(&in_order)]);
         assert_eq!(mixed[6..], ["7", "n1n111", "id-a", "id-b", "30", "g", "gt", "0", "-", "0"]);
+
+        let renew = scripts.get(ScriptVerb::Renew, RecordKind::Lock);
+        let leases =
+            [(&a, 0), (&b, u64::MAX)].map(|(claim, token)| Lease::of(claim, FencingToken::new(token)));
+        let renewals = leases.each_ref().map(|lease| ScriptItem::renewal(&keys, lease));
+        assert_eq!(sent(renew, &renewals)[4..], ["n1", "id-a 0", "id-b 18446744073709551615", "30"]);
 
         let pool = claim(Kind::Semaphore, "s", 30);
         let acquire = scripts.get(ScriptVerb::Acquire, RecordKind::Pool);
