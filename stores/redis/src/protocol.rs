@@ -38,39 +38,25 @@ mod code {
 enum Word<'a> {
     Text(&'a str),
     Number(u64),
-    /// The lock id and the token of a holder, as the key of the lock has them.
-    Held(HeldBy<'a>),
 }
 
-/// The holder that a lease names. It has the size of a pointer: a batch copies hundreds of words.
-#[derive(Clone, Copy, Debug)]
-struct HeldBy<'a>(&'a Lease);
-
-impl PartialEq for HeldBy<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.token == other.0.token && self.0.lock_id == other.0.lock_id
-    }
-}
-
-impl Eq for HeldBy<'_> {}
-
-impl HeldBy<'_> {
-    fn write<W: ?Sized + RedisWrite>(self, out: &mut W) {
-        let (mut digits, mut first, mut rest) = ([b'0'; 20], 20, self.0.token.get());
-        loop {
-            first -= 1;
-            digits[first] += (rest % 10) as u8;
-            rest /= 10;
-            if rest == 0 {
-                break;
-            }
+/// Writes a lock id and a token as the key of the lock has them.
+fn write_holder(out: &mut Cmd, id: Word<'_>, token: u64) {
+    let (mut digits, mut first, mut rest) = ([b'0'; 20], 20, token);
+    loop {
+        first -= 1;
+        digits[first] += (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
         }
-        let mut word = out.writer_for_next_arg();
-        // Writing into memory does not fail.
-        let _ = word.write_all(self.0.lock_id.as_str().as_bytes());
-        let _ = word.write_all(b" ");
-        let _ = word.write_all(digits.get(first..).unwrap_or_default());
     }
+    let Word::Text(id) = id else { return id.write_redis_args(out) };
+    let mut word = out.writer_for_next_arg();
+    // Writing into memory does not fail.
+    let _ = word.write_all(id.as_bytes());
+    let _ = word.write_all(b" ");
+    let _ = word.write_all(digits.get(first..).unwrap_or_default());
 }
 
 impl ToRedisArgs for Word<'_> {
@@ -78,7 +64,6 @@ impl ToRedisArgs for Word<'_> {
         match self {
             Word::Text(text) => out.write_arg(text.as_bytes()),
             Word::Number(number) => number.write_redis_args(out),
-            Word::Held(holder) => holder.write(out),
         }
     }
 }
@@ -90,6 +75,8 @@ pub(crate) struct ScriptItem<'a> {
     /// Behind those that are used stand their defaults.
     words: [Word<'a>; MAX_WORDS],
     used: usize,
+    /// Its first word, a lock id, is followed by this token. Not a word of its own: a batch copies hundreds of items.
+    token: Option<u64>,
     /// It is sent again because the call before could not finish it.
     is_continued: bool,
 }
@@ -99,7 +86,22 @@ impl<'a> ScriptItem<'a> {
         let mut words = [Word::Number(0); MAX_WORDS];
         words[2..6].copy_from_slice(&SINGLE_ATTEMPT);
         words[..N].copy_from_slice(&used);
-        ScriptItem { keys: keys.of(resource.kind(), resource.name()), words, used: N, is_continued: false }
+        ScriptItem {
+            keys: keys.of(resource.kind(), resource.name()),
+            words,
+            used: N,
+            token: None,
+            is_continued: false,
+        }
+    }
+
+    fn held_with(self, token: u64) -> Self {
+        ScriptItem { token: Some(token), ..self }
+    }
+
+    /// Whether a word is that of another item too.
+    fn shares(&self, column: usize, other: &ScriptItem<'_>) -> bool {
+        self.words[column] == other.words[column] && (column > 0 || self.token == other.token)
     }
 
     /// A claim. `push`: a release may grant to it, and the message is all it needs.
@@ -135,23 +137,21 @@ impl<'a> ScriptItem<'a> {
 
     /// The renewal of a lease.
     pub(crate) fn renewal(keys: &'a Keys, lease: &'a Lease) -> Self {
+        let (id, token) = (Word::Text(lease.lock_id.as_str()), lease.token.get());
         let expiry = Word::Number(milliseconds(lease.expiry));
         match lease.resource.kind().record() {
-            RecordKind::Lock => ScriptItem::new(keys, &lease.resource, [Word::Held(HeldBy(lease)), expiry]),
-            RecordKind::Pool => {
-                let (id, token) = (Word::Text(lease.lock_id.as_str()), Word::Number(lease.token.get()));
-                ScriptItem::new(keys, &lease.resource, [id, expiry, token])
-            }
+            RecordKind::Lock => ScriptItem::new(keys, &lease.resource, [id, expiry]).held_with(token),
+            RecordKind::Pool => ScriptItem::new(keys, &lease.resource, [id, expiry, Word::Number(token)]),
         }
     }
 
     /// The release of a lease, or the withdrawal of a waiter.
     pub(crate) fn release(keys: &'a Keys, lease: &'a Lease) -> Self {
-        let word = match lease.resource.kind().record() {
-            RecordKind::Lock => Word::Held(HeldBy(lease)),
-            RecordKind::Pool => Word::Text(lease.lock_id.as_str()),
-        };
-        ScriptItem::new(keys, &lease.resource, [word])
+        let item = ScriptItem::new(keys, &lease.resource, [Word::Text(lease.lock_id.as_str())]);
+        match lease.resource.kind().record() {
+            RecordKind::Lock => item.held_with(lease.token.get()),
+            RecordKind::Pool => item,
+        }
     }
 
     /// The inspection of a resource, with its waiters from this queue entry on.
@@ -221,7 +221,7 @@ pub(crate) fn command(script: &Script, eval: Eval, deadline: u64, items: &[&Scri
     }
     let mut columns = [b'1'; MAX_WORDS];
     for (column, letter) in columns[..used].iter_mut().enumerate() {
-        if items.iter().any(|item| item.words[column] != items[0].words[column]) {
+        if items.iter().any(|item| !item.shares(column, items[0])) {
             *letter = b'n';
         }
     }
@@ -229,7 +229,10 @@ pub(crate) fn command(script: &Script, eval: Eval, deadline: u64, items: &[&Scri
     for (column, letter) in columns[..used].iter().enumerate() {
         let distinct = if *letter == b'n' { items } else { &items[..1] };
         for item in distinct {
-            command.arg(item.words[column]);
+            match item.token {
+                Some(token) if column == 0 => write_holder(&mut command, item.words[0], token),
+                _ => drop(command.arg(item.words[column])),
+            }
         }
     }
     command
