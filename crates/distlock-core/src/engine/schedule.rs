@@ -147,7 +147,7 @@ impl Schedule {
     }
 
     /// Inserts holds that are off the schedule, and returns whether the background task would sleep past `due`. One that is not held
-    /// any more stays off: whoever releases it looks here only once, and may have done so before.
+    /// any more stays off: its release looks here only once, and may have done so before.
     pub(crate) fn insert_held(&self, due: Moment, holds: &mut Vec<Arc<Held>>) -> bool {
         let mut state = self.lock();
         let ended: Vec<_> = holds.extract_if(.., |held| !held.is_held()).collect();
@@ -395,7 +395,7 @@ mod tests {
         // One that is there alone, and holds that go back together.
         schedule.insert(due, &holds[0]);
         assert!(holds[2].begin_release());
-        // Whoever releases it looks before it could be put back, and finds nothing.
+        // Its release looks before it could be put back, and finds nothing.
         assert!(!schedule.remove(&holds[2]));
         let mut back = holds[1..5].to_vec();
         assert!(!schedule.insert_held(due, &mut back) && back.is_empty(), "the alarm is at that moment");

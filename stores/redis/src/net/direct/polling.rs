@@ -275,7 +275,7 @@ impl DirectConnection {
         let polls = || self.in_flight().poller.is_some();
         if !polls() {
             self.is_watched.store(false, Ordering::SeqCst);
-            // A task that began in between has seen that it is watched, and told nobody.
+            // A task that began in between has seen that it is watched, and woke no watch.
             if !polls() && !self.reader().is_quiet {
                 return None;
             }

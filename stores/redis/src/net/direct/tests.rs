@@ -555,7 +555,7 @@ async fn the_task_that_polls_may_leave_and_the_next_one_polls() {
     let (connection, mut server) = pair().await;
     two_requests!(connection, command, first, second);
     drop(first);
-    assert!(!is_quiet(&connection), "the reply to the first request belongs to nobody");
+    assert!(!is_quiet(&connection), "the reply to the first request has no task");
     server.write_all(b":1\r\n:2\r\n").unwrap();
     assert_eq!(within_limit(second).await, Ok(Value::Int(2)));
     server.write_all(b":3\r\n").unwrap();
